@@ -1,0 +1,28 @@
+"""ovspec: sparse verification for speculative decoding on OpenVINO."""
+
+from importlib.metadata import version
+
+from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus, TokenizedInputs
+from ovspec_ops import extension_path
+
+from ovspec.draft_model import draft_model
+from ovspec.metrics import PerfMetrics
+from ovspec.pipeline import LLMPipeline
+from ovspec.results import DecodedResults, EncodedResults
+from ovspec.verify_config import SparseVerify
+
+__version__ = version("ovspec")
+__all__ = [
+    "ChatHistory",
+    "DecodedResults",
+    "EncodedResults",
+    "GenerationConfig",
+    "LLMPipeline",
+    "PerfMetrics",
+    "SparseVerify",
+    "StreamerBase",
+    "StreamingStatus",
+    "TokenizedInputs",
+    "draft_model",
+    "extension_path",
+]

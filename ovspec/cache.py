@@ -1,0 +1,112 @@
+"""The paged KV cache: block tables of sequences, and the tensors behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+_FIRST_BLOCKS = 64
+
+
+@dataclass(slots=True)
+class CachedSequence:
+    """One sequence's share of one model's cache.
+
+    Attributes:
+        table: i32 `[blocks]`, physical block of every logical block.
+        length: tokens whose keys and values are valid. Rolling back is setting it lower: rows past
+            it are rewritten by the next pass before anything reads them.
+    """
+
+    table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    length: int = 0
+
+    def rollback(self, length: int) -> None:
+        """Forget every token from `length` on.
+
+        Raises:
+            ValueError: `length` is negative or beyond what is cached.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
+        self.length = length
+
+
+class BlockManager:
+    """Hands out physical block numbers."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.num_blocks = 0
+        self._free: list[int] = []
+
+    def reserve(self, sequence: CachedSequence, length: int) -> None:
+        """Extend the sequence's table so that it holds `length` tokens."""
+        missing = -(-length // self.block_size) - len(sequence.table)
+        if missing <= 0:
+            return
+        while len(self._free) < missing:
+            self._free.append(self.num_blocks)
+            self.num_blocks += 1
+        blocks = [self._free.pop() for _ in range(missing)]
+        sequence.table = np.concatenate([sequence.table, np.array(blocks, np.int32)])
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Take the sequence's blocks back."""
+        self._free.extend(reversed(sequence.table.tolist()))
+        sequence.table = np.zeros(0, np.int32)
+        sequence.length = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """Name, element type and shape `[block_size, ...]` of one block-wise tensor of the graph."""
+
+    name: str
+    element_type: ov.Type
+    block_shape: tuple[int, ...]
+
+
+class KVCache:
+    """The block-wise tensors of one compiled model (keys, values, key summaries), grown on demand."""
+
+    def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
+        self._request = request
+        self._specs = list(tensors)
+        self._tensors: dict[str, ov.Tensor] = {}
+        self._capacity = 0
+
+    def ensure(self, num_blocks: int) -> None:
+        """Grow every tensor to at least `num_blocks` blocks, keeping what is in them.
+
+        Doubling keeps the copies rare; one tensor is replaced at a time, so the peak is one layer.
+        """
+        if num_blocks <= self._capacity:
+            return
+        capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
+        for spec in self._specs:
+            grown = ov.Tensor(spec.element_type, ov.Shape([capacity, *spec.block_shape]))
+            if self._capacity:
+                _bytes(grown)[: self._capacity] = _bytes(self._tensors[spec.name])
+            self._tensors[spec.name] = grown
+            self._request.set_tensor(spec.name, grown)
+        self._capacity = capacity
+
+    def tensor(self, name: str) -> ov.Tensor:
+        """The tensor that the request reads and writes under `name`."""
+        return self._tensors[name]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all tensors."""
+        return sum(int(np.prod(spec.block_shape)) * spec.element_type.size for spec in self._specs)
+
+
+def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:
+    # bf16 has no NumPy type, so blocks are moved as bytes.
+    data: NDArray[np.uint8] = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
+    return data

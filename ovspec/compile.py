@@ -1,0 +1,115 @@
+"""From a model folder to a compiled paged model, with every setting honoured or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import openvino as ov
+
+from ovspec.cache import CacheTensor
+
+CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
+_CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
+_CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.")
+
+
+def read_model(core: ov.Core, models_path: Path) -> ov.Model:
+    """Read `openvino_model.xml` of a folder.
+
+    Raises:
+        ValueError: the IR can't be read.
+    """
+    try:
+        return core.read_model(models_path / "openvino_model.xml")
+    except RuntimeError as error:
+        raise ValueError(f"{models_path}/openvino_model.xml can't be read: {last_line(error)}") from error
+
+
+def compile_paged(core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]) -> ov.CompiledModel:
+    """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
+
+    Raises:
+        ValueError: an unknown device or property, a bad value, or a cache precision that this
+            device and inference precision do not give.
+    """
+    settings = with_defaults(properties, device)
+    check_properties(core, device, settings)
+    try:
+        compiled = core.compile_model(model, device, settings)
+    except RuntimeError as error:
+        raise ValueError(f"device {device!r} refuses the model or a property: {last_line(error)}") from error
+    for cache in cache_tensors(compiled):
+        _check_precision(cache, settings)
+    return compiled
+
+
+def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
+    """The user's properties plus ours: a u8 cache, by token, which verification reads fastest."""
+    settings = dict(properties)
+    if not any(key in settings for key in _CACHE_PRECISION_KEYS):
+        settings["KV_CACHE_PRECISION"] = "u8"
+    if _key_precision(settings) == "u8" and device.startswith("CPU"):
+        settings.setdefault("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+    return settings
+
+
+def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
+    """Refuse what the device does not know and cache precisions that nothing here supports."""
+    try:
+        known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r} is not available here: expected one of {core.available_devices}"
+        ) from error
+    known |= {"CACHE_DIR", "CACHE_MODE", "KEY_CACHE_QUANT_MODE", "KV_CACHE_PRECISION"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it")
+    for key in _CACHE_PRECISION_KEYS:
+        if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:
+            raise ValueError(
+                f"{key}={precision_name(settings[key])} is not supported: expected one of "
+                f"{', '.join(CACHE_PRECISIONS)}"
+            )
+
+
+def precision_name(value: object) -> str:
+    """The short name of a precision given as a string or an `openvino.Type`."""
+    return value.get_type_name() if isinstance(value, ov.Type) else str(value)
+
+
+def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
+    """The block-wise inputs of a compiled paged model."""
+    tensors = []
+    for port in compiled.inputs:
+        name = next((name for name in port.get_names() if name.startswith(_CACHE_INPUTS)), None)
+        if name is not None:
+            shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
+            tensors.append(CacheTensor(name, port.get_element_type(), shape))
+    return tensors
+
+
+def last_line(error: Exception) -> str:
+    """The line of an OpenVINO exception that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _key_precision(settings: Mapping[str, object]) -> str:
+    return precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "")))
+
+
+def _check_precision(cache: CacheTensor, settings: Mapping[str, object]) -> None:
+    side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(cache.name.split(".")[0])
+    if side is None:
+        return
+    key = side if side in settings else "KV_CACHE_PRECISION"
+    if key not in settings:
+        return
+    asked = precision_name(settings[key])
+    if cache.element_type != CACHE_PRECISIONS[asked]:
+        raise ValueError(
+            f"{key}={asked}: the device would use {cache.element_type.get_type_name()} for {cache.name} "
+            "with this inference precision; ask for that, or change INFERENCE_PRECISION_HINT"
+        )

@@ -1,0 +1,97 @@
+"""Text out of tokens as they come: whole characters only, and nothing past a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import openvino_genai
+
+_INCOMPLETE = "�"
+
+
+class IncrementalDetokenizer:
+    """Decodes a growing list of tokens a window at a time.
+
+    A token's text depends on its neighbours (spaces, bytes of one character), so each new piece is
+    the difference between two decodings of a short window.
+
+    Args:
+        tokenizer: turns tokens into text.
+        stop_strings: texts that end the output.
+        include_stop_str: whether the stop string stays in the text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: openvino_genai.Tokenizer,
+        stop_strings: Sequence[str] = (),
+        include_stop_str: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stop_strings = stop_strings
+        self._include_stop_str = include_stop_str
+        self._tokens: list[int] = []
+        self._window = 0
+        self._read = 0
+        self._sent = 0
+        self.text = ""
+        self.num_tokens = 0
+        self.stopped = False
+
+    def update(self, tokens: Sequence[int]) -> str:
+        """Take new tokens; return the text that can be shown now.
+
+        Text that may be the beginning of a stop string is held back. After a stop string was
+        found, `stopped` is set, `text` ends there, and `num_tokens` says how many tokens it took.
+        """
+        if self._stop_strings:
+            for token in tokens:
+                self._decode([token])
+                if self._cut_at_stop_string():
+                    break
+        else:
+            self._decode(tokens)
+        end = len(self.text) - (0 if self.stopped else self._held_back())
+        return self._take(end)
+
+    def finish(self) -> str:
+        """Return what was held back; no more tokens come."""
+        if not self.stopped:
+            self.text += self._pending()
+            self._cut_at_stop_string()
+        return self._take(len(self.text))
+
+    def _take(self, end: int) -> str:
+        piece = self.text[self._sent : max(end, self._sent)]
+        self._sent += len(piece)
+        return piece
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        self._tokens.extend(tokens)
+        self.num_tokens += len(tokens)
+        piece = self._pending()
+        if piece and not piece.endswith(_INCOMPLETE):
+            self.text += piece
+            self._window, self._read = self._read, len(self._tokens)
+
+    def _pending(self) -> str:
+        known: str = self._tokenizer.decode(self._tokens[self._window : self._read]) if self._read else ""
+        text: str = self._tokenizer.decode(self._tokens[self._window :])
+        return text[len(known) :]
+
+    def _cut_at_stop_string(self) -> bool:
+        found = [(at, stop) for stop in self._stop_strings if (at := self.text.find(stop)) >= 0]
+        if found:
+            at, stop = min(found)
+            self.text = self.text[: at + len(stop) * self._include_stop_str]
+            self.stopped = True
+        return self.stopped
+
+    def _held_back(self) -> int:
+        longest = 0
+        for stop in self._stop_strings:
+            for length in range(min(len(stop) - 1, len(self.text)), longest, -1):
+                if self.text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

@@ -1,0 +1,110 @@
+"""One `generate` call: runs the engine, streams, looks for stop strings, measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+
+import openvino_genai
+from openvino_genai import GenerationFinishReason, StreamingStatus
+
+from ovspec.detokenizer import IncrementalDetokenizer
+from ovspec.engine import Engine, stop
+from ovspec.generation_config import GenerationSettings
+from ovspec.metrics import PerfMetrics
+from ovspec.sequence import Sequence
+from ovspec.streamer import OutputStream, Streamer
+
+
+class GenerationCall:
+    """State of one call.
+
+    Args:
+        engine: generates.
+        tokenizer: of the target.
+        load_time: of the pipeline, milliseconds, for the metrics.
+        streamer: the user's streamer, or none.
+
+    Attributes:
+        metrics: of this call alone.
+        cancelled: whether the streamer answered CANCEL.
+    """
+
+    def __init__(
+        self, engine: Engine, tokenizer: openvino_genai.Tokenizer, load_time: float, streamer: Streamer | None
+    ) -> None:
+        self._started = time.perf_counter()
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._stream = OutputStream(streamer)
+        self._streams = streamer is not None
+        self._detokenizers: list[IncrementalDetokenizer] = []
+        self.metrics = PerfMetrics(load_time=load_time)
+        self.cancelled = False
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the duration of a block, in milliseconds, to a series of the raw metrics."""
+        started = time.perf_counter()
+        yield
+        getattr(self.metrics.raw_metrics, name).append(1e3 * (time.perf_counter() - started))
+
+    def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> None:
+        """Generate; whatever happens, the sequences' caches hold nothing but their tokens afterwards.
+
+        Raises:
+            ValueError: a streamer beside several sequences.
+        """
+        if self._streams and len(sequences) > 1:
+            raise ValueError(f"streamer: {len(sequences)} sequences can't share one; generate one at a time")
+        if self._stream.takes_text or settings.stop_strings:
+            self._detokenizers = [
+                IncrementalDetokenizer(
+                    self._tokenizer, settings.stop_strings, settings.include_stop_str_in_output
+                )
+                for _ in sequences
+            ]
+        watched = {id(sequence): d for sequence, d in zip(sequences, self._detokenizers, strict=False)}
+
+        def on_tokens(sequence: Sequence, tokens: list[int]) -> bool:
+            return self._deliver(sequence, tokens, watched.get(id(sequence)))
+
+        try:
+            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics)
+        finally:
+            stop(sequences, GenerationFinishReason.STOP)
+            for sequence in sequences:
+                sequence.trim_caches()
+        self._stream.end(self._detokenizers[0].finish() if self._stream.takes_text else "")
+
+    def _deliver(self, sequence: Sequence, tokens: list[int], detokenizer: IncrementalDetokenizer | None) -> bool:
+        text = ""
+        if detokenizer is not None:
+            text = detokenizer.update(tokens)
+            if detokenizer.stopped:
+                surplus = len(sequence.generated) - detokenizer.num_tokens
+                tokens = tokens[: len(tokens) - surplus]
+                sequence.truncate(len(sequence.tokens) - surplus)
+        status = self._stream.write(tokens, text)
+        self.cancelled = status == StreamingStatus.CANCEL
+        return status == StreamingStatus.RUNNING
+
+    def texts(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> list[str]:
+        """The outputs as text."""
+        with self.timed("detokenization_durations"):
+            if settings.stop_strings:
+                for detokenizer in self._detokenizers:
+                    detokenizer.finish()
+                return [detokenizer.text for detokenizer in self._detokenizers]
+            return [self._tokenizer.decode(sequence.generated) for sequence in sequences]
+
+    def finish(
+        self, sequences: SequenceOf[Sequence]
+    ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
+        """Complete the metrics; scores, finish reasons and metrics for the results."""
+        self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences)
+        self.metrics.num_generated_tokens = sum(len(sequence.generated) for sequence in sequences)
+        self.metrics.raw_metrics.generate_durations.append(1e3 * (time.perf_counter() - self._started))
+        return [0.0] * len(sequences), [sequence.finish_reason for sequence in sequences], self.metrics

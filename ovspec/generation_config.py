@@ -1,0 +1,169 @@
+"""What a `generate` call asks for: openvino_genai's configuration, checked for what is supported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import openvino_genai
+
+from ovspec.sampling import SamplingParams
+from ovspec.tables import MAX_VERIFY_ROWS
+
+DEFAULT_NUM_ASSISTANT_TOKENS = 5
+MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
+# With a confidence threshold the draft's length is open; this bounds what one pass verifies.
+CONFIDENT_NUM_ASSISTANT_TOKENS = 16
+
+# Fields of openvino_genai.GenerationConfig that are not served, with the value that leaves them off.
+_UNSUPPORTED: dict[str, object] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "no_repeat_ngram_size": 2**64 - 1,
+    "logprobs": 0,
+    "echo": False,
+    "max_ngram_size": 0,
+    "branching_factor": 1,
+    "tree_depth": 0,
+    "pruning_ratio": 0,
+    "return_omni_outputs": False,
+    "adapters": None,
+    "structured_output_config": None,
+    "parsers": [],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """A checked configuration.
+
+    Attributes:
+        sampling: how tokens are chosen.
+        max_new_tokens: limit per sequence, or `None` for the model's positions.
+        max_length: limit of prompt and output together, or `None`.
+        stop_token_ids: tokens that end a sequence; they are part of its tokens.
+        stop_strings: texts that end a sequence.
+        include_stop_str_in_output: whether a stop string stays in the text.
+        num_assistant_tokens: draft tokens per round, at most.
+        assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
+        num_return_sequences: sequences per prompt.
+        apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
+    """
+
+    sampling: SamplingParams
+    max_new_tokens: int | None
+    max_length: int | None
+    stop_token_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    include_stop_str_in_output: bool
+    num_assistant_tokens: int
+    assistant_confidence_threshold: float
+    num_return_sequences: int
+    apply_chat_template: bool
+
+    def token_limit(self, prompt_length: int, positions: int) -> int:
+        """New tokens that a sequence may get: the request's limits within the model's positions."""
+        limit = positions - prompt_length
+        if self.max_new_tokens is not None:
+            return min(limit, self.max_new_tokens)
+        if self.max_length is not None:
+            return min(limit, self.max_length - prompt_length)
+        return limit
+
+
+def updated(config: openvino_genai.GenerationConfig, overrides: dict[str, Any]) -> openvino_genai.GenerationConfig:
+    """A copy of `config` with single fields replaced, as the keyword arguments of `generate` do.
+
+    Raises:
+        ValueError: a field that openvino_genai.GenerationConfig does not have, or of another type.
+    """
+    copy = openvino_genai.GenerationConfig()
+    for name in _fields(config):
+        setattr(copy, name, getattr(config, name))
+    for name, value in overrides.items():
+        if name not in _fields(config):
+            raise ValueError(f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig")
+        try:
+            setattr(copy, name, set(value) if name in ("stop_strings", "stop_token_ids") else value)
+        except TypeError as error:
+            raise ValueError(f"{name}={value!r}: {type(value).__name__} is not what this option takes") from error
+    if copy.eos_token_id != -1:
+        copy.set_eos_token_id(copy.eos_token_id)
+    return copy
+
+
+def resolve(
+    config: openvino_genai.GenerationConfig, eos_token_ids: Iterable[int], has_draft: bool
+) -> GenerationSettings:
+    """Check a configuration and turn it into settings.
+
+    Args:
+        config: the user's configuration.
+        eos_token_ids: end-of-sequence ids of the model, used when the configuration names none.
+        has_draft: whether the pipeline drafts.
+
+    Raises:
+        ValueError: an unsupported or contradicting option; it names itself.
+    """
+    for name, off in _UNSUPPORTED.items():
+        if (value := getattr(config, name)) != off:
+            raise ValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
+    eos = frozenset(eos_token_ids) if config.eos_token_id == -1 and not config.stop_token_ids else frozenset()
+    _validate(config, eos)
+    tokens, threshold = _assistant_tokens(config, has_draft)
+    sampling = SamplingParams.from_generation_config(config, eos)
+    return GenerationSettings(
+        sampling=sampling,
+        max_new_tokens=_limit(config.max_new_tokens),
+        max_length=_limit(config.max_length),
+        stop_token_ids=frozenset() if config.ignore_eos else sampling.stop_token_ids,
+        stop_strings=tuple(sorted(config.stop_strings)),
+        include_stop_str_in_output=config.include_stop_str_in_output,
+        num_assistant_tokens=tokens,
+        assistant_confidence_threshold=threshold,
+        num_return_sequences=config.num_return_sequences,
+        apply_chat_template=config.apply_chat_template,
+    )
+
+
+def _fields(config: openvino_genai.GenerationConfig) -> list[str]:
+    return [name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))]
+
+
+def _limit(value: int) -> int | None:
+    return None if value == 2**64 - 1 else int(value)
+
+
+def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
+    checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos})
+    if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
+        raise ValueError(
+            f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
+            f"{checked.assistant_confidence_threshold:g} are mutually exclusive: give one of them"
+        )
+    try:
+        checked.validate()
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ValueError(f"generation config: {lines[-1]}") from error
+    if any(not text for text in config.stop_strings):
+        raise ValueError("stop_strings: an empty text would stop everything; remove it")
+
+
+def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) -> tuple[int, float]:
+    tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
+    if not has_draft:
+        for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
+            if value:
+                raise ValueError(f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... to it")
+        return 0, 0.0
+    if threshold > 0:
+        if threshold >= 1:
+            raise ValueError(f"assistant_confidence_threshold={threshold:g}: expected a probability below 1")
+        return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
+    if tokens is None:
+        return DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
+    if tokens > MAX_NUM_ASSISTANT_TOKENS:
+        raise ValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
+    return int(tokens), 0.0

@@ -1,0 +1,90 @@
+"""From what a user passes to token ids, and what a model folder says about its own tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
+
+
+def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
+    """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+    if not isinstance(text, str):
+        raise ValueError(f"inputs: expected text, got {type(text).__name__}")
+    if apply_chat_template and tokenizer.chat_template:
+        return encode_history(tokenizer, ChatHistory([{"role": "user", "content": text}]))
+    return _ids(tokenizer.encode(text))
+
+
+def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> list[int]:
+    """Token ids of a chat, ending where the answer begins.
+
+    Raises:
+        ValueError: the model has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise ValueError("this model has no chat template: pass text, or tokenizer.set_chat_template(...) first")
+    templated = tokenizer.apply_chat_template(history, add_generation_prompt=True)
+    return _ids(tokenizer.encode(templated, add_special_tokens=False))
+
+
+def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
+    """Token ids of every prompt in a padded batch, i64 `[prompts, tokens]` with its attention mask."""
+    ids = inputs if isinstance(inputs, ov.Tensor) else inputs.input_ids
+    rows = np.array(ids.data, np.int64)
+    if rows.ndim != 2:
+        raise ValueError(f"inputs: expected token ids of shape [prompts, tokens], got {list(rows.shape)}")
+    if isinstance(inputs, ov.Tensor):
+        return [row.tolist() for row in rows]
+    mask = np.array(inputs.attention_mask.data) == 1
+    return [row[keep].tolist() for row, keep in zip(rows, mask, strict=True)]
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: int) -> None:
+    """Refuse prompts that the model can't take.
+
+    Raises:
+        ValueError: no prompts, an empty one, one without room for an answer, or ids outside the vocabulary.
+    """
+    if not prompts:
+        raise ValueError("inputs: expected at least one prompt")
+    for prompt in prompts:
+        if not prompt:
+            raise ValueError("inputs: a prompt has no tokens; give some text")
+        if len(prompt) >= positions:
+            raise ValueError(
+                f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions; shorten it"
+            )
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            raise ValueError(f"inputs: token ids must be 0 to {vocab_size - 1}, got {min(prompt)} to {max(prompt)}")
+
+
+def read_generation_config(models_path: Path) -> GenerationConfig:
+    """The folder's `generation_config.json`, or the defaults."""
+    path = models_path / "generation_config.json"
+    try:
+        return GenerationConfig(str(path)) if path.is_file() else GenerationConfig()
+    except RuntimeError as error:
+        raise ValueError(f"{path} can't be read: {str(error).strip().splitlines()[-1]}") from error
+
+
+def eos_token_ids(models_path: Path, tokenizer: openvino_genai.Tokenizer) -> frozenset[int]:
+    """End-of-sequence ids: of `config.json` (one or several), else the tokenizer's."""
+    config = json.loads((models_path / "config.json").read_text(encoding="utf-8"))
+    ids = config.get("eos_token_id")
+    if isinstance(ids, int):
+        return frozenset([ids])
+    if isinstance(ids, list) and ids:
+        return frozenset(ids)
+    own: int = tokenizer.get_eos_token_id()
+    return frozenset([own]) if own >= 0 else frozenset()
+
+
+def _ids(tokenized: TokenizedInputs) -> list[int]:
+    ids: list[int] = np.array(tokenized.input_ids.data).reshape(-1).tolist()
+    return ids

@@ -1,0 +1,190 @@
+"""Metrics of one `generate` call, under the names that openvino_genai's users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+
+class MeanStdPair(NamedTuple):
+    """Mean and standard deviation of a series."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> MeanStdPair:
+        """Both moments; -1 for an empty series, as openvino_genai has it."""
+        if not values:
+            return cls(-1.0, -1.0)
+        return cls(float(np.mean(values)), float(np.std(values)))
+
+
+@dataclass(slots=True)
+class RawPerfMetrics:
+    """What was measured. Times in milliseconds, one entry per event.
+
+    Attributes:
+        m_times_to_first_token: per sequence, from the call to its first token.
+        m_durations: per pass after a sequence's first token, time divided by the tokens it emitted.
+        inference_durations: model time of the whole call, target and draft.
+        verify_durations: per verification pass of the target.
+        draft_durations: per drafting round.
+        host_durations: per step, everything outside the models.
+        proposed: draft tokens proposed at each position.
+        accepted: draft tokens accepted at each position.
+        num_drafts: drafting rounds that were verified.
+        attended_tokens: context tokens that verification attention read, over layers and KV heads.
+        context_tokens: context tokens that dense attention would have read.
+    """
+
+    generate_durations: list[float] = field(default_factory=list)
+    tokenization_durations: list[float] = field(default_factory=list)
+    detokenization_durations: list[float] = field(default_factory=list)
+    chat_template_durations: list[float] = field(default_factory=list)
+    m_times_to_first_token: list[float] = field(default_factory=list)
+    m_durations: list[float] = field(default_factory=list)
+    inference_durations: list[float] = field(default_factory=list)
+    sampling_durations: list[float] = field(default_factory=list)
+    prefill_durations: list[float] = field(default_factory=list)
+    verify_durations: list[float] = field(default_factory=list)
+    draft_durations: list[float] = field(default_factory=list)
+    host_durations: list[float] = field(default_factory=list)
+    proposed: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    num_drafts: int = 0
+    attended_tokens: float = 0.0
+    context_tokens: float = 0.0
+
+    def count_draft(self, proposed: int, accepted: int) -> None:
+        """Record one verified draft of `proposed` tokens of which the first `accepted` were kept."""
+        if proposed == 0:
+            return
+        self.num_drafts += 1
+        for counts, number in ((self.proposed, proposed), (self.accepted, accepted)):
+            counts.extend([0] * (proposed - len(counts)))
+            for position in range(number):
+                counts[position] += 1
+
+
+@dataclass(slots=True)
+class PerfMetrics:
+    """Metrics of one call; times in milliseconds unless said otherwise.
+
+    Getters carry openvino_genai's names. Those of speculative decoding follow vLLM's definitions.
+    """
+
+    load_time: float = 0.0
+    num_generated_tokens: int = 0
+    num_input_tokens: int = 0
+    raw_metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
+
+    def get_load_time(self) -> float:
+        """Time to load the pipeline."""
+        return self.load_time
+
+    def get_num_generated_tokens(self) -> int:
+        """Tokens emitted, over all sequences."""
+        return self.num_generated_tokens
+
+    def get_num_input_tokens(self) -> int:
+        """Prompt tokens, over all sequences."""
+        return self.num_input_tokens
+
+    def get_ttft(self) -> MeanStdPair:
+        """Time to first token."""
+        return MeanStdPair.of(self.raw_metrics.m_times_to_first_token)
+
+    def get_tpot(self) -> MeanStdPair:
+        """Time per output token after the first."""
+        return MeanStdPair.of(self.raw_metrics.m_durations)
+
+    def get_ipot(self) -> MeanStdPair:
+        """Inference time per output token."""
+        if not self.num_generated_tokens:
+            return MeanStdPair(-1.0, -1.0)
+        return MeanStdPair(sum(self.raw_metrics.inference_durations) / self.num_generated_tokens, 0.0)
+
+    def get_throughput(self) -> MeanStdPair:
+        """Tokens per second after the first token."""
+        tpot = self.get_tpot()
+        if tpot.mean <= 0.0:
+            return MeanStdPair(-1.0, -1.0)
+        return MeanStdPair(1000.0 / tpot.mean, 1000.0 * tpot.std / tpot.mean**2)
+
+    def get_generate_duration(self) -> MeanStdPair:
+        """Duration of the call."""
+        return MeanStdPair.of(self.raw_metrics.generate_durations)
+
+    def get_inference_duration(self) -> MeanStdPair:
+        """Time inside the models, target and draft."""
+        return MeanStdPair(sum(self.raw_metrics.inference_durations), 0.0)
+
+    def get_sampling_duration(self) -> MeanStdPair:
+        """Time of sampling and acceptance."""
+        return MeanStdPair(sum(self.raw_metrics.sampling_durations), 0.0)
+
+    def get_tokenization_duration(self) -> MeanStdPair:
+        """Time of tokenization."""
+        return MeanStdPair.of(self.raw_metrics.tokenization_durations)
+
+    def get_detokenization_duration(self) -> MeanStdPair:
+        """Time of detokenization."""
+        return MeanStdPair.of(self.raw_metrics.detokenization_durations)
+
+    def get_chat_template_duration(self) -> MeanStdPair:
+        """Time of applying the chat template."""
+        return MeanStdPair.of(self.raw_metrics.chat_template_durations)
+
+    def get_mean_acceptance_length(self) -> float:
+        """Tokens emitted per verified draft, 1 + accepted / drafts; 1.0 when nothing was drafted."""
+        raw = self.raw_metrics
+        return 1.0 + sum(raw.accepted) / raw.num_drafts if raw.num_drafts else 1.0
+
+    def get_acceptance_rate(self) -> float:
+        """Share of the proposed draft tokens that were accepted; 0.0 when nothing was drafted."""
+        raw = self.raw_metrics
+        return sum(raw.accepted) / sum(raw.proposed) if raw.num_drafts else 0.0
+
+    def get_acceptance_rate_per_position(self) -> list[float]:
+        """Entry i: share of the drafts whose token i was accepted."""
+        raw = self.raw_metrics
+        return [accepted / raw.num_drafts for accepted in raw.accepted]
+
+    def get_draft_duration(self) -> MeanStdPair:
+        """Time of one drafting round."""
+        return MeanStdPair.of(self.raw_metrics.draft_durations)
+
+    def get_verify_duration(self) -> MeanStdPair:
+        """Time of one verification pass of the target."""
+        return MeanStdPair.of(self.raw_metrics.verify_durations)
+
+    def get_host_duration(self) -> MeanStdPair:
+        """Time of one step outside the models."""
+        return MeanStdPair.of(self.raw_metrics.host_durations)
+
+    def get_attention_density(self) -> float:
+        """Share of the context's cache bytes that verification attention read; 1.0 when dense."""
+        raw = self.raw_metrics
+        return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
+
+    def summary(self) -> dict[str, object]:
+        """The figures as plain JSON values."""
+        return {
+            "num_input_tokens": self.num_input_tokens,
+            "num_generated_tokens": self.num_generated_tokens,
+            "load_time_ms": self.load_time,
+            "ttft_ms": self.get_ttft().mean,
+            "tpot_ms": self.get_tpot().mean,
+            "throughput_tokens_per_s": self.get_throughput().mean,
+            "generate_ms": self.get_generate_duration().mean,
+            "draft_ms": self.get_draft_duration().mean,
+            "verify_ms": self.get_verify_duration().mean,
+            "host_ms": self.get_host_duration().mean,
+            "mean_acceptance_length": self.get_mean_acceptance_length(),
+            "acceptance_rate": self.get_acceptance_rate(),
+            "acceptance_rate_per_position": self.get_acceptance_rate_per_position(),
+            "attention_density": self.get_attention_density(),
+        }

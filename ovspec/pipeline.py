@@ -1,0 +1,239 @@
+"""The pipeline: a drop-in for `openvino_genai.LLMPipeline` with sparse verification."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+from pathlib import Path
+from typing import Any, overload
+
+import openvino as ov
+import openvino_genai
+from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
+
+from ovspec.cache import CachedSequence
+from ovspec.chat import Chat
+from ovspec.draft_model import DraftModel
+from ovspec.drafter import AssistantDrafter
+from ovspec.engine import Engine
+from ovspec.generation_call import GenerationCall
+from ovspec.generation_config import GenerationSettings, resolve, updated
+from ovspec.inputs import check_prompts, encode, encode_history, eos_token_ids, read_generation_config, token_rows
+from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.results import DecodedResults, EncodedResults
+from ovspec.sequence import Sequence
+from ovspec.streamer import Streamer
+from ovspec.verify_config import SparseVerify, Verify, calibrated, parse_verify
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+
+
+class LLMPipeline:
+    """Generates text, verifying drafts densely or sparsely.
+
+    Args:
+        models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
+        device: OpenVINO device.
+        draft_model: from `ovspec.draft_model`; without one, decoding is plain.
+        verify: "dense", which changes nothing, or `SparseVerify`, which is lossy.
+        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own (dense only).
+        max_num_batched_tokens: rows per pass while a prompt is read.
+        properties: OpenVINO properties of the target. The cache defaults to u8 by token.
+
+    Raises:
+        ValueError: a folder, model, draft or setting that can't be served; the message says why.
+        RuntimeError: the native library does not fit the OpenVINO at hand.
+    """
+
+    def __init__(
+        self,
+        models_path: str | Path,
+        device: str = "CPU",
+        *,
+        draft_model: DraftModel | None = None,
+        verify: Verify | str = "dense",
+        attention: Attention = "native",
+        max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        **properties: Any,
+    ) -> None:
+        started = time.perf_counter()
+        if max_num_batched_tokens < 1:
+            raise ValueError(f"max_num_batched_tokens={max_num_batched_tokens}: expected at least 1")
+        if draft_model is not None and not isinstance(draft_model, DraftModel):
+            raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
+        self._info = ModelInfo.read(models_path)
+        self.verify = calibrated(parse_verify(verify), OvspecConfig.load(models_path))
+        sparse = self.verify if isinstance(self.verify, SparseVerify) else None
+        config = AttentionConfig(attention, sparse is not None, sparse.anchor_layers if sparse else None)
+        if draft_model is not None:
+            draft_info = ModelInfo.read(draft_model.models_path)
+            check_same_token_ids(models_path, draft_model.models_path)
+        self._tokenizer = openvino_genai.Tokenizer(str(models_path))
+        self._config = read_generation_config(Path(models_path))
+        self._target = ModelRunner(models_path, device, config, properties)
+        self._positions = self._info.max_position_embeddings
+        self._drafter: AssistantDrafter | None = None
+        if draft_model is not None:
+            runner = ModelRunner(
+                draft_model.models_path,
+                draft_model.device or device,
+                AttentionConfig(attention),
+                draft_model.properties or properties,
+            )
+            self._drafter = AssistantDrafter(runner, self._info.vocab_size, max_num_batched_tokens)
+            self._positions = min(self._positions, draft_info.max_position_embeddings)
+        self._engine = Engine(self._target, self._drafter, self.verify, max_num_batched_tokens)
+        self._eos = eos_token_ids(self._info.folder, self._tokenizer)
+        self._chat = Chat()
+        self._load_time = 1e3 * (time.perf_counter() - started)
+
+    @overload
+    def generate(
+        self,
+        inputs: str,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: SequenceOf[str] | ChatHistory,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> DecodedResults: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> EncodedResults: ...
+
+    def generate(
+        self,
+        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> str | DecodedResults | EncodedResults:
+        """Generate, as `openvino_genai.LLMPipeline.generate` does.
+
+        Args:
+            inputs: a prompt, a list of prompts, a chat history, or tokenized prompts.
+            generation_config: replaces the pipeline's configuration for this call.
+            streamer: gets text (a callable) or tokens (a `StreamerBase`) as they come; one sequence only.
+            kwargs: single fields of the configuration.
+
+        Returns:
+            `str` for one prompt, `DecodedResults` for a list or a history, `EncodedResults` for tokenized
+            inputs.
+
+        Raises:
+            ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
+        """
+        call = GenerationCall(self._engine, self._tokenizer, self._load_time, streamer)
+        config = updated(generation_config or self._config, kwargs)
+        settings = resolve(config, self._eos, self._drafter is not None)
+        if isinstance(inputs, ChatHistory):
+            return self._generate_turn(inputs, settings, call)
+        if isinstance(inputs, str) and self._chat.history is not None:
+            return self._generate_in_chat(inputs, settings, call)
+        if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
+            sequences = self._generate(token_rows(inputs), settings, call)
+            return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        with call.timed("tokenization_durations"):
+            prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
+        sequences = self._generate(prompts, settings, call)
+        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences))
+        return str(results) if isinstance(inputs, str) else results
+
+    def start_chat(self, system_message: str = "") -> None:
+        """Keep the history, and its keys and values, from here to `finish_chat`."""
+        self.finish_chat()
+        self._chat.start(system_message)
+
+    def finish_chat(self) -> None:
+        """Forget the chat."""
+        for runner, cached in self._chat_caches():
+            runner.release(cached)
+        self._chat = Chat()
+
+    def get_tokenizer(self) -> openvino_genai.Tokenizer:
+        """The target's tokenizer."""
+        return self._tokenizer
+
+    def get_generation_config(self) -> GenerationConfig:
+        """A copy of the configuration that calls start from."""
+        return updated(self._config, {})
+
+    def set_generation_config(self, config: GenerationConfig) -> None:
+        """Replace the configuration that calls start from.
+
+        Raises:
+            ValueError: an unsupported or contradicting option.
+        """
+        resolve(config, self._eos, self._drafter is not None)
+        self._config = updated(config, {})
+
+    def _generate(
+        self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
+    ) -> list[Sequence]:
+        sequences = []
+        for prompt in self._checked(prompts):
+            for _ in range(settings.num_return_sequences):
+                limit = settings.token_limit(len(prompt), self._positions)
+                sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
+        try:
+            call.run(sequences, settings)
+        finally:
+            for sequence in sequences:
+                self._engine.release(sequence)
+        return sequences
+
+    def _generate_turn(
+        self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
+    ) -> DecodedResults:
+        """Answer a history; what its tokens share with the previous turn's is still cached."""
+        if settings.num_return_sequences > 1:
+            raise ValueError(f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer")
+        with call.timed("chat_template_durations"):
+            prompt = encode_history(self._tokenizer, history)
+        self._checked([prompt])
+        limit = settings.token_limit(len(prompt), self._positions)
+        sequence = Sequence.start(prompt, limit, settings, 0)
+        sequence.target, sequence.draft = self._chat.resume(prompt)
+        try:
+            call.run([sequence], settings)
+        finally:
+            self._chat.keep(sequence.tokens)
+        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]))
+
+    def _generate_in_chat(self, message: str, settings: GenerationSettings, call: GenerationCall) -> str:
+        history = self._chat.history
+        assert history is not None
+        history.append({"role": "user", "content": message})
+        try:
+            answer = str(self._generate_turn(history, settings, call))
+        except BaseException:
+            history.pop()
+            raise
+        if call.cancelled:
+            history.pop()
+        else:
+            history.append({"role": "assistant", "content": answer})
+        return answer
+
+    def _checked(self, prompts: SequenceOf[SequenceOf[int]]) -> SequenceOf[SequenceOf[int]]:
+        check_prompts(prompts, self._positions, self._info.vocab_size)
+        return prompts
+
+    def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
+        caches = [(self._target, self._chat.target)]
+        return caches + ([(self._drafter.runner, self._chat.draft)] if self._drafter else [])

@@ -1,0 +1,371 @@
+"""Sampling: the parameters of OpenVINO GenAI, and the probability distribution they make of a row of logits.
+
+The processors and their order are those of OpenVINO GenAI, so that one configuration means one distribution
+in both: stop-token suppression, repetition, presence and frequency penalty (`logits_processors`), then top_k,
+temperature, min_p and top_p (`sampling_distribution`). Ties go to the lower token id everywhere, so that a
+distribution is a function of its logits and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from openvino_genai import GenerationConfig  # type: ignore[import-untyped,unused-ignore]
+
+_MAX_SEED = 2**64 - 1
+# np.cumsum costs one dependent addition per element (0.12 ms at 32,000); sums of blocks are SIMD.
+_PREFIX_BLOCK = 256
+# Below this size a sort costs no more than the partitions that would spare it.
+_SORTED_POOL = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen from logits; names and ranges are those of `openvino_genai.GenerationConfig`.
+
+    As in OpenVINO GenAI, `temperature`, `top_k`, `top_p` and `min_p` have no effect (and are not checked)
+    unless `do_sample` is set, while the penalties and `min_new_tokens` also shape greedy decoding.
+
+    Attributes:
+        do_sample: draw from the distribution; False takes the most probable token.
+        temperature: logits are divided by it, > 0.
+        top_k: keep the k largest logits; 0, or a value not below the vocabulary size, keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass exceeds it, in (0, 1]; 1 keeps all.
+        min_p: keep tokens with at least this share of the largest probability, in [0, 1); 0 keeps all.
+        repetition_penalty: > 0. Divides the non-negative and multiplies the negative logits of every token of
+            prompt and output; 1 is off.
+        presence_penalty: in [-2, 2]. Taken from the *magnitude* of the logits of generated tokens: subtracted
+            from non-negative, added to negative logits, as OpenVINO GenAI does. (A positive value therefore
+            raises a negative logit; other engines always subtract.) 0 is off.
+        frequency_penalty: in [-2, 2]. As `presence_penalty`, times the number of occurrences in the output.
+        min_new_tokens: no token of `stop_token_ids` is chosen before this many tokens were generated.
+        stop_token_ids: end-of-sequence and stop tokens.
+        rng_seed: seed of the random streams, 0 to 2**64 - 1.
+
+    Raises:
+        ValueError: a value is outside its range.
+    """
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_new_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    rng_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.do_sample:
+            _require(
+                _is_positive_float32(self.temperature),
+                f"temperature must be a positive finite number, got {self.temperature}; "
+                "for greedy decoding set do_sample=False",
+            )
+            _require(self.top_k >= 0, f"top_k must be >= 0, got {self.top_k}; 0 keeps every token")
+            _require(0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}; 1 keeps every token")
+            _require(0 <= self.min_p < 1, f"min_p must be in [0, 1), got {self.min_p}; 0 keeps every token")
+        _require(
+            _is_positive_float32(self.repetition_penalty),
+            f"repetition_penalty must be a positive finite number, got {self.repetition_penalty}; "
+            "1 switches it off",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(-2 <= value <= 2, f"{name} must be in [-2, 2], got {value}; 0 switches it off")
+        _require(
+            self.min_new_tokens >= 0,
+            f"min_new_tokens must be >= 0, got {self.min_new_tokens}; 0 lets any token end the output",
+        )
+        _require(
+            all(token >= 0 for token in self.stop_token_ids),
+            f"stop_token_ids must be >= 0, got {sorted(self.stop_token_ids)}; pass the tokenizer's own ids",
+        )
+        _require(
+            0 <= self.rng_seed <= _MAX_SEED,
+            f"rng_seed must be in [0, 2**64 - 1], got {self.rng_seed}; choose a seed in that range",
+        )
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the distribution depends on which tokens the context holds."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @classmethod
+    def from_generation_config(
+        cls, config: GenerationConfig, eos_token_ids: Iterable[int] = ()
+    ) -> SamplingParams:
+        """Take the sampling part of an OpenVINO GenAI configuration.
+
+        Args:
+            config: the configuration; its values are float32, so 0.9 arrives as 0.8999999762.
+            eos_token_ids: end-of-sequence ids of tokenizer and model, added to those of the configuration.
+
+        Raises:
+            ValueError: the configuration asks for beam search, tree search or structured output, or a value
+                is outside its range.
+        """
+        _require(
+            config.num_beams == 1,
+            f"num_beams must be 1, got {config.num_beams}; beam search has no acceptance rule",
+        )
+        _require(
+            config.tree_depth == 0,
+            f"tree_depth must be 0, got {config.tree_depth}; choose a drafter of ovspec",
+        )
+        _require(
+            config.structured_output_config is None,
+            "structured_output_config must be None; constrain the output with OpenVINO GenAI's own pipelines",
+        )
+        named = set() if config.eos_token_id == -1 else {config.eos_token_id}
+        return cls(
+            do_sample=config.do_sample,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+            repetition_penalty=config.repetition_penalty,
+            presence_penalty=config.presence_penalty,
+            frequency_penalty=config.frequency_penalty,
+            min_new_tokens=config.min_new_tokens,
+            stop_token_ids=frozenset(named | set(config.stop_token_ids) | set(eos_token_ids)),
+            rng_seed=config.rng_seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """A probability distribution over token ids, stored on its support only where that is smaller.
+
+    Attributes:
+        probs: `[support]` float64, non-negative, sums to 1 (to float64 rounding).
+        ids: `[support]` int64, strictly ascending token ids; None when `probs` covers ids 0, 1, 2 and so on.
+    """
+
+    probs: NDArray[np.float64]
+    ids: NDArray[np.int64] | None = None
+
+    @classmethod
+    def from_probs(cls, probs: NDArray[np.floating]) -> Distribution:
+        """Wrap dense probabilities `[vocab]` of any float type, normalised again in float64.
+
+        Raises:
+            ValueError: an entry is negative or not finite, or the sum is off 1 by more than 1e-3.
+        """
+        dense = np.asarray(probs, dtype=np.float64)
+        total = float(dense.sum())
+        _require(
+            dense.ndim == 1 and dense.size > 0 and float(dense.min()) >= 0 and abs(total - 1) <= 1e-3,
+            f"probs must be one row of non-negative numbers that sum to 1, got shape {list(dense.shape)} "
+            f"with sum {total}; pass the softmax of the logits",
+        )
+        return cls(dense / total)
+
+    @classmethod
+    def one_hot(cls, token: int) -> Distribution:
+        """All mass on one token."""
+        return cls(np.ones(1), np.array([token], dtype=np.int64))
+
+    def prob(self, token: int) -> float:
+        """Probability of one token id; 0 outside the support."""
+        if self.ids is None:
+            return float(self.probs[token]) if 0 <= token < self.probs.size else 0.0
+        at = int(np.searchsorted(self.ids, token))
+        return float(self.probs[at]) if at < self.ids.size and self.ids[at] == token else 0.0
+
+    def sample(self, uniform: float) -> int:
+        """Token id at the point `uniform` in [0, 1) of the cumulative distribution over ascending ids.
+
+        Raises:
+            ValueError: `uniform` is not in [0, 1).
+        """
+        _require(0 <= uniform < 1, f"uniform must be in [0, 1), got {uniform}; use Generator.random()")
+        at = _first_prefix_above(self.probs, uniform)
+        return at if self.ids is None else int(self.ids[at])
+
+    def dense(self, vocab_size: int) -> NDArray[np.float64]:
+        """Probabilities `[vocab_size]`, float64.
+
+        Raises:
+            ValueError: the support reaches past `vocab_size`.
+        """
+        _require(
+            self._end <= vocab_size,
+            f"vocab_size must be at least {self._end}, got {vocab_size}; use the size of the model",
+        )
+        return self._scattered(vocab_size)
+
+    def residual(self, q: Distribution) -> Distribution | None:
+        """norm(max(0, p - q)), or None where no entry is left, which needs p <= q everywhere."""
+        # Drafter and target may pad one vocabulary to different sizes; past the end of p there is no excess.
+        q_dense = q._scattered(self._end)
+        excess = self.probs - (q_dense if self.ids is None else q_dense[self.ids])
+        np.maximum(excess, 0.0, out=excess)
+        total = float(excess.sum())
+        return Distribution(excess / total, self.ids) if total > 0 else None
+
+    @property
+    def _end(self) -> int:
+        return self.probs.size if self.ids is None else int(self.ids[-1]) + 1
+
+    def _scattered(self, size: int) -> NDArray[np.float64]:
+        """Probabilities of ids 0 to `size - 1`."""
+        row = np.zeros(size)
+        if self.ids is None:
+            shared = min(size, self.probs.size)
+            row[:shared] = self.probs[:shared]
+        else:
+            shared = int(np.searchsorted(self.ids, size))
+            row[self.ids[:shared]] = self.probs[:shared]
+        return row
+
+
+def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+    """Distribution that top_k, temperature, min_p and top_p, in this order, make of one row of logits.
+
+    top_p counts its mass in the probabilities before min_p removed any, as OpenVINO GenAI does. Without
+    `do_sample` all mass lies on the most probable token, so the rules for sampling give greedy decoding.
+
+    Args:
+        logits: `[vocab]` float32, penalties already applied; -inf excludes a token. Not modified.
+        params: the sampling parameters.
+
+    Raises:
+        ValueError: the logits are not one float32 row, hold NaN or +inf, or exclude every token.
+    """
+    if not params.do_sample:
+        return Distribution.one_hot(greedy_token(logits))
+    peak = _checked_max(logits, _check_row(logits).max())
+    ids: NDArray[np.int64] | None = None
+    if 0 < params.top_k < logits.size:
+        split = logits.size - params.top_k
+        ids = _largest(logits, np.partition(logits, split)[split], params.top_k)
+        logits = logits[ids]
+    weights = _scaled_exp(logits, peak, np.float32(params.temperature))
+    total = float(weights.sum(dtype=np.float64))
+    if params.min_p > 0:
+        # The largest weight is exp(0) = 1, so min_p * p_max is min_p itself.
+        kept = np.flatnonzero(weights >= np.float32(params.min_p))
+        weights, ids = weights[kept], kept if ids is None else ids[kept]
+    if params.top_p < 1:
+        kept = _nucleus(weights, params.top_p * total)
+        weights, ids = weights[kept], kept if ids is None else ids[kept]
+    probs = weights.astype(np.float64)
+    probs /= float(probs.sum())
+    return Distribution(probs, ids)
+
+
+def greedy_token(logits: NDArray[np.float32]) -> int:
+    """Id of the largest logit, the lowest among equals. `logits` is `[vocab]` float32.
+
+    Raises:
+        ValueError: the logits are not one float32 row, hold NaN or +inf, or exclude every token.
+    """
+    token = int(_check_row(logits).argmax())
+    _checked_max(logits, logits[token])
+    return token
+
+
+def _scaled_exp(
+    logits: NDArray[np.float32], peak: np.float32, temperature: np.float32
+) -> NDArray[np.float32]:
+    """exp((logits - peak) / temperature), float32; at most 1, and exactly 1 at the peak."""
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = logits - peak
+        if temperature != 1:
+            # Divide: a reciprocal overflows at tiny temperatures, and 0 * inf is NaN.
+            scaled /= temperature
+        np.exp(scaled, out=scaled)
+    return scaled
+
+
+def _nucleus(weights: NDArray[np.float32], bound: float) -> NDArray[np.int64]:
+    """Ascending positions of the fewest largest weights that sum to more than `bound`; of all if none do."""
+    spare = float(weights.sum(dtype=np.float64)) - bound
+    if spare <= 0:
+        return np.arange(weights.size)
+    # Weights below spare / (2 * size) hold at most half the mass that may go: leave them out if that helps.
+    heavy = weights >= np.float32(0.5 * spare / weights.size)
+    pool = weights if 2 * np.count_nonzero(heavy) > heavy.size else weights[np.flatnonzero(heavy)]
+    count = 0
+    # Halve the pool by value, keeping the half where the sum passes the bound: cheaper than a sort.
+    while pool.size > _SORTED_POOL:
+        half = pool.size // 2
+        pool = np.partition(pool, half)
+        mass = float(pool[half:].sum(dtype=np.float64))
+        if mass > bound:
+            pool = pool[half:]
+        else:
+            bound -= mass
+            count += pool.size - half
+            pool = pool[:half]
+    descending = np.sort(pool)[::-1].astype(np.float64)
+    last = _first_prefix_above(descending, bound)
+    return _largest(weights, np.float32(descending[last]), count + last + 1)
+
+
+def _largest(values: NDArray[np.float32], threshold: np.float32, count: int) -> NDArray[np.int64]:
+    """Ascending positions of the `count` largest values, where `threshold` is the smallest of them."""
+    kept = np.flatnonzero(values >= threshold)
+    surplus = kept.size - count
+    if surplus > 0:
+        # Of the values equal to the threshold only the first, that is the lowest ids, fit.
+        dropped = np.flatnonzero(values == threshold)[-surplus:]
+        kept = np.delete(kept, np.searchsorted(kept, dropped))
+    return kept
+
+
+def _first_prefix_above(weights: NDArray[np.float64], bound: float) -> int:
+    """First i with `weights[0] + .. + weights[i] > bound` >= 0; without one, the last positive weight."""
+    block_ends = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, _PREFIX_BLOCK)))
+    block = int(np.searchsorted(block_ends, bound, side="right"))
+    if block < block_ends.size:
+        start = block * _PREFIX_BLOCK
+        inside = weights[start : start + _PREFIX_BLOCK]
+        ends = np.cumsum(inside)
+        if block:
+            ends += block_ends[block - 1]
+        # Block sums and running sums round differently: the block's last positive weight closes the gap.
+        return start + min(int(np.searchsorted(ends, bound, side="right")), int(np.flatnonzero(inside)[-1]))
+    positive = np.flatnonzero(weights)
+    return int(positive[-1]) if positive.size else 0
+
+
+def _check_row(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    if logits.ndim != 1 or logits.size == 0 or logits.dtype != np.float32:
+        raise ValueError(
+            f"logits must be one row [vocab] of float32, got {logits.dtype} {list(logits.shape)}; "
+            "pass one row of the model's output, cast to float32"
+        )
+    return logits
+
+
+def _checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32:
+    # NaN passes through max and argmax, so looking at the largest value is enough.
+    if not np.isfinite(largest):
+        raise ValueError(
+            f"logits must be finite or -inf with one finite value at least, got a maximum of {largest} over "
+            f"{logits.size} values; check the model's precision and the excluded tokens"
+        )
+    return largest
+
+
+def _is_positive_float32(value: float) -> bool:
+    # Logits are float32: what vanishes there would divide by zero.
+    with np.errstate(over="ignore", under="ignore"):
+        return bool(0 < np.float32(value) < math.inf)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,49 @@
+"""Streaming: what openvino_genai's users pass as `streamer`, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from openvino_genai import StreamerBase, StreamingStatus
+
+Streamer = Callable[[str], "StreamingStatus | bool | int | None"] | StreamerBase
+
+
+class OutputStream:
+    """Hands pieces of text to a callable, or tokens to a `StreamerBase`.
+
+    Raises:
+        ValueError: the streamer is neither.
+    """
+
+    def __init__(self, streamer: Streamer | None) -> None:
+        if streamer is not None and not isinstance(streamer, StreamerBase) and not callable(streamer):
+            raise ValueError(
+                f"streamer={type(streamer).__name__}: expected a callable that takes text, or a StreamerBase"
+            )
+        self._streamer = streamer
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether pieces of text are wanted."""
+        return self._streamer is not None and not isinstance(self._streamer, StreamerBase)
+
+    def write(self, tokens: Sequence[int], text: str) -> StreamingStatus:
+        """Pass new output on; the status that the user's code answers."""
+        streamer = self._streamer
+        if isinstance(streamer, StreamerBase):
+            return _status(streamer.write(list(tokens)) if tokens else None)
+        return _status(streamer(text) if streamer is not None and text else None)
+
+    def end(self, text: str) -> None:
+        """Pass the last piece on and close the stream."""
+        self.write([], text)
+        if isinstance(self._streamer, StreamerBase):
+            self._streamer.end()
+
+
+def _status(answer: StreamingStatus | bool | int | None) -> StreamingStatus:
+    if isinstance(answer, StreamingStatus):
+        return answer
+    # As in openvino_genai: None and False go on, True (or any other number) stops.
+    return StreamingStatus.STOP if answer else StreamingStatus.RUNNING

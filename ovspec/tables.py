@@ -1,0 +1,104 @@
+"""The small inputs of a paged pass: positions, block tables, budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.cache import CachedSequence
+
+MAX_VERIFY_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one sequence in a pass; they continue what its cache holds.
+
+    Attributes:
+        sequence: the sequence in the cache of the model that runs the pass.
+        tokens: i64 `[rows]`.
+        sampled: logits are wanted for the last `sampled` rows.
+        budget: blocks of context that verification attention may read, -1 for all.
+    """
+
+    sequence: CachedSequence
+    tokens: NDArray[np.int64]
+    sampled: int = 1
+    budget: int = -1
+
+    @property
+    def context(self) -> int:
+        """Tokens that the last row sees."""
+        return self.sequence.length + len(self.tokens)
+
+
+def is_verification(rows: Rows) -> bool:
+    """Whether rows continue a context and are few enough for the verification operation."""
+    return rows.sequence.length > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS
+
+
+def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[str, NDArray[np.generic]]:
+    """The pass's inputs by name, everything but the caches.
+
+    With `native`, the stock node gets only the tail of a verified sequence's block table, with
+    `past_lens` and `max_context_len` counted from there; the true values go to the `verify_*` inputs.
+    """
+    stock_past, stock_tables, past, tables = [], [], [], []
+    sampled, begins, longest = [], [0], 1
+    for rows in batch:
+        length, new = rows.sequence.length, len(rows.tokens)
+        table = rows.sequence.table[: -(-(length + new) // block_size)]
+        verified = native and is_verification(rows)
+        skipped = length // block_size if verified else 0
+        stock_tables.append(table[skipped:])
+        stock_past.append(length - skipped * block_size)
+        past.append(length if verified else -1)
+        tables.append(table if verified else table[:0])
+        longest = max(longest, stock_past[-1] + new)
+        sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
+        begins.append(begins[-1] + new)
+    return {
+        "input_ids": np.concatenate([rows.tokens for rows in batch]),
+        "position_ids": np.concatenate([np.arange(rows.sequence.length, rows.context) for rows in batch]),
+        "past_lens": _i32(stock_past),
+        "subsequence_begins": _i32(begins),
+        "block_indices": np.concatenate(stock_tables),
+        "block_indices_begins": _begins(stock_tables),
+        "max_context_len": np.array(longest, np.int32),
+        "sampled_tokens_indices": np.concatenate(sampled),
+        "verify_past_lens": _i32(past),
+        "verify_block_indices": np.concatenate(tables),
+        "verify_block_indices_begins": _begins(tables),
+        "verify_budgets": _i32([rows.budget for rows in batch]),
+    }
+
+
+def attended_tokens(counts: NDArray[np.int32], batch: Sequence[Rows], block_size: int) -> tuple[float, float]:
+    """Context tokens that verification attention read, and those that a dense pass would have read.
+
+    Args:
+        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all. The last, possibly
+            partial block is always among them.
+        batch: the rows of the pass, before their sequences advanced.
+        block_size: tokens per block.
+    """
+    attended = context = 0.0
+    for index, rows in enumerate(batch):
+        if not is_verification(rows):
+            continue
+        blocks = -(-rows.context // block_size)
+        kept = np.where(counts[:, :, index] < 0, blocks, counts[:, :, index])
+        attended += float(np.mean(rows.context - (blocks - kept) * block_size))
+        context += rows.context
+    return attended, context
+
+
+def _i32(values: list[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.cumsum([0, *map(len, tables)], dtype=np.int32)

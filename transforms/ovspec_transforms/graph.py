@@ -1,0 +1,99 @@
+"""Small things that every pass needs: parameters, patterns, running a matcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import openvino as ov
+from openvino import opset15 as ops
+from openvino.passes import AnyInput, Manager, Matcher, MatcherPass
+
+from ovspec_transforms.report import PassReport
+
+PAGED_ATTENTION = "PagedAttentionExtension"
+
+
+def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Type) -> ov.Node:
+    """Return the model's parameter `name`, added to the model if it has none yet.
+
+    Several layers share one parameter, and passes run in any order, so asking twice is normal.
+    """
+    for node in model.get_parameters():
+        if name in node.output(0).get_names():
+            return node
+    parameter = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
+    parameter.output(0).set_names({name})
+    model.add_parameters([parameter])
+    return parameter
+
+
+def find_parameter(model: ov.Model, name: str) -> ov.Node:
+    """Return the model's parameter called `name`.
+
+    Raises:
+        ValueError: the model has no such input; it is not a paged model then.
+    """
+    for node in model.get_parameters():
+        if name in node.output(0).get_names():
+            return node
+    raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
+
+
+def nodes_of_type(model: ov.Model, type_name: str) -> list[ov.Node]:
+    """All nodes of one operation type, in topological order."""
+    return [node for node in model.get_ordered_ops() if node.get_type_name() == type_name]
+
+
+class NodePass(MatcherPass):
+    """A matcher over one operation type, by name.
+
+    `openvino.passes.WrapType` knows opset operations only; the paged attention node and our own
+    operations are extensions, so the pattern is a predicate on the type name.
+    """
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__()
+        self.changed: list[str] = []
+
+        def is_root(output: ov.Output) -> bool:
+            return output.get_node().get_type_name() == type_name
+
+        self.register_matcher(Matcher(AnyInput(is_root), type(self).__name__), self._on_match)
+
+    def _on_match(self, matcher: Matcher) -> bool:
+        node = matcher.get_match_root()
+        name = node.get_friendly_name()
+        if not self.rewrite(node):
+            return False
+        self.changed.append(name)
+        return True
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Change the graph around `node`; return whether anything was changed."""
+        raise NotImplementedError
+
+
+def run_pass(model: ov.Model, node_pass: NodePass) -> PassReport:
+    """Run one pass over the model, re-infer its shapes and report."""
+    failures: list[Exception] = []
+    rewrite: Callable[[ov.Node], bool] = node_pass.rewrite
+
+    def guarded(node: ov.Node) -> bool:
+        # An exception that crosses the C++ pass manager comes out with the whole C++ trace around
+        # it; carry it past the manager instead.
+        if failures:
+            return False
+        try:
+            return rewrite(node)
+        except Exception as error:
+            failures.append(error)
+            return False
+
+    node_pass.rewrite = guarded  # type: ignore[method-assign]
+    manager = Manager()
+    manager.register_pass(node_pass)
+    manager.run_passes(model)
+    if failures:
+        raise failures[0]
+    model.validate_nodes_and_infer_types()
+    return PassReport(type(node_pass).__name__, tuple(node_pass.changed))

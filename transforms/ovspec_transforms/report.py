@@ -1,0 +1,38 @@
+"""What a graph pass changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """The outcome of one pass over one model.
+
+    Attributes:
+        name: the pass.
+        changed: friendly names of the nodes it changed, in graph order.
+    """
+
+    name: str
+    changed: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many places the pass changed."""
+        return len(self.changed)
+
+    def require(self, expected: int | None = None) -> PassReport:
+        """Return the report, or raise when the pass fired nowhere or not `expected` times.
+
+        Raises:
+            ValueError: the model does not have the pattern that the caller relies on.
+        """
+        if self.count == 0:
+            raise ValueError(f"{self.name} found nothing to change in this model; use attention='stock' to run it")
+        if expected is not None and self.count != expected:
+            raise ValueError(
+                f"{self.name} changed {self.count} places of {expected} in this model; "
+                "use attention='stock' to run it"
+            )
+        return self

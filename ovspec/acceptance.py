@@ -106,7 +106,7 @@ def speculative_sample(
     k = len(draft_tokens)
     if q is not None and len(q) != k:
         raise ValueError(
-            f"q must have one distribution for each of {k} draft tokens, got {len(q)}; pass all of them"
+            f"q must have one entry for each of {k} draft tokens, got {len(q)}; pass all of them"
         )
     for i in range(k):
         x = int(draft_tokens[i])

@@ -26,7 +26,9 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
         raise ValueError(f"{models_path}/openvino_model.xml can't be read: {last_line(error)}") from error
 
 
-def compile_paged(core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]) -> ov.CompiledModel:
+def compile_paged(
+    core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
+) -> ov.CompiledModel:
     """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
 
     Raises:
@@ -65,7 +67,9 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
     known |= {"CACHE_DIR", "CACHE_MODE", "KEY_CACHE_QUANT_MODE", "KV_CACHE_PRECISION"}
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ValueError(f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it")
+        raise ValueError(
+            f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
+        )
     for key in _CACHE_PRECISION_KEYS:
         if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:
             raise ValueError(
@@ -101,7 +105,9 @@ def _key_precision(settings: Mapping[str, object]) -> str:
 
 
 def _check_precision(cache: CacheTensor, settings: Mapping[str, object]) -> None:
-    side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(cache.name.split(".")[0])
+    side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(
+        cache.name.split(".")[0]
+    )
     if side is None:
         return
     key = side if side in settings else "KV_CACHE_PRECISION"

@@ -61,7 +61,9 @@ class Engine:
             self._drafter.release(sequence)
 
     def _prefill(self, sequence: Sequence) -> int:
-        logits = self._target.prefill(sequence.target, sequence.uncached(sequence.target), self._prefill_chunk)
+        logits = self._target.prefill(
+            sequence.target, sequence.uncached(sequence.target), self._prefill_chunk
+        )
         self._metrics.prefill_durations.append(self._target.last_pass.duration)
         self._metrics.inference_durations.append(self._target.last_pass.duration)
         return self._accept(sequence, Proposal(), logits).next_token
@@ -94,7 +96,9 @@ class Engine:
         self._metrics.draft_durations.append(self._drafter.last_duration)
         return proposals
 
-    def _verify(self, sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal]) -> list[NDArray[np.float32]]:
+    def _verify(
+        self, sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal]
+    ) -> list[NDArray[np.float32]]:
         """One target pass over every sequence's last token and draft; logits `[k + 1, vocab]` each."""
         batch = []
         for sequence, proposal in zip(sequences, proposals, strict=True):

@@ -79,7 +79,9 @@ class GenerationCall:
                 sequence.trim_caches()
         self._stream.end(self._detokenizers[0].finish() if self._stream.takes_text else "")
 
-    def _deliver(self, sequence: Sequence, tokens: list[int], detokenizer: IncrementalDetokenizer | None) -> bool:
+    def _deliver(
+        self, sequence: Sequence, tokens: list[int], detokenizer: IncrementalDetokenizer | None
+    ) -> bool:
         text = ""
         if detokenizer is not None:
             text = detokenizer.update(tokens)
@@ -89,7 +91,7 @@ class GenerationCall:
                 sequence.truncate(len(sequence.tokens) - surplus)
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL
-        return status == StreamingStatus.RUNNING
+        return bool(status == StreamingStatus.RUNNING)
 
     def texts(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> list[str]:
         """The outputs as text."""

@@ -72,7 +72,9 @@ class GenerationSettings:
         return limit
 
 
-def updated(config: openvino_genai.GenerationConfig, overrides: dict[str, Any]) -> openvino_genai.GenerationConfig:
+def updated(
+    config: openvino_genai.GenerationConfig, overrides: dict[str, Any]
+) -> openvino_genai.GenerationConfig:
     """A copy of `config` with single fields replaced, as the keyword arguments of `generate` do.
 
     Raises:
@@ -83,11 +85,15 @@ def updated(config: openvino_genai.GenerationConfig, overrides: dict[str, Any]) 
         setattr(copy, name, getattr(config, name))
     for name, value in overrides.items():
         if name not in _fields(config):
-            raise ValueError(f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig")
+            raise ValueError(
+                f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
+            )
         try:
             setattr(copy, name, set(value) if name in ("stop_strings", "stop_token_ids") else value)
         except TypeError as error:
-            raise ValueError(f"{name}={value!r}: {type(value).__name__} is not what this option takes") from error
+            raise ValueError(
+                f"{name}={value!r}: {type(value).__name__} is not what this option takes"
+            ) from error
     if copy.eos_token_id != -1:
         copy.set_eos_token_id(copy.eos_token_id)
     return copy
@@ -156,7 +162,9 @@ def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) 
     if not has_draft:
         for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
             if value:
-                raise ValueError(f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... to it")
+                raise ValueError(
+                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... to it"
+                )
         return 0, 0.0
     if threshold > 0:
         if threshold >= 1:

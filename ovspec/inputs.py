@@ -28,7 +28,9 @@ def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) ->
         ValueError: the model has no chat template.
     """
     if not tokenizer.chat_template:
-        raise ValueError("this model has no chat template: pass text, or tokenizer.set_chat_template(...) first")
+        raise ValueError(
+            "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
+        )
     templated = tokenizer.apply_chat_template(history, add_generation_prompt=True)
     return _ids(tokenizer.encode(templated, add_special_tokens=False))
 
@@ -61,7 +63,9 @@ def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: 
                 f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions; shorten it"
             )
         if min(prompt) < 0 or max(prompt) >= vocab_size:
-            raise ValueError(f"inputs: token ids must be 0 to {vocab_size - 1}, got {min(prompt)} to {max(prompt)}")
+            raise ValueError(
+                f"inputs: token ids must be 0 to {vocab_size - 1}, got {min(prompt)} to {max(prompt)}"
+            )
 
 
 def read_generation_config(models_path: Path) -> GenerationConfig:

@@ -40,7 +40,9 @@ class AttentionConfig:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
         if self.selects and self.backend == "stock":
-            raise ValueError("attention='stock' verifies densely only: use verify='dense' or attention='native'")
+            raise ValueError(
+                "attention='stock' verifies densely only: use verify='dense' or attention='native'"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ class ModelRunner:
         core = ov.Core()
         if self.attention.backend == "native":
             if not device.startswith("CPU"):
-                raise ValueError(f"device={device!r}: native attention runs on CPU only; pass attention='stock'")
+                raise ValueError(
+                    f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
+                )
             ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.reports = transform(graph, self.attention)
@@ -109,11 +113,15 @@ class ModelRunner:
         self._check_inputs()
 
     def _check_inputs(self) -> None:
-        known = set(build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True))
+        known = set(
+            build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        )
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         unknown = sorted(self._names - known - caches)
         if unknown:
-            raise ValueError(f"the model has the input {unknown[0]!r}, which a text pipeline does not provide")
+            raise ValueError(
+                f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
+            )
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.

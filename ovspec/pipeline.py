@@ -19,7 +19,14 @@ from ovspec.drafter import AssistantDrafter
 from ovspec.engine import Engine
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated
-from ovspec.inputs import check_prompts, encode, encode_history, eos_token_ids, read_generation_config, token_rows
+from ovspec.inputs import (
+    check_prompts,
+    encode,
+    encode_history,
+    eos_token_ids,
+    read_generation_config,
+    token_rows,
+)
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.results import DecodedResults, EncodedResults
 from ovspec.sequence import Sequence
@@ -100,7 +107,7 @@ class LLMPipeline:
     @overload
     def generate(
         self,
-        inputs: SequenceOf[str] | ChatHistory,
+        inputs: SequenceOf[str],
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
         **kwargs: Any,
@@ -109,11 +116,11 @@ class LLMPipeline:
     @overload
     def generate(
         self,
-        inputs: TokenizedInputs | ov.Tensor,
+        inputs: ChatHistory | TokenizedInputs | ov.Tensor,
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
         **kwargs: Any,
-    ) -> EncodedResults: ...
+    ) -> Any: ...
 
     def generate(
         self,
@@ -185,7 +192,7 @@ class LLMPipeline:
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Sequence]:
-        sequences = []
+        sequences: list[Sequence] = []
         for prompt in self._checked(prompts):
             for _ in range(settings.num_return_sequences):
                 limit = settings.token_limit(len(prompt), self._positions)

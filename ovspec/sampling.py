@@ -180,7 +180,7 @@ class Distribution:
         """Probability of one token id; 0 outside the support."""
         if self.ids is None:
             return float(self.probs[token]) if 0 <= token < self.probs.size else 0.0
-        at = int(np.searchsorted(self.ids, token))
+        at = int(self.ids.searchsorted(token))
         return float(self.probs[at]) if at < self.ids.size and self.ids[at] == token else 0.0
 
     def sample(self, uniform: float) -> int:
@@ -327,17 +327,17 @@ def _largest(values: NDArray[np.float32], threshold: np.float32, count: int) -> 
 
 def _first_prefix_above(weights: NDArray[np.float64], bound: float) -> int:
     """First i with `weights[0] + .. + weights[i] > bound` >= 0; without one, the last positive weight."""
-    block_ends = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, _PREFIX_BLOCK)))
-    block = int(np.searchsorted(block_ends, bound, side="right"))
-    if block < block_ends.size:
-        start = block * _PREFIX_BLOCK
-        inside = weights[start : start + _PREFIX_BLOCK]
-        ends = np.cumsum(inside)
-        if block:
-            ends += block_ends[block - 1]
-        # Block sums and running sums round differently: the block's last positive weight closes the gap.
-        return start + min(int(np.searchsorted(ends, bound, side="right")), int(np.flatnonzero(inside)[-1]))
-    positive = np.flatnonzero(weights)
+    start, before = 0, 0.0
+    if weights.size > _PREFIX_BLOCK:
+        ends = np.add.reduceat(weights, np.arange(0, weights.size, _PREFIX_BLOCK)).cumsum()
+        block = min(int(ends.searchsorted(bound, side="right")), ends.size - 1)
+        start, before = block * _PREFIX_BLOCK, float(ends[block - 1]) if block else 0.0
+    inside = weights[start : start + _PREFIX_BLOCK]
+    at = int((inside.cumsum() + before).searchsorted(bound, side="right"))
+    if at < inside.size:
+        return start + at
+    # The bound lies past the end, or the block's sum and its running sum differ by rounding.
+    positive = np.flatnonzero(weights[: start + inside.size])
     return int(positive[-1]) if positive.size else 0
 
 

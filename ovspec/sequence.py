@@ -66,7 +66,7 @@ class Sequence:
     @property
     def finished(self) -> bool:
         """Whether it has ended."""
-        return self.finish_reason != GenerationFinishReason.NONE
+        return bool(self.finish_reason != GenerationFinishReason.NONE)
 
     def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
         """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from openvino_genai import StreamerBase, StreamingStatus
 
-Streamer = Callable[[str], "StreamingStatus | bool | int | None"] | StreamerBase
+Streamer: TypeAlias = "Callable[[str], StreamingStatus | bool | int | None] | StreamerBase"
 
 
 class OutputStream:

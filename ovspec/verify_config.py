@@ -35,7 +35,9 @@ class SparseVerify:
 
     def __post_init__(self) -> None:
         if self.budget is not None and (self.L0 is not None or self.rho is not None):
-            raise ValueError(f"budget={self.budget} contradicts L0={self.L0}, rho={self.rho}: give one or the other")
+            raise ValueError(
+                f"budget={self.budget} contradicts L0={self.L0}, rho={self.rho}: give one or the other"
+            )
         if self.budget is not None and self.budget < 1:
             raise ValueError(f"budget={self.budget}: expected a number of tokens of at least 1")
         if self.L0 is not None and self.L0 < 0:

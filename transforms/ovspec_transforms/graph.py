@@ -56,7 +56,7 @@ class NodePass(MatcherPass):
         self.changed: list[str] = []
 
         def is_root(output: ov.Output) -> bool:
-            return output.get_node().get_type_name() == type_name
+            return str(output.get_node().get_type_name()) == type_name
 
         self.register_matcher(Matcher(AnyInput(is_root), type(self).__name__), self._on_match)
 

@@ -85,6 +85,8 @@ def constant_input(node: ov.Node, position: int, what: str) -> NDArray[Any]:
         ValueError: the input is computed at run time, which our operations do not take.
     """
     source = node.input(position).get_source_output().get_node()
+    while source.get_type_name() == "Convert":  # fp16 IR keeps even its scalars in fp16
+        source = source.input(0).get_source_output().get_node()
     if source.get_type_name() != "Constant":
         raise ValueError(
             f"layer {node.get_friendly_name()}: its {what} is computed at run time, "

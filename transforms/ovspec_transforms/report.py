@@ -29,7 +29,9 @@ class PassReport:
             ValueError: the model does not have the pattern that the caller relies on.
         """
         if self.count == 0:
-            raise ValueError(f"{self.name} found nothing to change in this model; use attention='stock' to run it")
+            raise ValueError(
+                f"{self.name} found nothing to change in this model; use attention='stock' to run it"
+            )
         if expected is not None and self.count != expected:
             raise ValueError(
                 f"{self.name} changed {self.count} places of {expected} in this model; "

@@ -47,7 +47,7 @@ class RouteRows(NodePass):
         """Insert our operation between the stock node and its consumers."""
         layer = PagedLayer.of(node)
         output = node.output(0)
-        consumers = [port for port in output.get_target_inputs()]
+        consumers = list(output.get_target_inputs())
         if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
             return False
         dense = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def default_anchor_layers(layers: Sequence[int]) -> tuple[int, ...]:
 
 def check_anchor_layers(anchors: Sequence[int], layers: Sequence[int]) -> tuple[int, ...]:
     """Return the anchors, or raise `ValueError` unless they ascend through `layers` from its first."""
-    ascending = all(a < b for a, b in zip(anchors, anchors[1:], strict=False))
+    ascending = all(a < b for a, b in itertools.pairwise(anchors))
     if not anchors or anchors[0] != layers[0] or not ascending or not set(anchors) <= set(layers):
         raise ValueError(
             f"anchor_layers={list(anchors)}: expected ascending numbers out of {list(layers)} that "

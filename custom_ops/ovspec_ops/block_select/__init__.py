@@ -1,0 +1,5 @@
+"""Which cache blocks each KV head reads for a sequence: the reference of the native operation (see README.md)."""
+
+from ovspec_ops.block_select.reference import block_select
+
+__all__ = ["block_select"]

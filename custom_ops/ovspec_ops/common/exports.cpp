@@ -1,0 +1,45 @@
+// C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null or
+// nonzero and leaves its message in ovspec_last_error().
+#include "common/isa.hpp"
+
+#include <exception>
+#include <string>
+
+#define OVSPEC_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+thread_local std::string last_error;
+thread_local std::string names;
+} // namespace
+
+OVSPEC_EXPORT const char* ovspec_openvino_version() {
+    return OVSPEC_OPENVINO_VERSION;
+}
+
+OVSPEC_EXPORT const char* ovspec_last_error() {
+    return last_error.c_str();
+}
+
+OVSPEC_EXPORT const char* ovspec_available_isas() {
+    names = ovspec::available_list();
+    return names.c_str();
+}
+
+OVSPEC_EXPORT const char* ovspec_active_isa() {
+    try {
+        return ovspec::isa_name(ovspec::active_isa());
+    } catch (const std::exception& error) {
+        last_error = error.what();
+        return nullptr;
+    }
+}
+
+OVSPEC_EXPORT int ovspec_set_isa(const char* name) {
+    try {
+        ovspec::set_active_isa(name);
+        return 0;
+    } catch (const std::exception& error) {
+        last_error = error.what();
+        return 1;
+    }
+}

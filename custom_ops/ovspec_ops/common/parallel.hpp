@@ -1,0 +1,91 @@
+// Loops on the threads of the caller's TBB arena, which inside an evaluate() is the CPU plugin's stream.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+namespace ovspec {
+
+// body(item) for every item below `count`.
+template <class Body>
+void parallel_items(std::size_t count, const Body& body) {
+    if (count == 1)
+        return body(std::size_t{0});
+    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count), [&](const tbb::blocked_range<std::size_t>& range) {
+        for (std::size_t item = range.begin(); item != range.end(); ++item)
+            body(item);
+    });
+}
+
+// Objects that outlive a call and are used by one caller at a time; a call takes one and gives it back. They are kept
+// per process, so all layers of a model share them, and several infer requests never meet in one.
+template <class T>
+class Pool {
+public:
+    class Lease {
+    public:
+        Lease(Pool& pool, std::unique_ptr<T> item) : pool_(pool), item_(std::move(item)) {}
+        ~Lease() { pool_.give(std::move(item_)); }
+        Lease(const Lease&) = delete;
+        Lease& operator=(const Lease&) = delete;
+        T& operator*() { return *item_; }
+        T* operator->() { return item_.get(); }
+
+    private:
+        Pool& pool_;
+        std::unique_ptr<T> item_;
+    };
+
+    Lease take() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (free_.empty()) {
+            free_.reserve(++made_); // so that giving back never allocates
+            return Lease(*this, std::make_unique<T>());
+        }
+        std::unique_ptr<T> item = std::move(free_.back());
+        free_.pop_back();
+        return Lease(*this, std::move(item));
+    }
+
+private:
+    void give(std::unique_ptr<T> item) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        free_.push_back(std::move(item));
+    }
+
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<T>> free_;
+    std::size_t made_ = 0;
+};
+
+// Uninitialised floats on a cache line; grows, never shrinks, and loses its content when it grows.
+class FloatBuffer {
+public:
+    float* reserve(std::size_t floats) {
+        if (floats > capacity_) {
+            data_.reset();
+            capacity_ = 0;
+            data_.reset(static_cast<float*>(::operator new(floats * sizeof(float), alignment)));
+            capacity_ = floats;
+        }
+        return data_.get();
+    }
+
+private:
+    static constexpr std::align_val_t alignment{64};
+    struct Free {
+        void operator()(float* data) const { ::operator delete(data, alignment); }
+    };
+    std::unique_ptr<float, Free> data_;
+    std::size_t capacity_ = 0;
+};
+
+} // namespace ovspec

@@ -1,0 +1,155 @@
+// Vectors of OVSPEC_LANES floats for the kernels. Compiled once per instruction set, everything in the namespace
+// OVSPEC_ISA. Includes no header with inline functions of its own: see CMakeLists.txt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define OVSPEC_INLINE static inline __attribute__((always_inline))
+#define OVSPEC_INLINE_MEMBER inline __attribute__((always_inline))
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+
+constexpr std::size_t lanes = OVSPEC_LANES;
+constexpr float minus_infinity = -__builtin_inff();
+
+typedef float Vec __attribute__((vector_size(4 * OVSPEC_LANES)));
+typedef std::int32_t IVec __attribute__((vector_size(4 * OVSPEC_LANES)));
+typedef std::uint32_t UVec __attribute__((vector_size(4 * OVSPEC_LANES)));
+typedef std::uint16_t HalfVec __attribute__((vector_size(2 * OVSPEC_LANES)));
+typedef std::uint8_t ByteVec __attribute__((vector_size(OVSPEC_LANES)));
+
+template <class T>
+OVSPEC_INLINE T load_as(const void* from) {
+    T value;
+    __builtin_memcpy(&value, from, sizeof(value));
+    return value;
+}
+
+OVSPEC_INLINE Vec load(const float* from) {
+    return load_as<Vec>(from);
+}
+
+OVSPEC_INLINE void store(float* to, Vec value) {
+    __builtin_memcpy(to, &value, sizeof(value));
+}
+
+// The first `count` < lanes elements of a vector; the others are zero, and nothing past them is read.
+template <class T, class Element>
+OVSPEC_INLINE T load_part(const Element* from, std::size_t count) {
+    T value = {};
+    __builtin_memcpy(&value, from, count * sizeof(Element));
+    return value;
+}
+
+OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
+    __builtin_memcpy(to, &value, count * sizeof(float));
+}
+
+OVSPEC_INLINE Vec splat(float x) {
+    return x - Vec{};
+}
+
+// b where one of them is NaN, as the x86 instruction has it
+OVSPEC_INLINE Vec max(Vec a, Vec b) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+OVSPEC_INLINE Vec to_float(ByteVec x) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)x));
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(load_as<long long>(&x))));
+#else
+    return __builtin_convertvector(__builtin_convertvector(x, IVec), Vec);
+#endif
+}
+
+OVSPEC_INLINE Vec from_bf16(HalfVec x) {
+    return (Vec)(__builtin_convertvector(x, UVec) << 16);
+}
+
+OVSPEC_INLINE Vec from_f16(HalfVec x) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (Vec)_mm512_cvtph_ps((__m256i)x);
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    return (Vec)_mm256_cvtph_ps((__m128i)x);
+#else
+    const UVec bits = __builtin_convertvector(x, UVec);
+    const UVec magnitude = bits & 0x7fffu;
+    const UVec normal = (magnitude << 13) + (112u << 23);
+    const UVec special = normal + (112u << 23); // infinity and NaN
+    const UVec subnormal = (UVec)(__builtin_convertvector((IVec)magnitude, Vec) * 0x1p-24f);
+    const UVec value = magnitude >= 0x7c00u ? special : (magnitude < 0x0400u ? subnormal : normal);
+    return (Vec)(value | ((bits & 0x8000u) << 16));
+#endif
+}
+
+template <std::size_t width>
+OVSPEC_INLINE float fold_sum(const float* x) {
+    if constexpr (width == 1) {
+        return x[0];
+    } else {
+        return fold_sum<width / 2>(x) + fold_sum<width / 2>(x + width / 2);
+    }
+}
+
+OVSPEC_INLINE float sum(Vec v) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+#else
+    return fold_sum<lanes>((const float*)&v);
+#endif
+}
+
+OVSPEC_INLINE float max_lane(Vec v) {
+    float best = v[0];
+    for (std::size_t i = 1; i < lanes; i++)
+        best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+// e^x for x <= 0, relative error below 2e-7; 0 below -86.5, where the result nears the smallest normal float.
+// Range reduction by a two-part ln 2 and the minimax polynomial of the Cephes library (expf).
+OVSPEC_INLINE Vec exp_nonpositive(Vec x) {
+    const Vec lowest = splat(-86.5f);
+    const IVec kept = x >= lowest;
+    const Vec bounded = max(lowest, x);
+    const Vec shifted = bounded * 1.44269504088896341f + 12582912.0f; // 1.5 * 2^23: rounds to an integer
+    const Vec n = shifted - 12582912.0f;
+    Vec r = bounded - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + (r + 1.0f);
+    const UVec power = (UVec)shifted << 23; // the low bits of `shifted` hold n
+    return (Vec)(((UVec)p + power) & (UVec)kept);
+}
+
+OVSPEC_INLINE float exp_nonpositive(float x) {
+    return exp_nonpositive(splat(x))[0];
+}
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec

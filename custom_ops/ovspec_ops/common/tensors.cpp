@@ -1,0 +1,135 @@
+#include "common/tensors.hpp"
+
+#include <sstream>
+
+namespace ovspec {
+namespace {
+
+template <class T>
+std::string text(const T& value) {
+    std::ostringstream out;
+    out << value;
+    return out.str();
+}
+
+const char* op_of(const ov::Node& node) {
+    return node.get_type_info().name;
+}
+
+bool known(const ov::Dimension& dimension) {
+    return dimension.is_static();
+}
+
+const char* const precisions = "expected f32, f16, bf16 or u8; set KV_CACHE_PRECISION to one of them";
+
+void check_cache_shape(const char* op, const std::string& name, ov::element::Type type, const ov::PartialShape& shape,
+                       std::int64_t kv_heads, std::int64_t size) {
+    if (type.is_static() && type != ov::element::f32 && type != ov::element::f16 && type != ov::element::bf16 &&
+        type != ov::element::u8)
+        fail(op, name + " is of type " + text(type) + ", " + precisions);
+    if (shape.rank().is_dynamic())
+        return;
+    const std::int64_t token = static_cast<std::int64_t>(block_size);
+    const auto fits = [&](std::int64_t rows, std::int64_t row) {
+        return shape.size() == 4 && shape[1].compatible(kv_heads) && shape[2].compatible(rows) &&
+               shape[3].compatible(row);
+    };
+    const bool quantised = type.is_dynamic() || type == ov::element::u8;
+    const bool plain = type.is_dynamic() || type != ov::element::u8;
+    if ((plain && fits(token, size)) || (quantised && (fits(token, size + 8) || fits(token + 8, size))))
+        return;
+    const std::string head = "[blocks, " + text(kv_heads) + ", ";
+    const std::string real = head + text(token) + ", " + text(size) + "]";
+    const std::string u8 = head + text(token) + ", " + text(size + 8) + "] (by token) or " + head + text(token + 8) +
+                           ", " + text(size) + "] (by channel)";
+    fail(op, name + " is of shape " + text(shape) + " and type " + text(type) + ", expected " +
+                 (type == ov::element::u8 ? u8 : real) + "; check kv_heads and the head size");
+}
+
+} // namespace
+
+void check_heads(const char* op, std::int64_t kv_heads) {
+    if (kv_heads < 1)
+        fail(op, "attribute kv_heads is " + text(kv_heads) + ", expected at least 1");
+}
+
+void check_head_size(const char* op, const char* name, std::int64_t size) {
+    if (size < 8 || size > 1024 || size % 8 != 0)
+        fail(op, std::string("attribute ") + name + " is " + text(size) + ", expected a multiple of 8 from 8 to 1024");
+}
+
+void check_input_count(const ov::Node& node, std::size_t count) {
+    if (node.get_input_size() != count)
+        fail(op_of(node), "got " + text(node.get_input_size()) + " inputs, expected " + text(count));
+}
+
+void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
+                 const ov::PartialShape& shape) {
+    const auto& got_type = node.get_input_element_type(index);
+    if (got_type.is_static() && got_type != type)
+        fail(op_of(node),
+             std::string(name) + " (input " + text(index) + ") is of type " + text(got_type) + ", expected " + text(type));
+    const auto& got = node.get_input_partial_shape(index);
+    if (got.rank().is_dynamic())
+        return;
+    bool fits = got.size() == shape.size();
+    for (std::size_t i = 0; fits && i < shape.size(); i++)
+        fits = !known(got[i]) || !known(shape[i]) || got[i] == shape[i];
+    if (!fits)
+        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of shape " + text(got) + ", expected " +
+                              text(shape));
+}
+
+void check_cache_input(const ov::Node& node, std::size_t index, const char* name, std::int64_t kv_heads,
+                       std::int64_t size) {
+    check_cache_shape(op_of(node), std::string(name) + " (input " + text(index) + ")",
+                      node.get_input_element_type(index), node.get_input_partial_shape(index), kv_heads, size);
+}
+
+CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,
+                     std::int64_t size) {
+    const ov::element::Type type = tensor.get_element_type();
+    const ov::Shape shape = tensor.get_shape();
+    check_cache_shape(op, name, type, shape, kv_heads, size);
+    CacheView view;
+    view.data = static_cast<const std::uint8_t*>(tensor.data());
+    view.blocks = shape[0];
+    view.heads = shape[1];
+    view.size = static_cast<std::size_t>(size);
+    view.row_bytes = shape[3] * type.size();
+    view.block_bytes = shape[2] * view.row_bytes;
+    if (type == ov::element::f32)
+        view.format = CacheFormat::f32;
+    else if (type == ov::element::f16)
+        view.format = CacheFormat::f16;
+    else if (type == ov::element::bf16)
+        view.format = CacheFormat::bf16;
+    else
+        view.format = shape[2] == block_size ? CacheFormat::u8_token : CacheFormat::u8_channel;
+    return view;
+}
+
+Sequences view_sequences(const char* op, const char* past_name, const char* table_name, std::size_t rows,
+                         const ov::Tensor& subsequence_begins, const ov::Tensor& past_lens,
+                         const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins) {
+    const std::size_t count = past_lens.get_size();
+    const auto check_size = [&](const std::string& name, const ov::Tensor& tensor) {
+        if (tensor.get_size() != count + 1)
+            fail(op, name + " holds " + text(tensor.get_size()) + " values, expected " + text(count + 1) +
+                         ": one more than " + past_name);
+    };
+    check_size("subsequence_begins", subsequence_begins);
+    check_size(std::string(table_name) + "_begins", block_indices_begins);
+    return {op,
+            past_name,
+            table_name,
+            rows,
+            count,
+            subsequence_begins.data<const std::int32_t>(),
+            past_lens.data<const std::int32_t>(),
+            block_indices.data<const std::int32_t>(),
+            block_indices_begins.data<const std::int32_t>(),
+            block_indices.get_size()};
+}
+
+} // namespace ovspec

@@ -1,0 +1,140 @@
+"""Finds, checks and loads the native operations, and creates their nodes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import openvino
+from openvino.utils.node_factory import NodeFactory
+
+_LIBRARY = "libovspec_ops.so"
+_BUILD_INFO = "_build_info.json"
+_REBUILD = "reinstall ovspec, or build custom_ops against this openvino and set OVSPEC_EXTENSION_LIB"
+
+
+def extension_path() -> Path:
+    """Absolute path of the native library: OVSPEC_EXTENSION_LIB, or the one installed with this package.
+
+    The file need not exist: `load` checks that.
+    """
+    override = os.environ.get("OVSPEC_EXTENSION_LIB")
+    return Path(override).absolute() if override else Path(__file__).resolve().parent / _LIBRARY
+
+
+def build_info() -> dict[str, str]:
+    """What the library was built with: `openvino_version`, `compiler`, `processor`, `sanitize`.
+
+    Read from the file next to the library, so that a library of another OpenVINO is never loaded to ask it.
+    Raises RuntimeError where the library or the file is missing or unreadable.
+    """
+    library = extension_path()
+    if not library.is_file():
+        raise RuntimeError(f"ovspec_ops: no native library at {library}; {_REBUILD}")
+    path = library.with_name(_BUILD_INFO)
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): str(value) for key, value in info.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise RuntimeError(f"ovspec_ops: cannot read {path} ({error}); {_REBUILD}") from error
+
+
+def _release(version: str) -> str:
+    return version.split("-", 1)[0]
+
+
+def check_versions() -> None:
+    """Raises RuntimeError, in one line, unless the library was built for the OpenVINO release that runs."""
+    built, running = build_info().get("openvino_version", "unknown"), openvino.get_version()
+    if _release(built) != _release(running):
+        raise RuntimeError(
+            f"ovspec_ops: {extension_path()} was built for OpenVINO {_release(built)}, but OpenVINO "
+            f"{_release(running)} runs; install openvino=={_release(built)}, or {_REBUILD}"
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _library(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    for name in (
+        "ovspec_openvino_version",
+        "ovspec_last_error",
+        "ovspec_available_isas",
+        "ovspec_active_isa",
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = ctypes.c_char_p, []
+    library.ovspec_set_isa.restype, library.ovspec_set_isa.argtypes = ctypes.c_int, [ctypes.c_char_p]
+    return library
+
+
+def _native() -> ctypes.CDLL:
+    check_versions()
+    return _library(str(extension_path()))
+
+
+def _last_error() -> RuntimeError:
+    return RuntimeError(f"ovspec_ops: {_native().ovspec_last_error().decode()}")
+
+
+def available_isas() -> list[str]:
+    """Instruction sets the library can run here, best first: of "avx512", "avx2", "plain"."""
+    names: str = _native().ovspec_available_isas().decode()
+    return names.split(",")
+
+
+def active_isa() -> str:
+    """The instruction set in use: the best available, or OVSPEC_ISA.
+
+    Raises RuntimeError where OVSPEC_ISA names one that is unknown or that this processor lacks.
+    """
+    name: bytes | None = _native().ovspec_active_isa()
+    if name is None:
+        raise _last_error()
+    return name.decode()
+
+
+def set_isa(name: str) -> None:
+    """Switches every following inference of this process to `name`, for tests and comparisons.
+
+    Besides `available_isas`, "avx2x16" names the 16-lane kernels lowered to AVX2. Raises RuntimeError where
+    `name` is unknown or not supported by this processor.
+    """
+    if _native().ovspec_set_isa(name.encode()) != 0:
+        raise _last_error()
+
+
+def load(core: openvino.Core) -> None:
+    """Adds the operations to `core`, so that it reads, compiles and caches models that hold them.
+
+    Raises RuntimeError, in one line, where the library is missing, was built for another OpenVINO release, or
+    OVSPEC_ISA cannot be met.
+    """
+    active_isa()
+    core.add_extension(str(extension_path()))
+
+
+@functools.lru_cache(maxsize=4)
+def _factory(path: str) -> NodeFactory:
+    factory = NodeFactory()
+    factory.add_extension(path)
+    return factory
+
+
+def create(
+    op_type: str,
+    inputs: Sequence[openvino.Node | openvino.Output],
+    attributes: Mapping[str, Any],
+) -> openvino.Node:
+    """A node of the operation `op_type`: "VerifyAttention", "KeySummary" or "BlockSelect".
+
+    `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the library
+    does not load, ValueError where the inputs' types or shapes or an attribute do not fit.
+    """
+    active_isa()
+    return _factory(str(extension_path())).create(op_type, list(inputs), dict(attributes))

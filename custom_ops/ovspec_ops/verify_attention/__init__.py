@@ -1,0 +1,5 @@
+"""Attention of a sequence's draft rows over its paged cache: the reference of the native operation (see README.md)."""
+
+from ovspec_ops.verify_attention.reference import verify_attention
+
+__all__ = ["verify_attention"]

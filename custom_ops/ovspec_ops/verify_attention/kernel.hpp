@@ -1,0 +1,72 @@
+// Attention of a few query rows per sequence over a paged cache. Raw pointers only, no OpenVINO type and no thread:
+// op.cpp checks everything, plans the work and calls these functions from its own threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/cache_view.hpp"
+
+namespace ovspec {
+
+constexpr std::size_t max_verify_rows = 64;
+
+// One sequence under verification. Its rows' keys and values are already in the cache.
+struct VerifySequence {
+    std::size_t first_row;     // in query and output
+    std::size_t rows;          // 1 .. max_verify_rows
+    std::int32_t past;         // position of the first row
+    const std::int32_t* table; // logical block -> block of the cache
+};
+
+// One KV head of a sequence: the `begin` .. `end` blocks that some row sees, cut into chunks of `chunk_blocks`.
+struct VerifyHead {
+    const VerifySequence* sequence;
+    std::size_t head;
+    const std::int32_t* list; // logical blocks, ascending; null: block i is entry i
+    std::size_t begin;
+    std::size_t end;
+    std::size_t chunk_blocks;
+    std::size_t chunks;
+    float* partials; // chunks * partial_floats(..)
+};
+
+struct VerifyCall {
+    const float* query; // `[rows, kv_heads * group * k_size]`
+    float* output;      // `[rows, kv_heads * group * v_size]`
+    CacheView keys;
+    CacheView values;
+    std::size_t group; // query heads per KV head
+    float scale;
+    std::int32_t window; // a row at position p sees the keys above p - window; 0: all
+};
+
+// What a thread keeps from one chunk to the next.
+struct VerifyScratch {
+    float* floats = nullptr;              // worker_floats(..), aligned to 64 bytes
+    const VerifyHead* prepared = nullptr; // the head whose queries it holds
+};
+
+struct VerifyKernels {
+    std::size_t (*worker_floats)(const VerifyCall&, std::size_t rows);
+    std::size_t (*partial_floats)(const VerifyCall&, std::size_t rows);
+    // Unnormalised output, row maxima and row sums of one chunk, into its part of head.partials.
+    void (*attend_chunk)(const VerifyCall&, const VerifyHead&, std::size_t chunk, VerifyScratch&);
+    // Adds up the chunks in their order and writes the head's part of the output.
+    void (*merge_chunks)(const VerifyCall&, const VerifyHead&);
+};
+
+namespace plain {
+extern const VerifyKernels verify_kernels;
+}
+namespace avx2 {
+extern const VerifyKernels verify_kernels;
+}
+namespace avx512 {
+extern const VerifyKernels verify_kernels;
+}
+namespace avx2x16 {
+extern const VerifyKernels verify_kernels;
+}
+
+} // namespace ovspec

@@ -1,0 +1,125 @@
+#include "verify_attention/plan.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace ovspec {
+namespace {
+
+constexpr std::size_t copy_rows = 16;
+
+// A chunk's cost is its blocks times the rows, its overhead one merge: 8 blocks keep that overhead below 2% for few
+// rows, longer chunks bound the memory of partial results for many.
+std::size_t blocks_per_chunk(std::size_t rows) {
+    std::size_t blocks = 8;
+    while (blocks < 64 && blocks * 4 < rows)
+        blocks *= 2;
+    return blocks;
+}
+
+// First block with a key that the sequence's first row sees.
+std::size_t first_visible_block(const VerifyCall& call, const VerifySequence& sequence) {
+    const std::int32_t first_key = sequence.past - call.window + 1;
+    return call.window > 0 && first_key > 0 ? static_cast<std::size_t>(first_key) / block_size : 0;
+}
+
+std::string place(std::size_t head, std::size_t column) {
+    return "selected_blocks[" + std::to_string(head) + ", " + std::to_string(column) + "]";
+}
+
+// The list of one head: ascending logical blocks, the blocks of this pass' rows at its end.
+void check_list(const Sequences& in, std::size_t s, std::size_t head, const std::int32_t* list, std::size_t count) {
+    const std::size_t blocks = in.blocks(s), column = in.first_column(s);
+    for (std::size_t i = 0; i < count; i++) {
+        if (list[i] < 0 || static_cast<std::size_t>(list[i]) >= blocks)
+            fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) +
+                            ", expected a logical block below the " + std::to_string(blocks) + " of sequence " +
+                            std::to_string(s));
+        if (i > 0 && list[i] <= list[i - 1])
+            fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) + " after " +
+                            std::to_string(list[i - 1]) + ", expected ascending logical blocks");
+    }
+    const std::size_t first = in.past(s) / block_size;
+    const std::size_t own = blocks - first;
+    if (count < own || static_cast<std::size_t>(list[count - own]) != first)
+        fail(in.op, "selected_blocks of KV head " + std::to_string(head) + " lacks a block of sequence " +
+                        std::to_string(s) + "'s own rows, expected blocks " + std::to_string(first) + " to " +
+                        std::to_string(blocks - 1) + " at the end of its list");
+}
+
+} // namespace
+
+void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
+                       const Selection& selection) {
+    sequences.clear();
+    heads.clear();
+    items.clear();
+    copies.clear();
+    most_rows = 0;
+    sequences.reserve(in.count); // heads point into it
+    in.check(-1);
+    for (std::size_t s = 0; s < in.count; s++) {
+        const std::size_t rows = in.row_count(s);
+        if (!in.active(s)) {
+            for (std::size_t r = 0; r < rows; r += copy_rows)
+                copies.push_back({in.first_row(s) + r, std::min(copy_rows, rows - r)});
+            continue;
+        }
+        if (rows > max_verify_rows)
+            fail(in.op, "sequence " + std::to_string(s) + " has " + std::to_string(rows) + " rows, expected at most " +
+                            std::to_string(max_verify_rows) + " under verification; set " + in.past_name + "[" +
+                            std::to_string(s) + "] to -1 for prefill");
+        in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
+        sequences.push_back({in.first_row(s), rows, in.past_lens[s], in.table(s)});
+        most_rows = std::max(most_rows, rows);
+        add_heads(call, in, selection, s);
+    }
+    add_work(call, kernels);
+}
+
+void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Selection& selection, std::size_t s) {
+    const VerifySequence& sequence = sequences.back();
+    const std::size_t first = first_visible_block(call, sequence);
+    for (std::size_t h = 0; h < call.keys.heads; h++) {
+        VerifyHead head{};
+        head.sequence = &sequence;
+        head.head = h;
+        head.begin = first;
+        head.end = in.blocks(s);
+        const std::int32_t count = selection.counts ? selection.counts[h * in.count + s] : -1;
+        if (count != -1) {
+            if (count < 1 || static_cast<std::size_t>(count) > in.table_length(s))
+                fail(in.op, "selected_counts[" + std::to_string(h) + ", " + std::to_string(s) + "] is " +
+                                std::to_string(count) + ", expected -1 (dense) or 1 to " +
+                                std::to_string(in.table_length(s)));
+            head.list = selection.blocks + h * selection.columns + in.first_column(s);
+            head.end = static_cast<std::size_t>(count);
+            check_list(in, s, h, head.list, head.end);
+            head.begin = static_cast<std::size_t>(
+                std::lower_bound(head.list, head.list + head.end, static_cast<std::int32_t>(first)) - head.list);
+        }
+        head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group);
+        head.chunks = (head.end - head.begin + head.chunk_blocks - 1) / head.chunk_blocks;
+        heads.push_back(head);
+    }
+}
+
+void VerifyPlan::add_work(const VerifyCall& call, const VerifyKernels& kernels) {
+    std::size_t floats = 0;
+    for (const VerifyHead& head : heads)
+        floats += head.chunks * kernels.partial_floats(call, head.sequence->rows);
+    float* partials = partials_.reserve(floats);
+    if (heads.size() > head_capacity_) {
+        chunks_left = std::make_unique<std::atomic<std::size_t>[]>(heads.size());
+        head_capacity_ = heads.size();
+    }
+    for (std::size_t i = 0; i < heads.size(); i++) {
+        heads[i].partials = partials;
+        partials += heads[i].chunks * kernels.partial_floats(call, heads[i].sequence->rows);
+        chunks_left[i].store(heads[i].chunks, std::memory_order_relaxed);
+        for (std::size_t chunk = 0; chunk < heads[i].chunks; chunk++)
+            items.push_back({i, chunk});
+    }
+}
+
+} // namespace ovspec

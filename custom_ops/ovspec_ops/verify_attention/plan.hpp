@@ -1,0 +1,51 @@
+// What one call of VerifyAttention has to do: checked sequences and heads, and the work items the threads share.
+// The cut into chunks depends on a sequence alone, never on the number of threads or on the rest of the batch, so
+// neither changes a bit of a sequence's result.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "common/parallel.hpp"
+#include "common/sequences.hpp"
+#include "verify_attention/kernel.hpp"
+
+namespace ovspec {
+
+// Inputs 8 and 9: entries of KV head h for sequence s start at blocks[h * columns + first column of s].
+struct Selection {
+    const std::int32_t* blocks; // `[kv_heads, columns]`
+    const std::int32_t* counts; // `[kv_heads, sequences]`, -1: dense; null: every head is dense
+    std::size_t columns;
+};
+
+struct VerifyPlan {
+    struct Item {
+        std::size_t head; // in `heads`
+        std::size_t chunk;
+    };
+    struct Copy { // rows of the stock attention that go to the output as they are
+        std::size_t first_row;
+        std::size_t rows;
+    };
+
+    std::vector<VerifySequence> sequences;
+    std::vector<VerifyHead> heads;
+    std::vector<Item> items;
+    std::vector<Copy> copies;
+    std::unique_ptr<std::atomic<std::size_t>[]> chunks_left; // per head; whoever takes the last one merges
+    std::size_t most_rows = 0;
+
+    // Throws std::invalid_argument before anything reads or writes query, caches or output.
+    void build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& inputs,
+               const Selection& selection);
+
+private:
+    void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection, std::size_t s);
+    void add_work(const VerifyCall& call, const VerifyKernels& kernels);
+    FloatBuffer partials_;
+    std::size_t head_capacity_ = 0;
+};
+
+} // namespace ovspec

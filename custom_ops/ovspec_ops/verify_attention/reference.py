@@ -1,0 +1,87 @@
+"""NumPy reference of VerifyAttention, in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec_ops.common.cache_layout import BLOCK_SIZE, decode_block
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Along the last axis."""
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def attend(
+    query: NDArray[np.float32],
+    keys: NDArray[Any],
+    values: NDArray[Any],
+    past: int,
+    table: Sequence[int],
+    selected: Sequence[int],
+    v_size: int,
+    scale: float,
+    sliding_window: int = 0,
+) -> NDArray[np.float64]:
+    """One KV head of one sequence: `query` `[rows, group, k_size]` -> `[rows, group, v_size]`.
+
+    `keys` and `values` are that head's cache, `[blocks, rows of a block, row]`; `table` names the sequence's blocks
+    in it; `selected` the logical blocks that are read. Row r is at position past + r and sees the keys up to its
+    own position, with a window only those above past + r - sliding_window.
+    """
+    rows, _, k_size = query.shape
+    position = np.concatenate([np.arange(BLOCK_SIZE) + b * BLOCK_SIZE for b in selected])
+    physical = [table[b] for b in selected]
+    key = decode_block(keys[physical], k_size).reshape(-1, k_size)
+    value = decode_block(values[physical], v_size).reshape(-1, v_size)
+    out = np.empty((rows, query.shape[1], v_size))
+    for r in range(rows):
+        seen = position <= past + r
+        if sliding_window:
+            seen &= position > past + r - sliding_window
+        out[r] = softmax(scale * query[r].astype(np.float64) @ key[seen].T) @ value[seen]
+    return out
+
+
+def verify_attention(
+    query: NDArray[np.float32],
+    key_cache: NDArray[Any],
+    value_cache: NDArray[Any],
+    attention: NDArray[np.float32],
+    subsequence_begins: NDArray[np.int32],
+    verify_past_lens: NDArray[np.int32],
+    verify_block_indices: NDArray[np.int32],
+    verify_block_indices_begins: NDArray[np.int32],
+    selected_blocks: NDArray[np.int32],
+    selected_counts: NDArray[np.int32],
+    *,
+    kv_heads: int,
+    k_size: int,
+    v_size: int,
+    scale: float,
+    sliding_window: int = 0,
+) -> NDArray[np.float64]:
+    """The whole operation; inputs and attributes as in README.md, bf16 caches as their bits in u16."""
+    group = query.shape[1] // (kv_heads * k_size)
+    out = attention.astype(np.float64).reshape(-1, kv_heads, group, v_size)
+    heads = query.reshape(-1, kv_heads, group, k_size)
+    for s, past in enumerate(verify_past_lens.tolist()):
+        if past < 0:
+            continue
+        rows = slice(int(subsequence_begins[s]), int(subsequence_begins[s + 1]))
+        begin, end = verify_block_indices_begins[s : s + 2].tolist()
+        table = verify_block_indices[begin:end].tolist()
+        blocks = (past + rows.stop - rows.start - 1) // BLOCK_SIZE + 1
+        for h in range(kv_heads):
+            count = int(selected_counts[h, s]) if selected_counts.size else -1
+            selected = list(range(blocks)) if count < 0 else selected_blocks[h, begin : begin + count].tolist()
+            out[rows, h] = attend(
+                heads[rows, h], key_cache[:, h], value_cache[:, h], past, table, selected, v_size, scale,
+                sliding_window,
+            )  # fmt: skip
+    return out.reshape(query.shape[0], -1)

@@ -1,0 +1,18 @@
+"""Export of Hugging Face checkpoints to OpenVINO IR for ovspec, and what such a folder holds."""
+
+from ovspec_models.config import CreatedBy, ModelSection, OvspecConfig, VerifySection
+from ovspec_models.demo_pair import demo_pair_path
+from ovspec_models.export import export_model
+from ovspec_models.model_info import ModelInfo
+from ovspec_models.tokenizer_check import check_same_token_ids
+
+__all__ = [
+    "CreatedBy",
+    "ModelInfo",
+    "ModelSection",
+    "OvspecConfig",
+    "VerifySection",
+    "check_same_token_ids",
+    "demo_pair_path",
+    "export_model",
+]

@@ -1,0 +1,110 @@
+"""Checks of a Hugging Face checkpoint, local or on the Hub, before the long work of an export."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ovspec_models.model_info import is_checkpoint
+from ovspec_models.tokenizer_check import compare_vocabularies
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that can be loaded.
+
+    ``location`` is what to hand to optimum-intel and transformers: a folder, or a Hub ID. ``name`` is the
+    ID or the name of the folder, without the path of this machine. ``vocab_size`` is the model's.
+    """
+
+    location: str
+    name: str
+    is_local: bool
+    vocab_size: int
+    token_of_id: dict[int, str | bytes]
+
+    @classmethod
+    def open(
+        cls, model: str | Path, argument: str, *, trust_remote_code: bool, cache_dir: str | Path | None
+    ) -> Checkpoint:
+        """Read configuration and tokenizer of `model`, not its weights.
+
+        Raises ValueError naming `argument` when it is no checkpoint that can be read.
+        """
+        location, is_local = _locate(model, argument)
+        from transformers import AutoConfig, AutoTokenizer
+
+        options: dict[str, Any] = {
+            "trust_remote_code": trust_remote_code,
+            "cache_dir": None if cache_dir is None else str(cache_dir),
+        }
+        try:
+            config = AutoConfig.from_pretrained(location, **options)
+            tokenizer = AutoTokenizer.from_pretrained(location, **options)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ValueError(_unreadable(argument, location, is_local, error)) from error
+        vocab_size = getattr(config.get_text_config(), "vocab_size", None)
+        if not isinstance(vocab_size, int):
+            raise ValueError(f"{argument} '{location}' has no vocab_size; give a text generation model")
+        token_of_id = {index: token for token, index in tokenizer.get_vocab().items()}
+        name = Path(location).resolve().name if is_local else location
+        return cls(location, name, is_local, vocab_size, token_of_id)
+
+    def check_draft(self, draft: Checkpoint) -> None:
+        """Raise ValueError unless `draft` gives every token the same id, and has a row for each."""
+        compare_vocabularies(self.token_of_id, draft.token_of_id, f"'{self.name}'", f"'{draft.name}'")
+        highest = max(self.token_of_id, default=-1)
+        if draft.vocab_size <= highest:
+            raise ValueError(
+                f"draft_model '{draft.name}' has vocab_size {draft.vocab_size}, expected more than the "
+                f"tokenizer's highest token id {highest}; use a draft trained with the target's tokenizer"
+            )
+
+
+def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
+    if model == "":
+        raise ValueError(f"{argument} is ''; give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'")
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if (path / "openvino_model.xml").is_file() and not is_checkpoint(path):
+            raise ValueError(
+                f"{argument} '{path}' is an OpenVINO model already; give the Hugging Face checkpoint it came "
+                "from, or use the folder as it is"
+            )
+        if not is_checkpoint(path):
+            raise ValueError(
+                f"{argument} '{path}' is no Hugging Face checkpoint: it needs config.json and *.safetensors; "
+                "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
+            )
+        return str(path), True
+    if path.exists():
+        raise ValueError(f"{argument} '{path}' is a file; give the checkpoint's folder or a Hub ID")
+    if isinstance(model, Path) or not _HUB_ID.fullmatch(model):
+        raise ValueError(
+            f"{argument} '{model}' does not exist; "
+            "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
+        )
+    return model, False
+
+
+def _unreadable(argument: str, location: str, is_local: bool, error: Exception) -> str:
+    cause = first_line(error)
+    if is_local:
+        return (
+            f"{argument} '{location}' cannot be read by transformers: {cause}; "
+            "check config.json and the tokenizer"
+        )
+    return (
+        f"{argument} '{location}' is neither a folder nor a model that the Hugging Face Hub gives: {cause}; "
+        "check the name, the network and, for a gated model, `hf auth login`"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, or its type where it has no text."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".;: ") if lines else type(error).__name__

@@ -1,0 +1,209 @@
+"""The one versioned schema of ``ovspec_config.json``, the file that marks a folder as exported by ovspec."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+CONFIG_NAME = "ovspec_config.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(slots=True)
+class CreatedBy:
+    """Versions of the packages that wrote the folder; ``None`` where a package took no part."""
+
+    ovspec: str | None = None
+    openvino: str | None = None
+    optimum_intel: str | None = None
+    nncf: str | None = None
+    transformers: str | None = None
+
+
+@dataclass(slots=True)
+class ModelSection:
+    """What was exported: the source, the weight format, and the shape of the model.
+
+    ``source`` is a Hugging Face ID or the name of a local checkpoint folder. ``weight_format`` is the
+    format of the stored weights: ``fp32``, ``fp16``, ``bf16``, ``int8`` or ``int4``.
+    """
+
+    source: str
+    model_type: str
+    weight_format: str
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+
+
+@dataclass(slots=True)
+class VerifySection:
+    """Sparse verification settings calibrated for this model; ``None`` leaves ovspec's default.
+
+    ``L0``: tokens up to which verification stays dense. ``rho``: fraction, 0 to 1, of the tokens past
+    ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
+    anchor's list (strictly increasing, the first is layer 0). Symbols as in arXiv 2512.21911.
+    """
+
+    L0: int | None = None
+    rho: float | None = None
+    anchor_layers: list[int] | None = None
+
+
+@dataclass(slots=True)
+class OvspecConfig:
+    """Contents of ``ovspec_config.json``.
+
+    ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
+    """
+
+    model: ModelSection
+    created_by: CreatedBy = field(default_factory=CreatedBy)
+    draft_model: str | None = None
+    verify: VerifySection | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        self._check(CONFIG_NAME)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> OvspecConfig | None:
+        """Read ``folder/ovspec_config.json``.
+
+        Returns ``None`` when the file is absent: a folder that plain ``optimum-cli export openvino`` wrote
+        is as good. Raises ValueError, in one line that names the file and the key, for a file that is no
+        JSON object, has a newer ``schema_version``, an unknown key, a missing key or a wrong type.
+        """
+        path = Path(folder) / CONFIG_NAME
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            message = f"{path}: not valid JSON ({error}); restore the file, or delete it to use the defaults"
+            raise ValueError(message) from None
+        _need(isinstance(data, dict), path, "(top level)", data, "a JSON object")
+        _check_version(path, data)
+        top = _section(path, "", OvspecConfig, data)
+        top["model"] = ModelSection(**_section(path, "model", ModelSection, top["model"]))
+        top["created_by"] = CreatedBy(**_section(path, "created_by", CreatedBy, top.get("created_by", {})))
+        if top.get("verify") is not None:
+            top["verify"] = VerifySection(**_section(path, "verify", VerifySection, top["verify"]))
+        config = cls.__new__(cls)
+        for entry in fields(cls):
+            setattr(config, entry.name, top.get(entry.name))
+        config._check(str(path))
+        return config
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``folder/ovspec_config.json`` atomically and return its path.
+
+        The values are checked first (ValueError as in ``load``): a file that is written can be read back.
+        """
+        path = Path(folder) / CONFIG_NAME
+        self._check(str(path))
+        text = json.dumps(self.to_dict(), indent=2) + "\n"
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{CONFIG_NAME}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            # mkstemp makes the file private; a model folder is shared like any other file.
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object, ``schema_version`` first."""
+        body = asdict(self)
+        order = ("schema_version", "created_by", "model", "draft_model", "verify")
+        return {key: body[key] for key in order}
+
+    def _check(self, where: str) -> None:
+        _need(self.schema_version == SCHEMA_VERSION, where, "schema_version", self.schema_version, "1")
+        for name, value in asdict(self.created_by).items():
+            _need(value is None or isinstance(value, str), where, f"created_by.{name}", value, "text or null")
+        for name, value in asdict(self.model).items():
+            key = f"model.{name}"
+            if name in ("source", "model_type", "weight_format"):
+                _need(isinstance(value, str) and value != "", where, key, value, "text")
+            else:
+                _need(_is_int(value) and value > 0, where, key, value, "a positive integer")
+        if self.draft_model is not None:
+            _need(isinstance(self.draft_model, str), where, "draft_model", self.draft_model, "text or null")
+            parts = Path(self.draft_model).parts
+            inside = bool(parts) and not Path(self.draft_model).is_absolute() and ".." not in parts
+            _need(inside, where, "draft_model", self.draft_model, "a folder inside this one, or null")
+        if self.verify is not None:
+            self._check_verify(where, self.verify)
+
+    def _check_verify(self, where: str, verify: VerifySection) -> None:
+        L0: Any = verify.L0
+        rho: Any = verify.rho
+        anchors: Any = verify.anchor_layers
+        _need(L0 is None or (_is_int(L0) and L0 >= 0), where, "verify.L0", L0, "an integer >= 0, or null")
+        good_rho = rho is None or ((_is_int(rho) or isinstance(rho, float)) and 0.0 <= rho <= 1.0)
+        _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
+        if anchors is None:
+            return
+        layers = self.model.num_hidden_layers
+        good = isinstance(anchors, list) and all(_is_int(a) and 0 <= a < layers for a in anchors)
+        good = good and anchors[:1] == [0] and all(a < b for a, b in pairwise(anchors))
+        expected = f"null, or increasing layer numbers from 0 to {layers - 1} that start with 0"
+        _need(good, where, "verify.anchor_layers", anchors, expected)
+
+
+def _check_version(path: Path, data: Mapping[str, Any]) -> None:
+    version: Any = data.get("schema_version")
+    _need(_is_int(version) and version >= 1, path, "schema_version", version, "a positive integer")
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path}: schema_version is {version}, this ovspec reads up to {SCHEMA_VERSION}; "
+            "upgrade ovspec (pip install -U ovspec) or export the model again with this version"
+        )
+
+
+def _section(path: Path, prefix: str, kind: type[Any], data: Any) -> dict[str, Any]:
+    """Return `data` as keyword arguments of the dataclass `kind`, or raise for unknown and missing keys."""
+    _need(isinstance(data, dict), path, prefix, data, "a JSON object")
+    known = [entry.name for entry in fields(kind)]
+    dotted = f"{prefix}." if prefix else ""
+    for key in data:
+        if key not in known:
+            raise ValueError(
+                f"{path}: unknown key '{dotted}{key}' (known: {', '.join(known)}); correct or remove it"
+            )
+    # Only the model section and its fields have no default.
+    required = known if kind is ModelSection else ["model"] if kind is OvspecConfig else []
+    for key in required:
+        if key not in data:
+            raise ValueError(f"{path}: key '{dotted}{key}' is missing; add it, or export the model again")
+    return dict(data)
+
+
+def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) -> None:
+    if not good:
+        raise ValueError(
+            f"{where}: {key} is {value!r}, expected {expected}; correct it, or export the model again"
+        )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

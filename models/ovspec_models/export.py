@@ -1,0 +1,247 @@
+"""A Hugging Face checkpoint -> a folder of OpenVINO IR, tokenizer and ``ovspec_config.json``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ovspec_models._quiet import LogCollector, library_output
+from ovspec_models.checkpoint import Checkpoint, first_line
+from ovspec_models.config import CreatedBy, ModelSection, OvspecConfig
+from ovspec_models.model_card import model_card
+from ovspec_models.model_info import ModelInfo
+from ovspec_models.tokenizer_check import check_same_token_ids
+from ovspec_models.weight_options import WeightOptions
+
+DRAFT_FOLDER = "draft"
+_REQUIRED = ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_detokenizer.xml")
+
+
+def export_model(
+    model: str | Path,
+    out: str | Path,
+    *,
+    draft_model: str | Path | None = None,
+    weight_format: str | None = None,
+    group_size: int | None = None,
+    ratio: float | None = None,
+    sym: bool = False,
+    all_layers: bool = False,
+    dataset: str | list[str] | None = None,
+    awq: bool = False,
+    scale_estimation: bool = False,
+    gptq: bool = False,
+    backup_precision: str | None = None,
+    trust_remote_code: bool = False,
+    cache_dir: str | Path | None = None,
+    task: str = "text-generation-with-past",
+    verbose: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
+
+    The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
+    weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
+
+    * `weight_format`: ``fp32``, ``fp16``, ``int8``, ``int4``; ``None`` is optimum-intel's default (the
+      checkpoint's precision, int8 above a thousand million parameters).
+    * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
+      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, or a list
+      of texts): int4 only. `sym`: int4 and int8.
+
+    `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
+    output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.
+
+    Raises ValueError for an `out` that is in use, a model that cannot be read, contradicting options and a
+    draft with another tokenizer, all before the long work; RuntimeError when the export's packages are
+    missing or the export itself fails.
+    """
+    options = WeightOptions(
+        weight_format=weight_format,
+        group_size=group_size,
+        ratio=ratio,
+        sym=sym,
+        all_layers=all_layers,
+        dataset=dataset,
+        awq=awq,
+        scale_estimation=scale_estimation,
+        gptq=gptq,
+        backup_precision=backup_precision,
+    )
+    target_folder = Path(out)
+    check_out_folder(target_folder)
+    require_export_packages()
+    report = progress or _no_progress
+    report("checking the checkpoints")
+    loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "cache_dir": cache_dir}
+    with library_output(verbose):
+        target = Checkpoint.open(model, "model", **loading)
+        draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
+        if draft is not None:
+            target.check_draft(draft)
+    with _staging_folder(target_folder) as staging:
+        pair = [(target, staging, "target")]
+        if draft is not None:
+            pair.append((draft, staging / DRAFT_FOLDER, "draft"))
+        for checkpoint, folder, role in pair:
+            report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
+            with library_output(verbose) as collector:
+                _export_one(checkpoint, folder, options, task, loading)
+            _check_complete(folder, checkpoint, collector)
+        if draft is not None:
+            check_same_token_ids(staging, staging / DRAFT_FOLDER)
+        report("writing the configuration and the model card")
+        for checkpoint, folder, role in pair:
+            _describe(checkpoint, folder, draft if role == "target" else None, options)
+    return target_folder
+
+
+def check_out_folder(out: Path) -> None:
+    """Raise ValueError unless `out` does not exist, or is an empty folder."""
+    if out.is_symlink() or out.exists():
+        if not out.is_dir() or out.is_symlink():
+            raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
+        if any(out.iterdir()):
+            raise ValueError(
+                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
+            )
+    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(
+            f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
+        )
+
+
+def require_export_packages() -> None:
+    """Import the packages of the ``export`` extra, or raise RuntimeError saying how to install them."""
+    try:
+        import nncf  # noqa: F401
+        import optimum.exporters.openvino  # noqa: F401
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(
+            f"exporting needs torch, optimum-intel, nncf and transformers ({first_line(error)}); "
+            'install them: pip install "ovspec[export]"'
+        ) from error
+
+
+def package_versions() -> CreatedBy:
+    """Return the installed versions of the packages that take part in an export."""
+
+    def version(name: str) -> str | None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return CreatedBy(
+        ovspec=version("ovspec"),
+        openvino=version("openvino"),
+        optimum_intel=version("optimum-intel"),
+        nncf=version("nncf"),
+        transformers=version("transformers"),
+    )
+
+
+def _export_one(
+    checkpoint: Checkpoint, folder: Path, options: WeightOptions, task: str, loading: dict[str, Any]
+) -> None:
+    """Export to floating point, then compress in place, as ``optimum-cli`` does."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from optimum.exporters.openvino import main_export
+
+    # Not public; the optimum-intel version is pinned. It applies the ignored layers that optimum-intel
+    # knows for a model, which its public OVQuantizer leaves to the caller.
+    from optimum.exporters.openvino.__main__ import _main_quantize
+
+    ov_config = options.to_optimum(checkpoint.location)
+    common = {
+        "model_name_or_path": checkpoint.location,
+        "task": task,
+        "library_name": "transformers",
+        "output": folder,
+        "cache_dir": str(loading["cache_dir"] or HF_HUB_CACHE),
+        "trust_remote_code": loading["trust_remote_code"],
+    }
+    try:
+        main_export(**common, ov_config=ov_config, stateful=True, convert_tokenizer=True)
+        if ov_config is not None and ov_config.quantization_config:
+            _main_quantize(**common, quantization_config=ov_config.quantization_config)
+    except Exception as error:
+        raise RuntimeError(
+            f"optimum-intel could not export '{checkpoint.name}' as {task}: {first_line(error)}; "
+            "run with verbose=True for its full output"
+        ) from error
+
+
+def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:
+    # optimum-intel only logs a failed conversion of the tokenizer.
+    missing = [name for name in _REQUIRED if not (folder / name).is_file()]
+    if missing:
+        reason = collector.last_about("okenizer").rstrip(".")
+        raise RuntimeError(
+            f"the export of '{checkpoint.name}' did not write {', '.join(missing)}: {reason}; "
+            "ovspec needs a causal language model with a tokenizer that openvino-tokenizers can convert"
+        )
+
+
+def _describe(
+    checkpoint: Checkpoint, folder: Path, draft_model: Checkpoint | None, options: WeightOptions
+) -> None:
+    """Write the folder's configuration and model card."""
+    info = ModelInfo.read(folder)
+    config = OvspecConfig(
+        created_by=package_versions(),
+        model=ModelSection(
+            source=checkpoint.name,
+            model_type=info.model_type,
+            weight_format=options.weight_format or info.weight_format(),
+            num_hidden_layers=info.num_hidden_layers,
+            num_attention_heads=info.num_attention_heads,
+            num_key_value_heads=info.num_key_value_heads,
+            head_dim=info.head_dim,
+            vocab_size=info.vocab_size,
+            max_position_embeddings=info.max_position_embeddings,
+        ),
+        draft_model=None if draft_model is None else DRAFT_FOLDER,
+    )
+    config.save(folder)
+    draft_source = None if draft_model is None else draft_model.name
+    text = model_card(
+        config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _staging_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace."""
+    made = [folder for folder in out.absolute().parents if not folder.exists()]
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
+        try:
+            staging.chmod(0o755)  # mkdtemp makes it private
+            yield staging
+            if out.exists():
+                out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
+            staging.rename(out)
+        except BaseException:
+            shutil.rmtree(staging)
+            raise
+    except BaseException:
+        for folder in made:
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+
+
+def _no_progress(step: str) -> None:
+    """Report nothing."""

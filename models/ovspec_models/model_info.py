@@ -1,0 +1,213 @@
+"""What a folder of OpenVINO IR holds: the shape of the model, its files, and the size of its KV cache."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The same fact under the names that model families give it in config.json, the usual one first.
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "max_position_embeddings": (
+        "max_position_embeddings",
+        "n_positions",
+        "n_ctx",
+        "seq_length",
+        "max_seq_len",
+    ),
+}
+_CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
+_IR_NAMES = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Facts about one model folder.
+
+    ``weight_bytes`` is the size of ``openvino_model.bin``. ``num_kv_layers`` counts the layers that hold a
+    KV cache (all of them, except linear attention and state-space layers where ``layer_types`` names
+    them). ``vocab_size`` is the model's, which may be padded past the tokenizer's.
+    """
+
+    folder: Path
+    model_type: str
+    num_hidden_layers: int
+    num_kv_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    weight_bytes: int
+    has_tokenizer: bool
+    has_detokenizer: bool
+    has_generation_config: bool
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ModelInfo:
+        """Read ``config.json`` and look at the files of `folder`; nothing is compiled.
+
+        Raises ValueError, in one line with the remedy, when the folder is missing, holds no OpenVINO model,
+        holds a Hugging Face checkpoint that was not exported, or has a config.json that cannot be used.
+        """
+        path = Path(folder)
+        _check_is_model(path)
+        shape = read_shape(path)
+        return cls(
+            folder=path,
+            weight_bytes=(path / "openvino_model.bin").stat().st_size,
+            has_tokenizer=(path / "openvino_tokenizer.xml").is_file(),
+            has_detokenizer=(path / "openvino_detokenizer.xml").is_file(),
+            has_generation_config=(path / "generation_config.json").is_file(),
+            **shape,
+        )
+
+    def kv_cache_bytes_per_token(self, precision: str, key_cache_quant_mode: str = "BY_CHANNEL") -> int:
+        """Return the bytes of keys and values, all layers together, that one token takes in the cache.
+
+        `precision`: ``f32``, ``f16``, ``bf16`` or ``u8``. `key_cache_quant_mode` counts for ``u8`` only:
+        ``BY_CHANNEL`` (the CPU plugin's default: 8 rows of scales and zero points per 32 keys) or
+        ``BY_TOKEN`` (8 bytes per key). Values are quantised by token in both. ValueError for other names.
+        """
+        if key_cache_quant_mode not in ("BY_CHANNEL", "BY_TOKEN"):
+            raise ValueError(
+                f"key_cache_quant_mode is {key_cache_quant_mode!r}, expected 'BY_CHANNEL' or 'BY_TOKEN'"
+            )
+        rows = self.num_kv_layers * self.num_key_value_heads
+        if precision in _BYTES:
+            return 2 * rows * self.head_dim * _BYTES[precision]
+        if precision != "u8":
+            raise ValueError(f"precision is {precision!r}, expected 'f32', 'f16', 'bf16' or 'u8'")
+        value = self.head_dim + 8
+        if key_cache_quant_mode == "BY_TOKEN":
+            return 2 * rows * value
+        block = rows * (self.head_dim * (_BLOCK_SIZE + 8) + value * _BLOCK_SIZE)
+        return -(-block // _BLOCK_SIZE)
+
+    def weight_format(self) -> str:
+        """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone."""
+        return weight_format_of(self.folder / "openvino_model.xml")
+
+
+def read_shape(folder: Path) -> dict[str, Any]:
+    """Return the shape fields of ModelInfo from ``folder/config.json`` (ValueError if it cannot be used)."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: not valid JSON ({error}); export the model again: `ovspec export -m ... OUT`"
+        raise ValueError(message) from None
+    if not isinstance(config, dict):
+        raise ValueError(
+            f"{path}: holds {type(config).__name__}, expected a JSON object; export the model again"
+        )
+    nested = config.get("text_config") or config.get("llm_config")
+    text: dict[str, Any] = {**config, **nested} if isinstance(nested, dict) else config
+    model_type = text.get("model_type")
+    if not isinstance(model_type, str):
+        raise ValueError(f"{path}: model_type is {model_type!r}, expected text; export the model again")
+    layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
+    head_dim = _number(path, text, "head_dim", 0)
+    if head_dim == 0:
+        head_dim = _number(path, text, "hidden_size") // heads
+    return {
+        "model_type": model_type,
+        "num_hidden_layers": layers,
+        "num_kv_layers": _num_kv_layers(text.get("layer_types"), layers),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _number(path, text, "num_key_value_heads", _default_kv_heads(text, heads)),
+        "head_dim": head_dim,
+        "vocab_size": _number(path, text, "vocab_size"),
+        "max_position_embeddings": _number(path, text, "max_position_embeddings"),
+    }
+
+
+def weight_format_of(xml: Path) -> str:
+    """Return the format of an IR file's weights: int4, int8, bf16, fp16 or fp32.
+
+    It is int4 when any matrix is (NNCF leaves embedding and head in int8), else int8 when any is, else the
+    format of most weights. Vectors (norms, biases) and scales do not count.
+    """
+    counts: dict[str, int] = {}
+    for _, element in ElementTree.iterparse(xml):
+        data = element.find("data") if element.tag == "layer" and element.get("type") == "Const" else None
+        if data is not None:
+            dims = [int(d) for d in (data.get("shape") or "").split(",") if d.strip()]
+            kind = data.get("element_type", "")
+            size = 1
+            for dim in dims:
+                size *= dim
+            name = _IR_NAMES.get(kind) or {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind)
+            if name is not None and len(dims) >= 2 and dims[-1] > 1:
+                counts[name] = counts.get(name, 0) + size
+        if element.tag == "layer":
+            element.clear()
+    if not counts:
+        raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
+    quantised = [name for name in ("int4", "int8") if name in counts]
+    return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Say whether `folder` holds the weights of a Hugging Face checkpoint."""
+    found = (f for pattern in _CHECKPOINT_PATTERNS for f in folder.glob(pattern))
+    return (folder / "config.json").is_file() and any(not f.name.startswith("openvino") for f in found)
+
+
+def _check_is_model(path: Path) -> None:
+    if not path.exists():
+        raise ValueError(
+            f"model folder '{path}' does not exist; give a folder that `ovspec export -m ... OUT` has made"
+        )
+    if not path.is_dir():
+        raise ValueError(f"model folder '{path}' is a file; give the folder that holds openvino_model.xml")
+    needed = ("openvino_model.xml", "openvino_model.bin", "config.json")
+    missing = [name for name in needed if not (path / name).is_file()]
+    if not missing:
+        return
+    if "openvino_model.xml" in missing and is_checkpoint(path):
+        raise ValueError(
+            f"'{path}' is a Hugging Face checkpoint, not an OpenVINO model; "
+            f"export it first: `ovspec export -m {path} OUT`"
+        )
+    raise ValueError(
+        f"'{path}' is no OpenVINO model folder: {', '.join(missing)} missing; make one: "
+        "`ovspec export -m ... OUT`"
+    )
+
+
+def _number(path: Path, config: dict[str, Any], name: str, default: int | None = None) -> int:
+    for key in _ALIASES[name]:
+        value = config.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise ValueError(
+                f"{path}: {key} is {value!r}, expected a positive integer; export the model again"
+            )
+        return value
+    if default is None:
+        raise ValueError(f"{path}: {name} is missing; use a text generation model and export it again")
+    return default
+
+
+def _default_kv_heads(config: dict[str, Any], heads: int) -> int:
+    # Falcon-7B and GPT-BigCode say multi_query instead of a number of KV heads.
+    return 1 if config.get("multi_query") is True else heads
+
+
+def _num_kv_layers(layer_types: object, layers: int) -> int:
+    if not isinstance(layer_types, list):
+        return layers
+    attention = [t for t in layer_types if isinstance(t, str) and t.endswith("attention")]
+    return len([t for t in attention if not t.startswith("linear")]) or layers

@@ -1,0 +1,126 @@
+"""A stateful decoder with random weights, as optimum-intel would export a real one."""
+
+from __future__ import annotations
+
+import openvino as ov
+from openvino import opset15 as ops
+
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic.attention import AttentionInputs, attention, causal_mask
+from ovspec_models.synthetic.layers import (
+    KVState,
+    dense_ffn,
+    i64,
+    i64_scalar,
+    linear,
+    rms_norm,
+    rope_tables,
+    size_of,
+)
+from ovspec_models.synthetic.moe import moe_ffn
+from ovspec_models.synthetic.weights import RandomWeights
+
+
+def build_model(
+    shape: ModelShape,
+    weight_format: str = "int8",
+    group_size: int = 128,
+    seed: int = 0,
+    sym: bool = False,
+) -> ov.Model:
+    """Build a stateful decoder of the given shape with random weights.
+
+    Inputs ``input_ids``, ``attention_mask``, ``position_ids`` i64 ``[batch, rows]`` (the mask
+    ``[batch, past + rows]``) and ``beam_idx`` i32 ``[batch]``; output ``logits`` f32
+    ``[batch, rows, vocab_size]``; two KV states per layer. The stock paged attention pass and the CPU
+    plugin's fusions treat it as they treat a real export.
+
+    Args:
+        shape: sizes, e.g. ``get_shape("qwen3-0.6b")``.
+        weight_format: ``int8`` (u8, one scale and zero point per output channel), ``int4`` (per group of
+            input channels; embedding and LM head int8), ``fp16`` or ``fp32``.
+        group_size: input channels per scale; read for ``int4`` only.
+        seed: weights depend on it and on their name.
+        sym: ``int4`` only: i4 without zero points in place of u4 with them.
+
+    Weights are random in every bit and lie in memory of their own: the model takes `weight_bytes`, and
+    compiling it for the CPU about as much again. They are no language model's: measure time and bytes with
+    them, not quality, acceptance or sparsity.
+
+    Raises:
+        ValueError: unknown `weight_format`, a `group_size` that does not divide the channels, a negative
+            `seed`, or `sym` with another format than ``int4``.
+    """
+    if sym and weight_format != "int4":
+        raise ValueError(f"sym is True with weight_format {weight_format!r}, expected int4; drop it")
+    weights = RandomWeights(shape, weight_format, group_size, sym, seed)
+    input_ids = _parameter("input_ids", 2, ov.Type.i64)
+    attention_mask = _parameter("attention_mask", 2, ov.Type.i64)
+    position_ids = _parameter("position_ids", 2, ov.Type.i64)
+    beam_idx = _parameter("beam_idx", 1, ov.Type.i32)
+
+    embedding = weights.matrix("model.embed_tokens.weight")
+    hidden = ops.gather(embedding, ops.convert(input_ids, "i32"), i64_scalar(0))
+    states = _states(shape, input_ids, beam_idx)
+    shared = _shared_inputs(shape, hidden, attention_mask, position_ids, states[0][0])
+    stores: list[ov.Node] = []
+    for layer in range(shape.num_hidden_layers):
+        hidden, assigns = _layer(hidden, shape, weights, layer, shared, states[layer])
+        stores += assigns
+    hidden = rms_norm(hidden, weights, "model.norm.weight", shape.rms_norm_eps)
+    if shape.tie_word_embeddings:
+        logits = ops.matmul(hidden, embedding, False, True, name="__module.lm_head/aten::linear/MatMul")
+    else:
+        logits = linear(hidden, weights, "lm_head.weight")
+    logits.output(0).set_names({"logits"})
+    parameters = [input_ids, attention_mask, position_ids, beam_idx]
+    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
+    # Read by GPU plugins, which compute in f16; optimum-intel writes it into every language model.
+    model.set_rt_info(8.0, ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
+    return model
+
+
+def _parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:
+    parameter = ops.parameter(ov.PartialShape([-1] * rank), dtype, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def _states(shape: ModelShape, input_ids: ov.Node, beam_idx: ov.Node) -> list[tuple[KVState, KVState]]:
+    batch = ops.gather(ops.shape_of(input_ids, "i64"), i64(0), i64_scalar(0))
+
+    def state(layer: int, part: str) -> KVState:
+        # optimum-intel joins the names of the input and the output that the state replaces.
+        variable_id = f"past_key_values.{layer}.{part}present.{layer}.{part}"
+        return KVState.create(shape, variable_id, batch, beam_idx)
+
+    return [(state(layer, "key"), state(layer, "value")) for layer in range(shape.num_hidden_layers)]
+
+
+def _shared_inputs(
+    shape: ModelShape, hidden: ov.Node, attention_mask: ov.Node, position_ids: ov.Node, first: KVState
+) -> AttentionInputs:
+    past, rows = size_of(first.past, 2), size_of(hidden, 1)
+    total = ops.add(past, rows)
+    mask = causal_mask(attention_mask, past, rows, total)
+    return AttentionInputs(
+        rope_tables(shape, position_ids), mask, ops.reshape(total, i64(1), special_zero=False)
+    )
+
+
+def _layer(
+    hidden: ov.Node,
+    shape: ModelShape,
+    weights: RandomWeights,
+    layer: int,
+    shared: AttentionInputs,
+    states: tuple[KVState, KVState],
+) -> tuple[ov.Node, list[ov.Node]]:
+    prefix, eps = f"model.layers.{layer}", shape.rms_norm_eps
+    normed = rms_norm(hidden, weights, f"{prefix}.input_layernorm.weight", eps)
+    mixed, stores = attention(normed, shape, weights, f"{prefix}.self_attn", shared, states)
+    hidden = ops.add(hidden, mixed)
+    normed = rms_norm(hidden, weights, f"{prefix}.post_attention_layernorm.weight", eps)
+    if shape.is_moe:
+        return ops.add(hidden, moe_ffn(normed, shape, weights, f"{prefix}.mlp")), stores
+    return ops.add(hidden, dense_ffn(normed, weights, f"{prefix}.mlp")), stores

@@ -1,0 +1,47 @@
+"""How fast this machine's cores read memory together."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BUFFER_BYTES = 1 << 30
+_BYTES_PER_THREAD = 64 << 20
+METHOD = "best of {passes} streaming reads of {gb:.1f} GB by {threads} threads (NumPy maximum over uint8)"
+_PASSES = 7
+
+
+def buffer_bytes(threads: int) -> int:
+    """Bytes that `read_bandwidth` allocates: far more than the caches hold, for every thread."""
+    return max(_BUFFER_BYTES // threads, _BYTES_PER_THREAD) * threads
+
+
+def read_bandwidth(threads: int) -> float:
+    """Gigabytes (1e9 bytes) per second that `threads` threads read from memory, each its own slice.
+
+    Every thread writes its slice first, so that the pages exist and lie near the thread that reads them.
+    A maximum over bytes is the cheapest reduction NumPy has: it runs at the speed of the memory.
+    """
+    size = buffer_bytes(threads) // threads
+    with ThreadPoolExecutor(threads) as pool:
+        slices = list(pool.map(lambda value: np.full(size, value, np.uint8), range(1, threads + 1)))
+
+        def one_pass() -> float:
+            started = time.perf_counter()
+            list(pool.map(_read, slices))
+            return time.perf_counter() - started
+
+        seconds = min(one_pass() for _ in range(_PASSES))
+    return threads * size / seconds / 1e9
+
+
+def method(threads: int) -> str:
+    """What `read_bandwidth` does, for the output."""
+    return METHOD.format(passes=_PASSES, gb=buffer_bytes(threads) / 1e9, threads=threads)
+
+
+def _read(data: NDArray[np.uint8]) -> int:
+    return int(np.maximum.reduce(data))

@@ -1,0 +1,73 @@
+"""Random contents for a KV cache, so that a pass reads real pages without a prefill of the context."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.cache import CacheTensor
+
+_TILE_BLOCKS = 64
+_PARAMETER_BYTES = 8  # one f32 scale and one f32 zero point
+_SCALE, _ZERO_POINT = 1 / 74, 128.0  # uniform bytes come out with a standard deviation of 1
+
+
+def cache_layout(spec: CacheTensor, block_size: int) -> str:
+    """Precision and layout of a cache tensor, e.g. "f16", "u8 by token" or "u8 by channel"."""
+    name: str = spec.element_type.get_type_name()
+    if name != "u8":
+        return name
+    return "u8 by token" if spec.block_shape[1] == block_size else "u8 by channel"
+
+
+def fill(tensor: ov.Tensor, spec: CacheTensor, block_size: int, rng: np.random.Generator) -> None:
+    """Fill a block-wise tensor with finite random values of mean 0 and a standard deviation near 1.
+
+    Every block gets memory of its own: pages that were never written are all one page of zeros to the
+    kernel, and reading them costs nothing. Keys and values repeat every 64 blocks, summaries never do, so
+    that selections spread over the whole context.
+
+    Raises:
+        ValueError: the device chose a cache layout that is not known here.
+    """
+    data = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
+    tile = _tile(spec, block_size, rng)
+    for begin in range(0, len(data), len(tile)):
+        if begin and spec.name.startswith("key_summary."):
+            tile = _tile(spec, block_size, rng)
+        data[begin : begin + len(tile)] = tile[: len(data) - begin]
+
+
+def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """u8 `[64, bytes per block]`."""
+    shape = (_TILE_BLOCKS, *spec.block_shape)
+    layout = cache_layout(spec, block_size)
+    if layout == "u8 by token":
+        tile = _random_bytes(shape, rng)
+        tile[..., :_PARAMETER_BYTES] = np.array([_SCALE, _ZERO_POINT], np.float32).view(np.uint8)
+    elif layout == "u8 by channel":
+        tile = _random_bytes(shape, rng)
+        rows = spec.block_shape[1] - block_size
+        if rows != _PARAMETER_BYTES:
+            raise ValueError(f"{spec.name}: {rows} rows of scales and zero points a block, expected 8")
+        for begin, value in ((0, _SCALE), (4, _ZERO_POINT)):
+            tile[:, :, begin : begin + 4] = _one_value(tile[:, :, begin : begin + 4].shape, value)
+    elif layout in ("f32", "f16"):
+        dtype = np.float32 if layout == "f32" else np.float16
+        tile = rng.standard_normal(shape, np.float32).astype(dtype).view(np.uint8)
+    elif layout == "bf16":
+        bits = rng.standard_normal(shape, np.float32).view(np.uint32)
+        tile = (bits >> 16).astype(np.uint16).view(np.uint8)
+    else:
+        raise ValueError(f"{spec.name}: the device keeps it in {layout}, which the bench can't fill")
+    return tile.reshape(_TILE_BLOCKS, -1)
+
+
+def _random_bytes(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.uint8]:
+    return rng.integers(0, 256, shape, np.uint8)
+
+
+def _one_value(shape: tuple[int, ...], value: float) -> NDArray[np.uint8]:
+    """u8 array of `shape` whose bytes, four by four, are one f32 value."""
+    return np.full(int(np.prod(shape)) // 4, value, np.float32).view(np.uint8).reshape(shape)

@@ -1,0 +1,106 @@
+"""What a bench measures: the model of a folder, or random weights of a real shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import openvino as ov
+import ovspec_ops
+from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.shapes import ModelShape, get_shape
+from ovspec_models.synthetic import build_model, weight_bytes
+
+from ovspec.compile import read_model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that can be loaded, and its sizes beforehand.
+
+    Attributes:
+        name: of the shape, or the folder.
+        synthetic: whether its weights are random.
+        weight_format: int8, int4, fp16, bf16 or fp32.
+        weight_bytes: bytes of the weights.
+        anchor_layers: calibrated for the model, `None` for the default rule.
+    """
+
+    name: str
+    synthetic: bool
+    weight_format: str
+    weight_bytes: int
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    shape: ModelShape | None = None
+    folder: Path | None = None
+    anchor_layers: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_shape(
+        cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str
+    ) -> ModelSource:
+        """Random weights of a named shape.
+
+        Raises:
+            ValueError: an unknown name, or a size that is not positive.
+        """
+        shape = get_shape(name, layers, vocab_size)
+        return cls(
+            name=name,
+            synthetic=True,
+            weight_format=weight_format,
+            weight_bytes=weight_bytes(shape, weight_format),
+            num_hidden_layers=shape.num_hidden_layers,
+            num_key_value_heads=shape.num_key_value_heads,
+            head_dim=shape.head_dim,
+            vocab_size=shape.vocab_size,
+            max_position_embeddings=shape.max_position_embeddings,
+            shape=shape,
+        )
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ModelSource:
+        """The model of a folder that `ovspec export` or `optimum-cli export openvino` wrote.
+
+        Raises:
+            ValueError: the folder holds no such model.
+        """
+        info = ModelInfo.read(folder)
+        config = OvspecConfig.load(folder)
+        anchors = config.verify.anchor_layers if config and config.verify else None
+        return cls(
+            name=str(folder),
+            synthetic=False,
+            weight_format=info.weight_format(),
+            weight_bytes=info.weight_bytes,
+            num_hidden_layers=info.num_kv_layers,
+            num_key_value_heads=info.num_key_value_heads,
+            head_dim=info.head_dim,
+            vocab_size=info.vocab_size,
+            max_position_embeddings=info.max_position_embeddings,
+            folder=folder,
+            anchor_layers=tuple(anchors) if anchors else None,
+        )
+
+    def load(self, native: bool) -> ov.Model:
+        """Build or read the stateful model; `native` lets the IR hold our operations."""
+        if self.shape is not None:
+            return build_model(self.shape, self.weight_format)
+        assert self.folder is not None
+        core = ov.Core()
+        if native:
+            ovspec_ops.load(core)
+        return read_model(core, self.folder)
+
+    def cache_bytes(self, tokens: int, stock: bool) -> int:
+        """About the bytes that keys and values of `tokens` tokens take at most."""
+        rows = 2 * tokens * self.num_hidden_layers * self.num_key_value_heads
+        # An exported IR may ask for f16 where nothing else is set; a quantised row is its bytes plus
+        # scale and zero point, by channel a quarter more.
+        if stock:
+            return rows * (2 * self.head_dim if not self.synthetic else self.head_dim * 5 // 4 + 8)
+        return rows * (self.head_dim + 8)

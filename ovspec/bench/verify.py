@@ -1,0 +1,185 @@
+"""The timing of `ovspec bench verify`: one pass, three backends in turn."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import openvino as ov
+
+from ovspec.bench.backends import BACKENDS, SHARING, Subject, Timing
+from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
+from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.bench.report import Record, Report, Spread
+from ovspec.bench.source import ModelSource
+from ovspec.tables import MAX_VERIFY_ROWS
+
+Tick = Callable[[str], None]
+Point = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyBench:
+    """What to time.
+
+    Attributes:
+        source: the model.
+        contexts: tokens in the cache before a pass.
+        tokens: rows of a pass.
+        budget: tokens of the context that `sparse` may read.
+        repeat: timed passes per record; one more, untimed, warms up.
+        backends: out of "stock", "dense", "sparse".
+
+    Raises:
+        ValueError: a number out of range, or a context beyond the model's positions.
+    """
+
+    source: ModelSource
+    contexts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    budget: int
+    repeat: int
+    backends: tuple[str, ...] = BACKENDS
+
+    def __post_init__(self) -> None:
+        for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
+            if min(values) < 1:
+                raise ValueError(f"{name} {min(values)}: expected numbers of tokens of at least 1")
+        for name, value in (("--budget", self.budget), ("--repeat", self.repeat)):
+            if value < 1:
+                raise ValueError(f"{name} {value}: expected at least 1")
+        if max(self.tokens) > MAX_VERIFY_ROWS:
+            raise ValueError(
+                f"--tokens {max(self.tokens)}: a verification pass takes at most {MAX_VERIFY_ROWS} tokens"
+            )
+        limit = self.source.max_position_embeddings - max(self.tokens)
+        if max(self.contexts) > limit:
+            raise ValueError(
+                f"--context {max(self.contexts)}: {self.source.name} has "
+                f"{self.source.max_position_embeddings} positions; with {max(self.tokens)} new tokens "
+                f"give at most {limit}"
+            )
+        for position, backend in enumerate(self.backends):
+            if backend not in BACKENDS or backend in self.backends[:position]:
+                raise ValueError(
+                    f"--backend {','.join(self.backends)}: expected some of {','.join(BACKENDS)}, each once"
+                )
+
+    @property
+    def num_steps(self) -> int:
+        """How often `run` calls its `tick`."""
+        passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
+        return 2 + len(self.compiled_models) + passes
+
+    @property
+    def compiled_models(self) -> tuple[str, ...]:
+        """The compiled models behind the backends: "stock", "native" or both."""
+        return tuple(dict.fromkeys(SHARING[backend] for backend in self.backends))
+
+    def fits_interleaved(self, available: int) -> bool:
+        """Whether all compiled models fit in memory at once.
+
+        Raises:
+            ValueError: one of them does not fit even alone.
+        """
+        threads = int(ov.Core().get_property("CPU", "INFERENCE_NUM_THREADS"))
+        source, tokens = self.source, max(self.contexts) + max(self.tokens)
+        # Compiling repacks the weights. Random ones stay in memory beside that, shared by all compiled
+        # models; those of a file are mapped, and the kernel can drop them.
+        shared = buffer_bytes(max(1, threads)) + (source.weight_bytes if source.synthetic else 0)
+        models = {
+            name: source.weight_bytes + source.cache_bytes(tokens, name == "stock")
+            for name in self.compiled_models
+        }
+        return fits_together(models, shared, available)
+
+    def run(self, tick: Tick = lambda step: None, interleaved: bool | None = None) -> Report:
+        """Time everything.
+
+        Args:
+            tick: called with what is done next, `num_steps` times.
+            interleaved: hold all compiled models at once and take turns pass by pass, or time one after
+                the other; `None` lets the memory decide.
+
+        Raises:
+            ValueError: the model can't be served, or does not fit in memory.
+        """
+        if interleaved is None:
+            interleaved = self.fits_interleaved(available_bytes())
+        tick("loading the model")
+        model = self.source.load(native="native" in self.compiled_models)
+        bandwidth, threads = 0.0, 0
+        timings: dict[Point, list[Timing]] = {}
+        settings: dict[str, dict[str, str]] = {}
+        for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
+            subjects = {name: self._compile(name, model, tick) for name in names}
+            if not threads:
+                tick("measuring the memory bandwidth")
+                threads = next(iter(subjects.values())).num_threads
+                bandwidth = read_bandwidth(threads)
+            backends = {b: subjects[SHARING[b]] for b in self.backends if SHARING[b] in subjects}
+            settings |= {backend: subject.settings() for backend, subject in backends.items()}
+            timings |= self._time(backends, tick)
+            # Two compiled models at once may be more than the memory holds.
+            del subjects, backends
+            gc.collect()
+        records = [self._record(point, timings[point]) for point in self._points(self.backends)]
+        return Report(
+            source=self.source,
+            interleaved=interleaved,
+            repeat=self.repeat,
+            num_threads=threads,
+            bandwidth_gb_s=bandwidth,
+            bandwidth_method=method(threads),
+            settings=settings,
+            records=records,
+        )
+
+    def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
+        tick(f"compiling {name}")
+        max_context = max(self.contexts) + max(self.tokens)
+        # The clone shares the weights.
+        return Subject(
+            model.clone(),
+            native=name == "native",
+            selects="sparse" in self.backends,
+            anchor_layers=self.source.anchor_layers,
+            max_context=max_context,
+            vocab_size=self.source.vocab_size,
+        )
+
+    def _points(self, backends: Mapping[str, Subject] | tuple[str, ...]) -> Iterator[Point]:
+        for context in self.contexts:
+            for tokens in self.tokens:
+                for backend in backends:
+                    yield context, tokens, backend
+
+    def _time(self, backends: Mapping[str, Subject], tick: Tick) -> dict[Point, list[Timing]]:
+        timings: dict[Point, list[Timing]] = {point: [] for point in self._points(tuple(backends))}
+        order = list(backends)
+        for context in self.contexts:
+            for tokens in self.tokens:
+                for turn in range(1 + self.repeat):
+                    # Another one begins every round, so that none always runs behind the same other.
+                    first = turn % len(order)
+                    for backend in order[first:] + order[:first]:
+                        tick(f"context {context}, {tokens} tokens: {backend}")
+                        budget = self.budget if backend == "sparse" else None
+                        timing = backends[backend].time_pass(context, tokens, budget)
+                        if turn:
+                            timings[context, tokens, backend].append(timing)
+        return timings
+
+    def _record(self, point: Point, timings: list[Timing]) -> Record:
+        context, tokens, backend = point
+        ms = [timing.ms for timing in timings]
+        return Record(
+            backend=backend,
+            context=context,
+            tokens=tokens,
+            density=sum(timing.density for timing in timings) / len(timings),
+            budget=self.budget if backend == "sparse" else None,
+            ms=Spread(median(ms), min(ms), max(ms)),
+        )

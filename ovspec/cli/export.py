@@ -1,0 +1,60 @@
+"""`ovspec export`: a Hugging Face checkpoint becomes a folder that the pipeline runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from ovspec_models import export_model
+from rich.console import Console
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("-m", "--model", required=True, help="Model id or folder of a checkpoint.")
+@click.option("--draft-model", help="Model id or folder of the draft model, exported to OUT/draft.")
+@click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
+@click.option(
+    "--weight-format",
+    type=click.Choice(["fp32", "fp16", "int8", "int4"]),
+    help="Weights.  [default: optimum-intel's choice]",
+)
+@click.option("--group-size", type=int, help="int4: weights that share a scale.")
+@click.option("--ratio", type=float, help="int4: share of the layers that gets int4, the rest int8.")
+@click.option("--sym", is_flag=True, help="Symmetric quantization.")
+@click.option("--all-layers", is_flag=True, help="int4: embeddings and the last layer too.")
+@click.option(
+    "--backup-precision",
+    type=click.Choice(["none", "int8_sym", "int8_asym"]),
+    help="int4: what layers outside the ratio get.",
+)
+@click.option("--dataset", help="int4: data for the data-aware methods.")
+@click.option("--awq", is_flag=True, help="int4: activation-aware weight quantization.")
+@click.option("--scale-estimation", is_flag=True, help="int4: scale estimation.")
+@click.option("--gptq", is_flag=True, help="int4: GPTQ.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the checkpoint.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept.")
+@click.option("--verbose", is_flag=True, help="Let the libraries' own output through.")
+def export(out: Path, model: str, **options: Any) -> None:
+    """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.
+
+    Flags are optimum-cli's. Needs the export extra: pip install "ovspec[export]".
+    """
+    with step_display() as progress:
+        export_model(model, out, progress=progress, **options)
+    click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
+
+
+@contextmanager
+def step_display() -> Iterator[Any]:
+    """A spinner with the current step on a terminal; nothing in a pipe."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("starting") as status:
+        yield status.update

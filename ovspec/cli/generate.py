@@ -1,0 +1,178 @@
+"""`ovspec generate`: stream the answer to a prompt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ovspec.cli.options import draft_folder, properties_from, verify_from, verify_options
+from ovspec.draft_model import draft_model as name_draft_model
+from ovspec.metrics import PerfMetrics
+from ovspec.model_runner import Attention
+from ovspec.pipeline import LLMPipeline
+from ovspec.results import DecodedResults
+from ovspec.verify_config import SparseVerify, Verify
+
+
+@click.command()
+@click.option(
+    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+)
+@click.option(
+    "--draft-model",
+    default="auto",
+    show_default=True,
+    help="Folder of the draft model; auto: the one exported with the model; none: plain decoding.",
+)
+@click.option("-p", "--prompt", help="The prompt; default: standard input.")
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
+@click.option("--num-assistant-tokens", type=int, help="Draft tokens per round.  [default: 5]")
+@click.option("--assistant-confidence-threshold", type=float, help="End a draft after a less probable token.")
+@click.option(
+    "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
+)
+@click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding.")
+@click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]")
+@click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]")
+@click.option("--top-k", type=int, help="Sample from the k most probable tokens.")
+@click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability.")
+@click.option(
+    "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
+)
+@click.option("--seed", type=int, help="Seed of the random streams.  [default: 0]")
+@click.option("--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable.")
+@click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token.")
+@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
+@click.option(
+    "--attention",
+    type=click.Choice(["native", "stock"]),
+    default="native",
+    show_default=True,
+    help="Verification attention: ours, or OpenVINO's.",
+)
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="OpenVINO property, e.g. KV_CACHE_PRECISION=f16; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
+@verify_options
+def generate(
+    model: Path,
+    draft_model: str,
+    prompt: str | None,
+    prompt_file: Path | None,
+    device: str,
+    attention: Attention,
+    properties: tuple[str, ...],
+    as_json: bool,
+    verify: str,
+    L0: int | None,
+    rho: float | None,
+    budget: int | None,
+    anchor_layers: str | None,
+    **options: Any,
+) -> None:
+    """Generate text from a prompt, streamed to standard output; figures go to standard error."""
+    mode = verify_from(verify, L0, rho, budget, anchor_layers)
+    settings = generation_options(options)
+    text = read_prompt(prompt, prompt_file)
+    draft = draft_folder(model, draft_model)
+    pipeline = LLMPipeline(
+        model,
+        device,
+        draft_model=name_draft_model(draft) if draft else None,
+        verify=mode,
+        attention=attention,
+        **properties_from(properties),
+    )
+    streamer = None if as_json else print_piece
+    results = pipeline.generate([text], streamer=streamer, **settings)
+    if as_json:
+        click.echo(json.dumps(report(results, pipeline.verify, draft), indent=2))
+    else:
+        click.echo()
+        click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
+
+
+def print_piece(piece: str) -> None:
+    """Streamer that writes to standard output."""
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+def generation_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as fields of a generation configuration.
+
+    Raises:
+        ValueError: a sampling option without `--do-sample`.
+    """
+    fields = {name: value for name, value in options.items() if value not in (None, (), False)}
+    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
+        if name in fields and not options["do_sample"]:
+            raise ValueError(
+                f"--{name.replace('_', '-')} {fields[name]} needs --do-sample: greedy decoding ignores it"
+            )
+    if "seed" in fields:
+        fields["rng_seed"] = fields.pop("seed")
+    return fields
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt's text from the option, the file or standard input.
+
+    Raises:
+        ValueError: both options, a file that can't be read, or nothing at all.
+    """
+    if prompt is not None and prompt_file is not None:
+        raise ValueError("--prompt and --prompt-file exclude each other: give one")
+    if prompt_file is not None:
+        try:
+            prompt = prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--prompt-file {prompt_file}: {error}") from error
+    if prompt is None:
+        if sys.stdin.isatty():
+            raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
+        prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise ValueError("the prompt is empty: give --prompt TEXT or --prompt-file FILE")
+    return prompt
+
+
+def lossless(verify: Verify) -> bool:
+    """Whether a verification mode leaves the target's distribution as it is."""
+    return not isinstance(verify, SparseVerify)
+
+
+def summary_line(metrics: PerfMetrics, verify: Verify) -> str:
+    """One line of figures, saying so where the mode is lossy."""
+    parts = [
+        f"{metrics.get_num_generated_tokens()} tokens",
+        f"{metrics.get_throughput().mean:.1f} tokens/s",
+        f"first token {metrics.get_ttft().mean:.0f} ms",
+    ]
+    if metrics.raw_metrics.num_drafts:
+        parts.append(f"mean acceptance length {metrics.get_mean_acceptance_length():.2f}")
+    if not lossless(verify):
+        density = metrics.get_attention_density()
+        parts.append(f"attention density {density:.2f} (LOSSY: sparse verification approximates the model)")
+    return "[" + ", ".join(parts) + "]"
+
+
+def report(results: DecodedResults, verify: Verify, draft: Path | None) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "text": results.texts[0],
+        "finish_reason": results.finish_reasons[0].name,
+        "verify": "dense" if lossless(verify) else str(verify),
+        "lossless": lossless(verify),
+        "draft_model": str(draft) if draft else None,
+        "metrics": results.perf_metrics.summary(),
+    }

@@ -1,0 +1,142 @@
+"""The installed `ovspec` command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ovspec_models import demo_pair_path
+from prompts import STORY
+
+PROMPT = "Once upon a time, there was a little girl named Lily. She"
+F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
+
+
+def ovspec(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("ovspec")
+    return subprocess.run(
+        [str(command), *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def generate(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return ovspec("generate", "-m", demo_pair_path(), "--max-new-tokens", "24", *arguments, stdin=stdin)
+
+
+def test_help_names_every_command() -> None:
+    run = ovspec("--help")
+    assert run.returncode == 0
+    for command in ("export", "generate", "bench", "info", "demo"):
+        assert command in run.stdout
+
+
+def test_generate_streams_text_and_reports_on_stderr() -> None:
+    run = generate("-p", PROMPT, *F32)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(" loved to play")
+    assert "24 tokens" in run.stderr and "mean acceptance length" in run.stderr and "LOSSY" not in run.stderr
+
+
+def test_generate_json(tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(PROMPT, encoding="utf-8")
+    plain = json.loads(generate("--prompt-file", prompt, "--draft-model", "none", "--json", *F32).stdout)
+    drafted = json.loads(generate("-p", PROMPT, "--num-assistant-tokens", "4", "--json", *F32).stdout)
+    assert plain["text"] == drafted["text"]
+    assert plain["draft_model"] is None and Path(drafted["draft_model"]).name == "draft"
+    assert plain["lossless"] and drafted["lossless"]
+    assert drafted["metrics"]["num_generated_tokens"] == 24
+    assert len(drafted["metrics"]["acceptance_rate_per_position"]) == 4
+
+
+def test_sparse_says_that_it_is_lossy() -> None:
+    run = generate("--verify", "sparse", "--budget", "160", *F32, stdin=STORY)
+    assert run.returncode == 0, run.stderr
+    assert "LOSSY" in run.stderr
+    report = json.loads(generate("-p", STORY, "--verify", "sparse", "--l0", "96", "--rho", "0.1", "--json").stdout)
+    assert report["lossless"] is False and report["metrics"]["attention_density"] < 0.5
+
+
+def test_sampling_depends_on_the_seed() -> None:
+    runs = [
+        generate("-p", PROMPT, "--do-sample", "--temperature", "1.3", "--seed", seed, *F32).stdout
+        for seed in ("1", "1", "2")
+    ]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_info() -> None:
+    run = ovspec("info", demo_pair_path(), "--json")
+    facts = json.loads(run.stdout)
+    assert facts["installation"]["openvino"].startswith("2026.4.1")
+    assert facts["model"]["model_type"] == "qwen3" and facts["model"]["num_hidden_layers"] == 6
+    assert "model_type" in ovspec("info", demo_pair_path()).stdout
+
+
+def test_self_check_is_green() -> None:
+    run = ovspec("info", "--self-check", "--json")
+    assert run.returncode == 0, run.stderr
+    checks = json.loads(run.stdout)["self_check"]
+    assert {check["name"] for check in checks} >= {"VerifyAttention", "BlockSelect", "KeySummary"}
+    assert all(check["ok"] for check in checks)
+
+
+def test_demo_shows_three_modes() -> None:
+    run = ovspec("demo", "--max-new-tokens", "48", "--json")
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert list(report) == ["plain", "dense", "sparse"]
+    assert report["dense"]["same_as_plain"] and report["dense"]["text"] == report["plain"]["text"]
+    assert report["dense"]["metrics"]["attention_density"] == 1.0
+    assert report["sparse"]["metrics"]["attention_density"] < 0.5
+    assert report["dense"]["metrics"]["mean_acceptance_length"] > 1.0
+
+
+def test_no_torch_at_run_time() -> None:
+    code = (
+        "import sys, ovspec, ovspec.cli\n"
+        "from ovspec_models import demo_pair_path\n"
+        "pipe = ovspec.LLMPipeline(demo_pair_path(), draft_model=ovspec.draft_model(demo_pair_path() / 'draft'))\n"
+        "pipe.generate('Once', max_new_tokens=4)\n"
+        "heavy = {'torch', 'transformers', 'optimum', 'nncf'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+BAD = {
+    "missing folder": (["generate", "-m", "/nowhere", "-p", "x"], "'/nowhere' does not exist"),
+    "no model": (["generate", "-m", "{tmp}", "-p", "x"], "no OpenVINO model folder"),
+    "unknown option": (["generate", "-m", "x", "--frobnicate"], "--frobnicate"),
+    "unknown command": (["fly"], "fly"),
+    "contradiction": (["generate", "-m", "{demo}", "-p", "x", "--l0", "5"], "--l0 5 contradicts --verify dense"),
+    "sampling": (["generate", "-m", "{demo}", "-p", "x", "--temperature", "2"], "--temperature 2.0 needs --do-sample"),
+    "two prompts": (["generate", "-m", "{demo}", "-p", "x", "--prompt-file", "y"], "exclude each other"),
+    "no prompt": (["generate", "-m", "{demo}", "-p", " "], "the prompt is empty"),
+    "cache precision": (["generate", "-m", "{demo}", "-p", "x", "--property", "KV_CACHE_PRECISION=u4"], "u4"),
+    "property": (["generate", "-m", "{demo}", "-p", "x", "--property", "X"], "expected KEY=VALUE"),
+    "draft folder": (["generate", "-m", "{demo}", "-p", "x", "--draft-model", "/nowhere"], "'/nowhere'"),
+    "long prompt": (["generate", "-m", "{demo}", "--prompt-file", "{long}"], "8192 positions"),
+    "info": (["info", "/nowhere"], "'/nowhere' does not exist"),
+    "export source": (["export", "-m", "/nowhere/model", "{tmp}/out"], "/nowhere/model"),
+    "export target": (["export", "-m", "{demo}", "{demo}"], "is not empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> None:
+    arguments, message = BAD[name]
+    long_prompt = tmp_path / "long.txt"
+    long_prompt.write_text("Lily saw a bird. " * 2500, encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    places = {"demo": demo_pair_path(), "tmp": empty, "long": long_prompt}
+    run = ovspec(*(argument.format(**places) for argument in arguments))
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert run.stdout == "" and run.stderr.count("\n") == 1, run.stderr
+    assert run.stderr.startswith("ovspec: error: ") and message in run.stderr
+    assert list(empty.iterdir()) == []

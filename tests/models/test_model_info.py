@@ -1,0 +1,204 @@
+"""ModelInfo: the shape read from config.json, the files, the cache arithmetic, and the errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ovspec_models import ModelInfo, demo_pair_path
+from ovspec_models.model_info import weight_format_of
+
+BASE = {
+    "model_type": "llama",
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "hidden_size": 96,
+    "vocab_size": 101,
+    "max_position_embeddings": 512,
+}
+
+
+def folder_with(path: Path, config: Any, *, files: tuple[str, ...] = ()) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for name in ("openvino_model.xml", "openvino_model.bin", *files):
+        (path / name).write_bytes(b"12345")
+    return path
+
+
+def test_demo_pair() -> None:
+    info = ModelInfo.read(demo_pair_path())
+    assert (info.model_type, info.num_hidden_layers, info.num_kv_layers) == ("qwen3", 6, 6)
+    assert (info.num_attention_heads, info.num_key_value_heads, info.head_dim) == (4, 2, 64)
+    assert (info.vocab_size, info.max_position_embeddings) == (4096, 8192)
+    assert info.weight_bytes == (demo_pair_path() / "openvino_model.bin").stat().st_size > 11_000_000
+    assert info.has_tokenizer
+    assert info.has_detokenizer
+    assert info.has_generation_config
+    assert info.weight_format() == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, (3, 6, 2, 16, 101, 512), id="head size from hidden size"),
+        pytest.param({"head_dim": 32}, (3, 6, 2, 32, 101, 512), id="head size given"),
+        pytest.param({"head_dim": None}, (3, 6, 2, 16, 101, 512), id="head size null"),
+        pytest.param({"num_key_value_heads": None}, (3, 6, 6, 16, 101, 512), id="no grouped queries"),
+        pytest.param(
+            {"num_key_value_heads": None, "multi_query": True}, (3, 6, 1, 16, 101, 512), id="multi query"
+        ),
+    ],
+)
+def test_shape(tmp_path: Path, changes: dict[str, Any], expected: tuple[int, ...]) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, {**BASE, **changes}))
+    assert expected == (
+        info.num_hidden_layers,
+        info.num_attention_heads,
+        info.num_key_value_heads,
+        info.head_dim,
+        info.vocab_size,
+        info.max_position_embeddings,
+    )
+
+
+def test_gpt2_names(tmp_path: Path) -> None:
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_head": 4,
+        "n_embd": 20,
+        "vocab_size": 9,
+        "n_positions": 33,
+    }
+    info = ModelInfo.read(folder_with(tmp_path, config))
+    assert (info.num_hidden_layers, info.num_attention_heads, info.num_key_value_heads) == (2, 4, 4)
+    assert (info.head_dim, info.max_position_embeddings) == (5, 33)
+
+
+def test_nested_text_config(tmp_path: Path) -> None:
+    outer = {"model_type": "gemma3", "vocab_size": 7, "text_config": {**BASE, "model_type": "gemma3_text"}}
+    info = ModelInfo.read(folder_with(tmp_path, outer))
+    assert (info.model_type, info.vocab_size, info.num_hidden_layers) == ("gemma3_text", 101, 3)
+
+
+@pytest.mark.parametrize(
+    ("layer_types", "layers"),
+    [
+        (["full_attention", "sliding_attention", "full_attention"], 3),
+        (["linear_attention", "linear_attention", "full_attention"], 1),
+        (["mamba", "full_attention", "full_attention"], 2),
+        (None, 3),
+    ],
+    ids=["sliding", "linear", "mamba", "absent"],
+)
+def test_layers_with_a_cache(tmp_path: Path, layer_types: list[str] | None, layers: int) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, {**BASE, "layer_types": layer_types}))
+    assert info.num_kv_layers == layers
+    assert info.num_hidden_layers == 3
+    assert info.kv_cache_bytes_per_token("f32") == layers * 2 * 2 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("precision", "mode", "expected"),
+    [
+        # 3 layers, 2 KV heads, head size 16; by channel: 40 rows of 16 bytes for 32 keys, so 20 bytes a key.
+        ("f32", "BY_CHANNEL", 3 * 2 * 2 * 64),
+        ("f16", "BY_CHANNEL", 3 * 2 * 2 * 32),
+        ("bf16", "BY_TOKEN", 3 * 2 * 2 * 32),
+        ("u8", "BY_TOKEN", 3 * 2 * (24 + 24)),
+        ("u8", "BY_CHANNEL", 3 * 2 * (20 + 24)),
+    ],
+)
+def test_cache_bytes(tmp_path: Path, precision: str, mode: str, expected: int) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, BASE))
+    assert info.kv_cache_bytes_per_token(precision, mode) == expected
+
+
+def test_cache_bytes_refuses_unknown_names(tmp_path: Path) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, BASE))
+    with pytest.raises(ValueError, match="precision is 'fp32'"):
+        info.kv_cache_bytes_per_token("fp32")
+    with pytest.raises(ValueError, match="key_cache_quant_mode is 'by token'"):
+        info.kv_cache_bytes_per_token("u8", "by token")
+
+
+def test_files_that_plain_optimum_cli_leaves_out(tmp_path: Path) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, BASE, files=("openvino_tokenizer.xml",)))
+    assert info.has_tokenizer
+    assert not info.has_detokenizer
+    assert not info.has_generation_config
+    assert info.weight_bytes == 5
+
+
+class TestErrors:
+    def check(self, folder: Path, *parts: str) -> None:
+        with pytest.raises(ValueError, match=r".") as caught:
+            ModelInfo.read(folder)
+        message = str(caught.value)
+        assert "\n" not in message
+        for part in (str(folder), *parts):
+            assert part in message
+
+    def test_missing_folder(self, tmp_path: Path) -> None:
+        self.check(tmp_path / "absent", "does not exist", "ovspec export")
+
+    def test_file(self, tmp_path: Path) -> None:
+        (tmp_path / "model.xml").touch()
+        self.check(tmp_path / "model.xml", "is a file")
+
+    def test_empty_folder(self, tmp_path: Path) -> None:
+        self.check(
+            tmp_path, "openvino_model.xml, openvino_model.bin, config.json", "ovspec export -m ... OUT"
+        )
+
+    def test_weights_missing(self, tmp_path: Path) -> None:
+        folder_with(tmp_path, BASE)
+        (tmp_path / "openvino_model.bin").unlink()
+        self.check(tmp_path, ": openvino_model.bin missing")
+
+    def test_checkpoint(self, demo_draft: Path) -> None:
+        self.check(demo_draft, "Hugging Face checkpoint", f"ovspec export -m {demo_draft} OUT")
+
+    @pytest.mark.parametrize(
+        ("config", "part"),
+        [
+            ("{", "not valid JSON"),
+            ("[]", "expected a JSON object"),
+            ({**BASE, "model_type": None}, "model_type is None"),
+            ({**BASE, "vocab_size": None}, "vocab_size is missing"),
+            ({**BASE, "num_hidden_layers": "3"}, "num_hidden_layers is '3'"),
+            ({**BASE, "num_hidden_layers": 0}, "num_hidden_layers is 0"),
+            ({**BASE, "hidden_size": None}, "hidden_size is missing"),
+        ],
+        ids=["broken", "list", "no type", "no vocabulary", "text", "zero", "no head size"],
+    )
+    def test_bad_config(self, tmp_path: Path, config: Any, part: str) -> None:
+        self.check(folder_with(tmp_path, config), part, "export")
+
+
+def test_weight_format_of_mixed_constants(tmp_path: Path) -> None:
+    def const(kind: str, shape: str) -> str:
+        return f'<layer id="0" name="c" type="Const"><data element_type="{kind}" shape="{shape}" /></layer>'
+
+    # int8 embedding, f32 scales and a long vector of norms must not outvote the int4 matrices.
+    xml = tmp_path / "model.xml"
+    layers = (
+        const("u4", "64, 4, 32")
+        + const("u8", "999, 128")
+        + const("f32", "64, 4, 1")
+        + const("f32", "99999")
+        + const("i64", "200, 200")
+    )
+    xml.write_text(f"<net><layers>{layers}</layers></net>")
+    assert weight_format_of(xml) == "int4"
+    xml.write_text(f"<net>{const('i8', '64, 64')}{const('f16', '64, 1')}{const('f32', '9, 9')}</net>")
+    assert weight_format_of(xml) == "int8"
+    xml.write_text(f"<net>{const('f16', '64, 64')}{const('f32', '9, 9')}{const('f32', '9999')}</net>")
+    assert weight_format_of(xml) == "fp16"
+    xml.write_text("<net><layers></layers></net>")
+    with pytest.raises(ValueError, match="holds no weights"):
+        weight_format_of(xml)

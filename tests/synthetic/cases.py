@@ -142,5 +142,5 @@ def runtime_layers(model: ov.Model) -> RuntimeLayers:
             types[kind] += 1
         if kind in ("FullyConnected", "GatherMatmul", "RMS", "RoPE", "PagedAttention"):
             inputs = (port.get_element_type().get_type_name() for port in node.inputs())
-            matrices[kind, *rest, *inputs] += 1
+            matrices[(kind, *rest, *inputs)] += 1
     return RuntimeLayers(types, matrices)

@@ -16,10 +16,10 @@ from ovspec_transforms import PassReport, gather_logits, route_rows, select_bloc
 
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compile import cache_tensors, compile_paged, read_model
+from ovspec.pass_inputs import PassInputs
 from ovspec.tables import Rows, attended_tokens, build_tables
 
 Attention = Literal["native", "stock"]
-_DENSE = np.full((1, 1, 1), -1, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +104,24 @@ class ModelRunner:
         self.reports = transform(graph, self.attention)
         self.compiled = compile_paged(core, graph, device, properties or {})
         self._request = self.compiled.create_infer_request()
-        self._names = {port.get_any_name() for port in self.compiled.inputs}
         self.cache = KVCache(self._request, cache_tensors(self.compiled))
         self.block_size = 32 if device.startswith("CPU") else 16
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
         self.load_time = 1e3 * (time.perf_counter() - started)
-        self._check_inputs()
+        self._inputs = PassInputs(self._request, self._input_names())
 
-    def _check_inputs(self) -> None:
-        known = set(
-            build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
-        )
+    def _input_names(self) -> list[str]:
+        """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
-        unknown = sorted(self._names - known - caches)
+        provided = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        names = [port.get_any_name() for port in self.compiled.inputs]
+        unknown = sorted(set(names) - caches - provided.keys())
         if unknown:
             raise ValueError(
                 f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
             )
+        return [name for name in names if name not in caches]
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -133,13 +133,11 @@ class ModelRunner:
             self.blocks.reserve(rows.sequence, rows.context)
         self.cache.ensure(self.blocks.num_blocks)
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
-        for name in self._names & inputs.keys():
-            self._request.set_tensor(name, ov.Tensor(inputs[name], shared_memory=True))
+        self._inputs.write(inputs)
         started = time.perf_counter()
         self._request.infer()
         duration = 1e3 * (time.perf_counter() - started)
-        counts = self._request.get_tensor("selected_counts").data if self.attention.selects else _DENSE
-        counts = np.broadcast_to(counts, (*counts.shape[:2], len(batch)))
+        counts = self._request.get_tensor("selected_counts").data if self.attention.selects else None
         self.last_pass = PassStats(duration, *attended_tokens(counts, batch, self.block_size))
         for rows in batch:
             rows.sequence.length = rows.context

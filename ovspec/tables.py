@@ -76,12 +76,14 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
     }
 
 
-def attended_tokens(counts: NDArray[np.int32], batch: Sequence[Rows], block_size: int) -> tuple[float, float]:
+def attended_tokens(
+    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
+) -> tuple[float, float]:
     """Context tokens that verification attention read, and those that a dense pass would have read.
 
     Args:
-        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all. The last, possibly
-            partial block is always among them.
+        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
+            select. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
         block_size: tokens per block.
     """
@@ -89,9 +91,13 @@ def attended_tokens(counts: NDArray[np.int32], batch: Sequence[Rows], block_size
     for index, rows in enumerate(batch):
         if not is_verification(rows):
             continue
-        blocks = -(-rows.context // block_size)
-        kept = np.where(counts[:, :, index] < 0, blocks, counts[:, :, index])
-        attended += float(np.mean(rows.context - (blocks - kept) * block_size))
+        kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
+        if kept is None or int(kept.max()) < 0:
+            attended += rows.context
+        else:
+            blocks = -(-rows.context // block_size)
+            dropped = np.where(kept < 0, 0, blocks - kept)
+            attended += rows.context - float(dropped.mean()) * block_size
         context += rows.context
     return attended, context
 

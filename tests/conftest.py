@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ovspec
 import pytest
 from ovspec_models import demo_pair_path
 from settings import F32
 
+import ovspec
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ _OPENINGS = (
     '"{name}," said his mother, "you must not go into the forest alone."',
     "Question: {name} has 5 apples and buys 7 more. How many apples does {name} have?\nAnswer:",
     "One day, {name} found a big red ball in the park.",
-    "The secret number of {name} is 417.\nWhat is the secret number of {name}? The secret number of {name} is",
+    "The secret number of {name} is 417.\nWhat is the secret number of {name}? The secret number is",
 )
 _NAMES = ("Lily", "Tom", "Ben", "Sara", "Max", "Mia", "Jack", "Rose", "Leo", "Anna")
 

@@ -133,8 +133,8 @@ def create(
 ) -> openvino.Node:
     """A node of the operation `op_type`: "VerifyAttention", "KeySummary" or "BlockSelect".
 
-    `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the library
-    does not load, ValueError where the inputs' types or shapes or an attribute do not fit.
+    `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the
+    library does not load, ValueError where the inputs' types or shapes or an attribute do not fit.
     """
     active_isa()
     return _factory(str(extension_path())).create(op_type, list(inputs), dict(attributes))

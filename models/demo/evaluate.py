@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=DEMO / "target")
     parser.add_argument("--draft", type=Path, default=DEMO / "draft")
     parser.add_argument("--windows", type=int, default=64, help="held-out windows per stream")
-    parser.add_argument("--trials", type=int, default=40, help="recall trials")
+    parser.add_argument("--trials", type=int, default=120, help="recall trials")
     parser.add_argument(
         "--recall-gaps", type=int, nargs="+", default=[180, 450], help="tokens between two facts"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -84,11 +85,11 @@ class VerifyBench:
         Raises:
             ValueError: one of them does not fit even alone.
         """
-        threads = int(ov.Core().get_property("CPU", "INFERENCE_NUM_THREADS"))
+        threads = len(os.sched_getaffinity(0))
         source, tokens = self.source, max(self.contexts) + max(self.tokens)
         # Compiling repacks the weights. Random ones stay in memory beside that, shared by all compiled
         # models; those of a file are mapped, and the kernel can drop them.
-        shared = buffer_bytes(max(1, threads)) + (source.weight_bytes if source.synthetic else 0)
+        shared = buffer_bytes(threads) + (source.weight_bytes if source.synthetic else 0)
         models = {
             name: source.weight_bytes + source.cache_bytes(tokens, name == "stock")
             for name in self.compiled_models

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -109,12 +109,17 @@ def check_writable(path: Path) -> None:
     """Refuse a file that can't be written, before the long work.
 
     Raises:
-        ValueError: it is a folder, or its folder is missing or read-only.
+        ValueError: it is a folder, or its folder is missing or can't be written.
     """
     if path.is_dir():
         raise ValueError(f"--json {path}: is a folder; give a file's name")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ValueError(f"--json {path}: the folder {path.parent} is missing or read-only; give another")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--json {path}: the folder {path.parent} can't be written ({error.strerror}); give another"
+        ) from error
 
 
 def check_operations() -> None:

@@ -18,7 +18,12 @@ F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRE
 def ovspec(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     command = Path(sys.executable).with_name("ovspec")
     return subprocess.run(
-        [str(command), *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+        [str(command), *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
@@ -56,7 +61,9 @@ def test_sparse_says_that_it_is_lossy() -> None:
     run = generate("--verify", "sparse", "--budget", "160", *F32, stdin=STORY)
     assert run.returncode == 0, run.stderr
     assert "LOSSY" in run.stderr
-    report = json.loads(generate("-p", STORY, "--verify", "sparse", "--l0", "96", "--rho", "0.1", "--json").stdout)
+    report = json.loads(
+        generate("-p", STORY, "--verify", "sparse", "--l0", "96", "--rho", "0.1", "--json").stdout
+    )
     assert report["lossless"] is False and report["metrics"]["attention_density"] < 0.5
 
 
@@ -99,7 +106,8 @@ def test_no_torch_at_run_time() -> None:
     code = (
         "import sys, ovspec, ovspec.cli\n"
         "from ovspec_models import demo_pair_path\n"
-        "pipe = ovspec.LLMPipeline(demo_pair_path(), draft_model=ovspec.draft_model(demo_pair_path() / 'draft'))\n"
+        "draft = ovspec.draft_model(demo_pair_path() / 'draft')\n"
+        "pipe = ovspec.LLMPipeline(demo_pair_path(), draft_model=draft)\n"
         "pipe.generate('Once', max_new_tokens=4)\n"
         "heavy = {'torch', 'transformers', 'optimum', 'nncf'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -113,8 +121,14 @@ BAD = {
     "no model": (["generate", "-m", "{tmp}", "-p", "x"], "no OpenVINO model folder"),
     "unknown option": (["generate", "-m", "x", "--frobnicate"], "--frobnicate"),
     "unknown command": (["fly"], "fly"),
-    "contradiction": (["generate", "-m", "{demo}", "-p", "x", "--l0", "5"], "--l0 5 contradicts --verify dense"),
-    "sampling": (["generate", "-m", "{demo}", "-p", "x", "--temperature", "2"], "--temperature 2.0 needs --do-sample"),
+    "contradiction": (
+        ["generate", "-m", "{demo}", "-p", "x", "--l0", "5"],
+        "--l0 5 contradicts --verify dense",
+    ),
+    "sampling": (
+        ["generate", "-m", "{demo}", "-p", "x", "--temperature", "2"],
+        "--temperature 2.0 needs --do-sample",
+    ),
     "two prompts": (["generate", "-m", "{demo}", "-p", "x", "--prompt-file", "y"], "exclude each other"),
     "no prompt": (["generate", "-m", "{demo}", "-p", " "], "the prompt is empty"),
     "cache precision": (["generate", "-m", "{demo}", "-p", "x", "--property", "KV_CACHE_PRECISION=u4"], "u4"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from settings import F32
 from engine.reference_model import ReferenceModel
 from numpy.typing import NDArray
+from settings import F32
+
 from ovspec.cache import CachedSequence
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
@@ -55,7 +56,9 @@ def test_prefill_in_chunks_gives_the_last_row(runner: ModelRunner, reference: Re
         cached = CachedSequence()
         got = np.array(runner.prefill(cached, tokens, chunk))
         runner.release(cached)
-        np.testing.assert_allclose(got[0], reference.logits(tokens)[-1], atol=TOLERANCE, rtol=0, err_msg=str(chunk))
+        np.testing.assert_allclose(
+            got[0], reference.logits(tokens)[-1], atol=TOLERANCE, rtol=0, err_msg=str(chunk)
+        )
 
 
 def test_rollbacks_of_every_length(runner: ModelRunner, reference: ReferenceModel) -> None:
@@ -87,7 +90,9 @@ def test_two_interleaved_sequences(runner: ModelRunner, reference: ReferenceMode
         got = np.split(np.array(runner.forward(batch)), [rows[0]])
         for i in (0, 1):
             want = reference.logits(tokens[i][: ends[i] + rows[i]])[-rows[i] :]
-            np.testing.assert_allclose(got[i], want, atol=TOLERANCE, rtol=0, err_msg=f"sequence {i} rows {rows}")
+            np.testing.assert_allclose(
+                got[i], want, atol=TOLERANCE, rtol=0, err_msg=f"sequence {i} rows {rows}"
+            )
             # One of the two takes a step back each time, so that their tables drift apart.
             back = 1 if rows[i] > 1 else 0
             cached[i].rollback(cached[i].length - back)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import openvino as ov
-import ovspec
 import pytest
 from openvino_genai import TokenizedInputs
 from prompts import PROMPTS, STORY
+
+import ovspec
 
 NEW_TOKENS = 40
 
@@ -60,7 +61,9 @@ def test_interleaved_prompts(
     pipeline = make_pipeline(draft=True)
     prompts = [PROMPTS[3], STORY, PROMPTS[7]]
     together = pipeline.generate(prompts, max_new_tokens=NEW_TOKENS)
-    alone = [make_pipeline(attention="stock").generate(prompt, max_new_tokens=NEW_TOKENS) for prompt in prompts]
+    alone = [
+        make_pipeline(attention="stock").generate(prompt, max_new_tokens=NEW_TOKENS) for prompt in prompts
+    ]
     assert together.texts == alone
 
 
@@ -95,7 +98,9 @@ def test_the_draft_is_worth_it(make_pipeline: Callable[..., ovspec.LLMPipeline])
     pipeline = make_pipeline(draft=True)
     proposed = accepted = 0
     for prompt in PROMPTS:
-        raw = pipeline.generate([prompt], max_new_tokens=NEW_TOKENS, num_assistant_tokens=4).perf_metrics.raw_metrics
+        raw = pipeline.generate(
+            [prompt], max_new_tokens=NEW_TOKENS, num_assistant_tokens=4
+        ).perf_metrics.raw_metrics
         proposed += raw.num_drafts
         accepted += sum(raw.accepted)
     assert 1 + accepted / proposed > 2.0

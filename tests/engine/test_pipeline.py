@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import openvino_genai
-import ovspec
 import pytest
-from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus, TokenizedInputs
+from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus
 from prompts import PROMPTS, STORY
 from settings import F32
+
+import ovspec
 
 Make = Callable[..., ovspec.LLMPipeline]
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
@@ -26,7 +27,9 @@ def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
 
 def test_same_text_as_openvino_genai(make_pipeline: Make, genai: openvino_genai.LLMPipeline) -> None:
     for prompt in PROMPTS[:10]:
-        assert make_pipeline(draft=True).generate(prompt, max_new_tokens=30) == genai.generate(prompt, max_new_tokens=30)
+        assert make_pipeline(draft=True).generate(prompt, max_new_tokens=30) == genai.generate(
+            prompt, max_new_tokens=30
+        )
 
 
 def test_forms_of_input_and_output(make_pipeline: Make) -> None:
@@ -49,7 +52,9 @@ def test_configuration_object_and_keywords(make_pipeline: Make) -> None:
     config.max_new_tokens = 5
     tokens = pipeline.generate(pipeline.get_tokenizer().encode(PROMPTS[0]), config).tokens[0]
     assert len(tokens) == 5
-    longer = pipeline.generate(pipeline.get_tokenizer().encode(PROMPTS[0]), config, max_new_tokens=7).tokens[0]
+    longer = pipeline.generate(pipeline.get_tokenizer().encode(PROMPTS[0]), config, max_new_tokens=7).tokens[
+        0
+    ]
     assert len(longer) == 7 and longer[:5] == tokens
     assert config.max_new_tokens == 5
 
@@ -89,7 +94,9 @@ def test_base_streamer_gets_tokens(make_pipeline: Make) -> None:
             self.ended += 1
 
     pipeline, recorder = make_pipeline(draft=True), Recorder()
-    tokens = pipeline.generate(pipeline.get_tokenizer().encode(PROMPTS[0]), streamer=recorder, max_new_tokens=20).tokens
+    tokens = pipeline.generate(
+        pipeline.get_tokenizer().encode(PROMPTS[0]), streamer=recorder, max_new_tokens=20
+    ).tokens
     assert recorder.tokens == tokens[0] and recorder.ended == 1
 
 
@@ -171,7 +178,9 @@ def test_generation_ends_at_the_last_position(demo_ir: Path, make_pipeline: Make
 class TestChat:
     @pytest.fixture
     def pipeline(self, demo_ir: Path) -> ovspec.LLMPipeline:
-        pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=ovspec.draft_model(demo_ir / "draft"), **F32)
+        pipeline = ovspec.LLMPipeline(
+            demo_ir, "CPU", draft_model=ovspec.draft_model(demo_ir / "draft"), **F32
+        )
         pipeline.get_tokenizer().set_chat_template(TEMPLATE)
         return pipeline
 
@@ -197,7 +206,9 @@ class TestChat:
         assert str(pipeline.generate(history, max_new_tokens=16)) == second
 
     def test_history_that_changes_is_recomputed(self, pipeline: ovspec.LLMPipeline) -> None:
-        histories = [ChatHistory([{"role": "user", "content": text}]) for text in (STORY, STORY[:900] + " End.", "Hi")]
+        histories = [
+            ChatHistory([{"role": "user", "content": text}]) for text in (STORY, STORY[:900] + " End.", "Hi")
+        ]
         fresh = []
         for history in histories:
             pipeline.finish_chat()
@@ -276,7 +287,10 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "verify": ({"verify": "sparse"}, "verify='sparse': expected 'dense' or ovspec.SparseVerify"),
     "attention": ({"attention": "magic"}, "attention='magic': expected 'native' or 'stock'"),
     "stock and sparse": ({"attention": "stock", "verify": ovspec.SparseVerify()}, "verifies densely only"),
-    "precision": ({"KV_CACHE_PRECISION": "u4"}, "KV_CACHE_PRECISION=u4 is not supported: expected one of f32"),
+    "precision": (
+        {"KV_CACHE_PRECISION": "u4"},
+        "KV_CACHE_PRECISION=u4 is not supported: expected one of f32",
+    ),
     "property": ({"FOO": 1}, "property 'FOO' is unknown to device CPU"),
     "device": ({"device": "NPU"}, "device='NPU'"),
     "value": ({"INFERENCE_NUM_THREADS": "many"}, "INFERENCE_NUM_THREADS"),

@@ -1,21 +1,19 @@
-"""export_model: the right weights come out, compute what the checkpoint computes, and nothing half-done stays."""
+"""export_model: the right weights come out, and they compute what the checkpoint computes."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
-from models_graph import constants, operations, weights_by_type
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids, export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
@@ -35,6 +33,32 @@ FILES = {
 }
 # Two layers of 7 matrices, and the embedding that the head shares.
 MATRICES = 15
+
+
+def operations(xml: Path) -> Counter[str]:
+    return Counter(op.get_type_name() for op in ov.Core().read_model(xml).get_ops())
+
+
+def constants(xml: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Return name -> element type, shape and the raw bytes of every constant."""
+    found = {}
+    for op in ov.Core().read_model(xml).get_ops():
+        if op.get_type_name() == "Constant":
+            shape = tuple(op.get_output_shape(0))
+            found[op.get_friendly_name()] = (op.get_element_type().get_type_name(), shape, op.data.tobytes())
+    return found
+
+
+def weights_by_type(xml: Path) -> Counter[str]:
+    """Count the weight matrices by element type: at least 2 dimensions and 4,096 values, and no scales."""
+    counts: Counter[str] = Counter()
+    for kind, shape, _ in constants(xml).values():
+        size = 1
+        for dim in shape:
+            size *= dim
+        if len(shape) >= 2 and shape[-1] > 1 and size >= 4096:
+            counts[kind] += 1
+    return counts
 
 
 def last_logits(xml: Path, ids: list[int]) -> np.ndarray:
@@ -84,10 +108,10 @@ def test_every_matrix_has_the_format(exported: Exported, weight_format: str, kin
     assert not set(found) - {kind, "u8" if weight_format == "int4" else kind}
 
 
-# f32: rounding only. fp16 of bf16 weights: exact but for subnormals. int8, int4: measured 0.021 and 0.35
-# relative; a wrong scale or zero point gives more than 1.
+# Relative L2 error of the logits. Measured on AVX2: 4e-7, 7e-5 (bf16 weights below 2^-14 lose bits in fp16),
+# 0.008 and 0.11; a wrong scale or zero point gives more than 1.
 @pytest.mark.parametrize(
-    ("weight_format", "tolerance"), [("fp32", 1e-5), ("fp16", 1e-4), ("int8", 0.04), ("int4", 0.5)]
+    ("weight_format", "tolerance"), [("fp32", 1e-5), ("fp16", 2e-4), ("int8", 0.02), ("int4", 0.2)]
 )
 def test_logits_agree_with_the_checkpoint(
     exported: Exported, torch_logits: np.ndarray, prompt: list[int], weight_format: str, tolerance: float
@@ -247,161 +271,6 @@ def test_demo_ir_is_the_export_of_the_demo_checkpoint(
         assert old_config is not None
         new_config.model.source = old_config.model.source
         assert (new_config.model, new_config.draft_model) == (old_config.model, old_config.draft_model)
-
-
-class TestNothingIsLeft:
-    @pytest.mark.parametrize("step", ["checking", "exporting", "writing"])
-    def test_after_interrupt(self, tmp_path: Path, demo_draft: Path, step: str) -> None:
-        def stop(message: str) -> None:
-            if message.startswith(step):
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            export_model(demo_draft, tmp_path / "a" / "b" / "ir", progress=stop, weight_format="fp32")
-        assert list(tmp_path.iterdir()) == []
-
-    def test_after_broken_weights(self, tmp_path: Path, checkpoint_copy: Path) -> None:
-        weights = checkpoint_copy / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-1000])
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(RuntimeError, match="could not export 'checkpoint'") as caught:
-            export_model(checkpoint_copy, tmp_path / "empty", weight_format="fp16")
-        assert "\n" not in str(caught.value)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "empty"]
-        assert list((tmp_path / "empty").iterdir()) == []
-
-    def test_after_failed_tokenizer_conversion(
-        self, tmp_path: Path, checkpoint_copy: Path, edit_json: Edit
-    ) -> None:
-        # optimum-intel only logs this failure; openvino-tokenizers cannot convert this pre-tokenizer.
-        edit_json(
-            checkpoint_copy / "tokenizer.json",
-            lambda data: data.update(pre_tokenizer={"type": "UnicodeScripts"}),
-        )
-        with pytest.raises(RuntimeError, match=r"did not write openvino_tokenizer\.xml") as caught:
-            export_model(checkpoint_copy, tmp_path / "ir", weight_format="fp16")
-        assert "no reason was logged" not in str(caught.value)
-        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-class TestRefusedBeforeTheWork:
-    def check(self, model: Any, out: Path, *parts: str, **options: Any) -> None:
-        before = sorted(out.parent.rglob("*"))
-        with pytest.raises(ValueError, match=r".") as caught:
-            export_model(model, out, **options)
-        message = str(caught.value)
-        assert "\n" not in message
-        for part in parts:
-            assert part in message
-        assert sorted(out.parent.rglob("*")) == before
-
-    def test_folder_in_use(self, tmp_path: Path, demo_draft: Path) -> None:
-        (tmp_path / "mine.txt").write_text("keep")
-        self.check(demo_draft, tmp_path, f"out '{tmp_path}' is not empty", "new folder")
-        assert (tmp_path / "mine.txt").read_text() == "keep"
-
-    def test_file_in_the_way(self, tmp_path: Path, demo_draft: Path) -> None:
-        (tmp_path / "ir").touch()
-        self.check(demo_draft, tmp_path / "ir", "is no folder")
-        self.check(demo_draft, tmp_path / "ir" / "deeper", "cannot be made")
-
-    @pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "nosuch model", ".."])
-    def test_absent_model(self, tmp_path: Path, name: str) -> None:
-        self.check(name, tmp_path / "ir", f"model '{name}'")
-
-    def test_empty_name(self, tmp_path: Path) -> None:
-        self.check("", tmp_path / "ir", "model is ''")
-
-    def test_absent_draft(self, tmp_path: Path, demo_draft: Path) -> None:
-        self.check(
-            demo_draft, tmp_path / "ir", "draft_model", "does not exist", draft_model=tmp_path / "none"
-        )
-
-    def test_folder_without_weights(self, tmp_path: Path) -> None:
-        folder = tmp_path / "model"
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        self.check(folder, tmp_path / "ir", "is no Hugging Face checkpoint", "safetensors")
-
-    def test_openvino_model(self, tmp_path: Path, exported: Exported) -> None:
-        self.check(exported("fp16"), tmp_path / "ir", "is an OpenVINO model already")
-
-    def test_unknown_architecture(self, tmp_path: Path, checkpoint_copy: Path, edit_json: Edit) -> None:
-        edit_json(checkpoint_copy / "config.json", lambda config: config.update(model_type="nosuchmodel"))
-        self.check(checkpoint_copy, tmp_path / "ir", "cannot be read by transformers", "nosuchmodel")
-
-    def test_hub_model_that_is_not_cached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        self.check(
-            "nobody/absent-model", tmp_path / "ir", "'nobody/absent-model' is neither a folder nor a model"
-        )
-
-    def test_draft_with_another_tokenizer(
-        self, tmp_path: Path, demo_draft: Path, checkpoint_copy: Path, edit_json: Edit
-    ) -> None:
-        vocab = json.loads((checkpoint_copy / "tokenizer.json").read_text())["model"]["vocab"]
-
-        def swap(data: dict) -> None:
-            a, b = "!", '"'
-            data["model"]["vocab"].update({a: vocab[b], b: vocab[a]})
-
-        edit_json(checkpoint_copy / "tokenizer.json", swap)
-        self.check(
-            demo_draft,
-            tmp_path / "ir",
-            f"token id {min(vocab['!'], vocab[chr(34)])} is",
-            "'!' in the target",
-            "use a draft that was trained with the target's tokenizer",
-            draft_model=checkpoint_copy,
-        )
-
-    def test_draft_with_too_small_embedding(
-        self, tmp_path: Path, demo_draft: Path, checkpoint_copy: Path, edit_json: Edit
-    ) -> None:
-        edit_json(checkpoint_copy / "config.json", lambda config: config.update(vocab_size=4000))
-        self.check(demo_draft, tmp_path / "ir", "vocab_size 4000", draft_model=checkpoint_copy)
-
-    def test_missing_packages(
-        self, tmp_path: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "nncf", None)  # what an import of an absent package looks like
-        with pytest.raises(RuntimeError, match=r'pip install "ovspec\[export\]"') as caught:
-            export_model(demo_draft, tmp_path / "ir")
-        assert "\n" not in str(caught.value)
-        assert list(tmp_path.iterdir()) == []
-
-
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown format": ({"weight_format": "int3"}, "weight_format is 'int3'"),
-    "group size without format": ({"group_size": 64}, "group_size needs compressed weights"),
-    "ratio with fp16": ({"weight_format": "fp16", "ratio": 0.8}, "weight_format is 'fp16'"),
-    "sym with fp32": ({"weight_format": "fp32", "sym": True}, "sym needs compressed weights"),
-    "two options with fp16": (
-        {"weight_format": "fp16", "awq": True, "group_size": 64},
-        "group_size, awq needs",
-    ),
-    "group size with int8": ({"weight_format": "int8", "group_size": 64}, "group_size works with int4"),
-    "ratio with int8": ({"weight_format": "int8", "ratio": 0.5}, "ratio works with int4"),
-    "all layers with int8": ({"weight_format": "int8", "all_layers": True}, "all_layers works with int4"),
-    "awq with int8": ({"weight_format": "int8", "awq": True}, "awq works with int4"),
-    "gptq with int8": ({"weight_format": "int8", "gptq": True}, "gptq works with int4"),
-    "backup with int8": ({"weight_format": "int8", "backup_precision": "none"}, "backup_precision works"),
-    "dataset with int8": ({"weight_format": "int8", "dataset": "wikitext2"}, "dataset works with int4"),
-    "dataset unused": ({"weight_format": "int4", "dataset": "wikitext2"}, "no option uses it"),
-    "dataset unknown": ({"weight_format": "int4", "dataset": "pile", "awq": True}, "dataset is 'pile'"),
-    "gptq without dataset": ({"weight_format": "int4", "gptq": True}, "gptq needs a calibration dataset"),
-    "scales without dataset": ({"weight_format": "int4", "scale_estimation": True}, "scale_estimation needs"),
-    "group size zero": ({"weight_format": "int4", "group_size": 0}, "group_size is 0"),
-    "group size negative": ({"weight_format": "int4", "group_size": -2}, "group_size is -2"),
-    "ratio zero": ({"weight_format": "int4", "ratio": 0.0}, "weight_format='int8'"),
-    "ratio above one": ({"weight_format": "int4", "ratio": 1.1}, "ratio is 1.1"),
-    "unknown backup": ({"weight_format": "int4", "backup_precision": "int8"}, "backup_precision is 'int8'"),
-}
-
-
-@pytest.mark.parametrize(("options", "part"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
-def test_contradicting_options(tmp_path: Path, demo_draft: Path, options: dict[str, Any], part: str) -> None:
-    TestRefusedBeforeTheWork().check(demo_draft, tmp_path / "ir", part, **options)
 
 
 def test_int4_takes_texts_for_calibration(tmp_path: Path, demo_draft: Path) -> None:

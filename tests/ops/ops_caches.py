@@ -1,4 +1,4 @@
-"""Paged caches for tests: written from f32 tokens in every layout of the CPU plugin, unwritten slots poisoned."""
+"""Paged caches in every layout of the CPU plugin, written from f32 tokens, unwritten slots poisoned."""
 
 from __future__ import annotations
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import ovspec_ops
 from numpy.typing import NDArray
 from ops_caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
-
-import ovspec_ops
 
 
 @dataclass
@@ -50,7 +49,8 @@ class OpsPass:
         rows = [r for _, r, _ in self.sequences]
         heads = self.kv_heads * self.group
         self.inputs = {
-            "query": rng.standard_normal((sum(rows), heads * self.k_size)).astype(np.float32) * self.magnitude,
+            "query": rng.standard_normal((sum(rows), heads * self.k_size)).astype(np.float32)
+            * self.magnitude,
             "key_cache": keys,
             "value_cache": values,
             "attention": rng.standard_normal((sum(rows), heads * self.v_size)).astype(np.float32),

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import ovspec_ops
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 from ops_caches import BLOCK
-
-import ovspec_ops
 
 I32 = ov.Type.i32
 
@@ -68,7 +67,7 @@ def stock_model(heads: int, kv_heads: int, k_size: int, v_size: int, window: int
 def combined_model(
     heads: int, kv_heads: int, k_size: int, v_size: int, window: int = 0, selective: bool = False
 ) -> ov.Model:
-    """The stock node writes the cache, VerifyAttention reads it; with `selective` also KeySummary and BlockSelect."""
+    """The stock node writes the cache, VerifyAttention reads it; `selective` adds the other two."""
     params = _parameters(heads, kv_heads, k_size, v_size)
     stock = _stock_node(params, kv_heads, k_size, v_size, window)
     for name in ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins"):
@@ -79,7 +78,9 @@ def combined_model(
     if selective:
         params["key_summary.0"] = parameter("key_summary.0", ov.Type.f32, [-1, kv_heads, k_size])
         params["verify_budgets"] = parameter("verify_budgets", I32, [-1])
-        written = [params[n] for n in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")]
+        written = [
+            params[n] for n in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
+        ]
         token = ovspec_ops.create(
             "KeySummary", [params["key_cache.0"], stock.output(0), params["key_summary.0"], *written], sizes
         )
@@ -130,7 +131,7 @@ class StockRunner:
 def table_inputs(
     past: list[int], rows: list[int], tables: list[list[int]], verified: list[bool]
 ) -> tuple[dict[str, NDArray[np.int32]], dict[str, NDArray[np.int32]]]:
-    """Inputs of one pass: (stock alone over whole tables, combined graph with tail tables for verified sequences)."""
+    """Inputs of one pass: (stock alone, whole tables; combined graph, tail tables for verified sequences)."""
 
     def flat(lists: list[list[int]]) -> NDArray[np.int32]:
         return np.array([b for t in lists for b in t], np.int32)
@@ -141,8 +142,8 @@ def table_inputs(
     used = [t[: -(-(p + r) // BLOCK)] for p, r, t in zip(past, rows, tables, strict=True)]
     subsequences = np.cumsum([0, *rows]).astype(np.int32)
     whole = {
-        "past_lens": np.array(past, np.int32), "subsequence_begins": subsequences, "block_indices": flat(used),
-        "block_indices_begins": begins(used),
+        "past_lens": np.array(past, np.int32), "subsequence_begins": subsequences,
+        "block_indices": flat(used), "block_indices_begins": begins(used),
         "max_context_len": np.array(max(p + r for p, r in zip(past, rows, strict=True)), np.int32),
     }  # fmt: skip
     first = [p // BLOCK if v else 0 for p, v in zip(past, verified, strict=True)]

@@ -66,7 +66,7 @@ def test_runtime_graphs_match_the_export(
 ) -> None:
     real, synthetic = _compressed(exported(family), format_id), _synthetic(family, format_id)
     assert runtime_layers(paged(synthetic)) == runtime_layers(paged(real))
-    if format_id != "int4-sym":
+    if format_id == "int8":
         real_types, types = runtime_layers(real).types, runtime_layers(synthetic).types
         assert {name: types[name] for name in FUSED} == {name: real_types[name] for name in FUSED}
 
@@ -85,6 +85,19 @@ def test_interface_matches_the_export(family: str, exported: Callable[[str], ov.
     assert ports(synthetic) == ports(real)
     assert states(synthetic) == states(real)
     assert ports(paged(synthetic)) == ports(paged(real))
+
+
+def test_runtime_options_match_the_export(exported: Callable[[str], ov.Model]) -> None:
+    def options(model: ov.Model) -> dict[str, str]:
+        return dict(model.get_rt_info("runtime_options").value)
+
+    real = options(exported("qwen3"))
+    assert real["KV_CACHE_PRECISION"] == "f16"
+    for weight_format in ("fp32", "fp16"):
+        assert options(build_model(TINY_SHAPES["qwen3"], weight_format)) == real
+    for weight_format in ("int8", "int4"):
+        compressed = options(build_model(TINY_SHAPES["qwen3"], weight_format))
+        assert compressed == {"ACTIVATIONS_SCALE_FACTOR": real["ACTIVATIONS_SCALE_FACTOR"]}
 
 
 @pytest.mark.parametrize("family", TINY_SHAPES)
@@ -108,8 +121,13 @@ def test_fusions_leave_nothing_behind(family: str, format_id: str) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_paged_pass_finds_every_layer(family: str, layers: int) -> None:
     model = paged(build_model(replace(TINY_SHAPES[family], num_hidden_layers=layers), "int8"))
-    attention = [node for node in model.get_ops() if node.get_type_name() == "PagedAttentionExtension"]
+    attention = [
+        node for node in model.get_ordered_ops() if node.get_type_name() == "PagedAttentionExtension"
+    ]
     assert len(attention) == layers
+    # Caches are numbered as the layers stand in the model.
+    numbers = [node.input(3).get_source_output().get_node().get_friendly_name() for node in attention]
+    assert numbers == [f"key_cache.{n}" for n in range(layers)]
     caches = {port.any_name for port in model.inputs if "_cache." in port.any_name}
     assert caches == {f"{part}_cache.{n}" for part in ("key", "value") for n in range(layers)}
     assert not {"ReadValue", "Assign", "ScaledDotProductAttention"} & {

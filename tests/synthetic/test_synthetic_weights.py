@@ -103,10 +103,9 @@ def test_same_seed_same_weights_and_shallow_model_is_a_prefix() -> None:
 
 
 @pytest.mark.parametrize("family", TINY_SHAPES)
-@pytest.mark.parametrize("weight_format", ["int8", "int4"])
-def test_deep_model_stays_finite_and_its_logits_differ(family: str, weight_format: str) -> None:
-    shape = replace(TINY_SHAPES[family], num_hidden_layers=24, vocab_size=4001)
-    request = ov.Core().compile_model(build_model(shape, weight_format), "CPU").create_infer_request()
+def test_deep_model_stays_finite_and_its_logits_differ(family: str) -> None:
+    shape = replace(TINY_SHAPES[family], num_hidden_layers=16, vocab_size=4001)
+    request = ov.Core().compile_model(build_model(shape), "CPU").create_infer_request()
     rows = 48
     inputs = {
         "input_ids": np.random.default_rng(0).integers(0, shape.vocab_size, (1, rows)),

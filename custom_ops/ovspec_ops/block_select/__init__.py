@@ -1,4 +1,4 @@
-"""Which cache blocks each KV head reads for a sequence: the reference of the native operation (see README.md)."""
+"""Which cache blocks each KV head reads: the reference of the native operation (see README.md)."""
 
 from ovspec_ops.block_select.reference import block_select
 

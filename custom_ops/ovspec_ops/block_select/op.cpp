@@ -104,15 +104,16 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     call.size = static_cast<std::size_t>(k_size_);
     call.group = rows[1] / (call.kv_heads * call.size);
     if (call.group == 0 || rows[1] % (call.kv_heads * call.size) != 0)
-        fail(name, "query has rows of " + std::to_string(rows[1]) + " values, expected a multiple of kv_heads * k_size");
+        fail(name, "query has rows of " + std::to_string(rows[1]) +
+                       " values, expected a multiple of kv_heads * k_size");
     if (summary.size() != 3 || summary[1] != call.kv_heads || summary[2] != call.size)
         fail(name, "key_summary is not [blocks, kv_heads, k_size]; give the buffer that KeySummary writes");
     const Sequences sequences =
         view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
                        inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
     if (inputs[budgets].get_size() != sequences.count)
-        fail(name, "verify_budgets holds " + std::to_string(inputs[budgets].get_size()) + " values, expected " +
-                       std::to_string(sequences.count) + ": one per sequence");
+        fail(name, "verify_budgets holds " + std::to_string(inputs[budgets].get_size()) +
+                       " values, expected " + std::to_string(sequences.count) + ": one per sequence");
     const std::int32_t* budget = inputs[budgets].data<const std::int32_t>();
     sequences.check(-1);
     for (std::size_t s = 0; s < sequences.count; s++) {
@@ -142,12 +143,12 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
         float* mean = workspace->query.reserve(call.size);
         float* scores = workspace->scores.reserve(blocks);
         mean_query(call, sequences.first_row(s), head, mean);
-        kernels.score_blocks(mean, call.summary, call.kv_heads, head, call.size, sequences.table(s), blocks, scores);
+        kernels.score_blocks(mean, call.summary, call.kv_heads, head, call.size, sequences.table(s), blocks,
+                             scores);
         const std::size_t past = sequences.past(s);
-        const std::size_t kept =
-            select_blocks(scores, blocks, (past > 0 ? past - 1 : 0) / block_size,
-                          static_cast<std::size_t>(budget[s]), workspace->others,
-                          selected + head * sequences.table_size + sequences.first_column(s));
+        const std::size_t kept = select_blocks(
+            scores, blocks, (past > 0 ? past - 1 : 0) / block_size, static_cast<std::size_t>(budget[s]),
+            workspace->others, selected + head * sequences.table_size + sequences.first_column(s));
         counts[head * sequences.count + s] = static_cast<std::int32_t>(kept);
     });
     return true;

@@ -9,15 +9,15 @@ from ovspec_ops.common.cache_layout import BLOCK_SIZE
 
 
 def block_scores(query: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean over the query heads of q . mean key: `query` `[group, k_size]`, `means` `[blocks, k_size]` -> `[blocks]`."""
+    """`query` `[group, k_size]`, `means` `[blocks, k_size]` -> `[blocks]`: mean over query heads of q . mean."""
     return np.asarray((query.astype(np.float64) @ means.astype(np.float64).T).mean(axis=0))
 
 
 def select(scores: NDArray[np.float64], past: int, rows: int, budget: int) -> list[int]:
     """Logical blocks that one KV head keeps, ascending.
 
-    Always block 0, the block of position past - 1 and the blocks of the rows past .. past + rows - 1; then the
-    highest scores, lower block numbers first among equals, until `budget` blocks are kept.
+    Always block 0, the block of position past - 1 and the blocks of the rows past .. past + rows - 1; then
+    the highest scores, lower block numbers first among equals, until `budget` blocks are kept.
     """
     kept = {0, max(past - 1, 0) // BLOCK_SIZE} | {p // BLOCK_SIZE for p in range(past, past + rows)}
     for b in np.argsort(-scores, kind="stable").tolist():

@@ -7,8 +7,8 @@
 
 namespace ovspec {
 
-std::size_t select_blocks(const float* scores, std::size_t blocks, std::size_t first_mandatory, std::size_t budget,
-                          std::vector<std::int32_t>& others, std::int32_t* selected) {
+std::size_t select_blocks(const float* scores, std::size_t blocks, std::size_t first_mandatory,
+                          std::size_t budget, std::vector<std::int32_t>& others, std::int32_t* selected) {
     const std::size_t tail = blocks - first_mandatory;
     const std::size_t mandatory = tail + (first_mandatory > 0 ? 1 : 0);
     std::size_t free = budget > mandatory ? budget - mandatory : 0;

@@ -14,7 +14,9 @@ BLOCK_SIZE = 32
 def _decode_u8(block: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
     """`[.., 32, size + 8]` (by token) or `[.., 40, size]` (by channel) -> `[.., 32, size]`."""
     if block.shape[-2:] == (BLOCK_SIZE, size + 8):
-        scale, zero_point = np.moveaxis(np.ascontiguousarray(block[..., :8]).view(np.float32), -1, 0)[..., None]
+        scale, zero_point = np.moveaxis(np.ascontiguousarray(block[..., :8]).view(np.float32), -1, 0)[
+            ..., None
+        ]
         data = block[..., 8:]
     elif block.shape[-2:] == (BLOCK_SIZE + 8, size):
         head = np.ascontiguousarray(block[..., :8, :]).reshape(*block.shape[:-2], 8 * size).view(np.float32)
@@ -24,13 +26,14 @@ def _decode_u8(block: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
         raise ValueError(
             f"block is of shape {block.shape}, expected [.., 32, {size + 8}] or [.., 40, {size}]"
         )
-    return (data.astype(np.float64) - zero_point.astype(np.float64)) * scale.astype(np.float64)
+    value = (data.astype(np.float64) - zero_point.astype(np.float64)) * scale.astype(np.float64)
+    return np.asarray(value)
 
 
 def decode_block(block: NDArray[Any], size: int) -> NDArray[np.float64]:
     """Values of cache blocks, `[.., rows of a block, row]` -> `[.., 32, size]`.
 
-    `block` is f32, f16, u8 (by token or by channel, told apart by shape) or bf16, the latter as its bits in u16.
+    `block` is f32, f16, u8 (by token or by channel, told apart by shape) or bf16, as its bits in u16.
     """
     if block.dtype == np.uint8:
         return _decode_u8(block, size)

@@ -1,8 +1,10 @@
-// Rows of one block of a cache as vectors of f32, one reader per cache format. Part of the kernels: see simd.hpp.
+// Rows of one block of a cache as vectors of f32, one reader per cache format. Part of the kernels: see
+// simd.hpp.
 //
-// A reader has `row(token)`, and a row has `value(d)`: the values d .. d + lanes - 1, and `value_part(d, count)`: the
-// last `count` < lanes of a row, zero beyond. Both leave out the row's factor `row.scale`, which a caller folds into
-// scores or probabilities where `scaled` is true.
+// A reader has `row(token)`, and a row has `raw(d)`: the entries d .. d + lanes - 1, and `raw_part(d,
+// count)`: the last `count` < lanes of a row, zero beyond. A value is (raw - row.offset) * row.scale; both
+// are 0 and 1 for all channels alike unless `affine` is true, so that a caller may fold them into scores and
+// weights.
 #pragma once
 
 #include "common/cache_view.hpp"
@@ -12,12 +14,13 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 
 struct F32Rows {
-    static constexpr bool scaled = false;
+    static constexpr bool affine = false;
     struct Row {
         const float* data;
         static constexpr float scale = 1.0f;
-        OVSPEC_INLINE_MEMBER Vec value(std::size_t d) const { return load(data + d); }
-        OVSPEC_INLINE_MEMBER Vec value_part(std::size_t d, std::size_t count) const {
+        static constexpr float offset = 0.0f;
+        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return load(data + d); }
+        OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return load_part<Vec>(data + d, count);
         }
     };
@@ -29,14 +32,14 @@ struct F32Rows {
     }
 };
 
-template <Vec (*convert)(HalfVec)>
-struct HalfRows {
-    static constexpr bool scaled = false;
+template <Vec (*convert)(HalfVec)> struct HalfRows {
+    static constexpr bool affine = false;
     struct Row {
         const std::uint16_t* data;
         static constexpr float scale = 1.0f;
-        OVSPEC_INLINE_MEMBER Vec value(std::size_t d) const { return convert(load_as<HalfVec>(data + d)); }
-        OVSPEC_INLINE_MEMBER Vec value_part(std::size_t d, std::size_t count) const {
+        static constexpr float offset = 0.0f;
+        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return convert(load_as<HalfVec>(data + d)); }
+        OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return convert(load_part<HalfVec>(data + d, count));
         }
     };
@@ -51,19 +54,14 @@ using F16Rows = HalfRows<from_f16>;
 using Bf16Rows = HalfRows<from_bf16>;
 
 struct U8TokenRows {
-    static constexpr bool scaled = true;
+    static constexpr bool affine = true;
     struct Row {
         const std::uint8_t* data;
         float scale;
-        float zero_point;
-        OVSPEC_INLINE_MEMBER Vec value(std::size_t d) const {
-            return to_float(load_as<ByteVec>(data + d)) - zero_point;
-        }
-        OVSPEC_INLINE_MEMBER Vec value_part(std::size_t d, std::size_t count) const {
-            Vec result = {};
-            for (std::size_t i = 0; i < count; i++)
-                result[i] = (float)data[d + i] - zero_point;
-            return result;
+        float offset; // the zero point
+        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return to_float(load_as<ByteVec>(data + d)); }
+        OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
+            return to_float(load_part<ByteVec>(data + d, count));
         }
     };
     const std::uint8_t* block;
@@ -76,16 +74,17 @@ struct U8TokenRows {
 };
 
 struct U8ChannelRows {
-    static constexpr bool scaled = false;
+    static constexpr bool affine = false;
     struct Row {
         const std::uint8_t* data;
         const float* scales;
         const float* zero_points;
         static constexpr float scale = 1.0f;
-        OVSPEC_INLINE_MEMBER Vec value(std::size_t d) const {
+        static constexpr float offset = 0.0f;
+        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const {
             return (to_float(load_as<ByteVec>(data + d)) - load(zero_points + d)) * load(scales + d);
         }
-        OVSPEC_INLINE_MEMBER Vec value_part(std::size_t d, std::size_t count) const {
+        OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return (to_float(load_part<ByteVec>(data + d, count)) - load_part<Vec>(zero_points + d, count)) *
                    load_part<Vec>(scales + d, count);
         }
@@ -98,8 +97,8 @@ struct U8ChannelRows {
     }
 };
 
-// Fetches one block into the cache while another is worked on, a few lines per token: a burst of all its lines would
-// fill the processor's miss queue and stop everything else.
+// Fetches one block into the cache while another is worked on, a few lines per token: a burst of all its
+// lines would fill the processor's miss queue and stop everything else.
 struct Prefetch {
     const std::uint8_t* at;
     std::size_t bytes_per_token;
@@ -108,15 +107,24 @@ struct Prefetch {
         : at(block), bytes_per_token(cache.block_bytes / block_size) {}
 
     OVSPEC_INLINE_MEMBER void tokens(std::size_t count) {
-        const std::uint8_t* end = at + count * bytes_per_token;
-        for (; at < end; at += 64)
-            __builtin_prefetch(at);
+        const std::size_t bytes = count * bytes_per_token;
+        for (std::size_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(at + i);
+        at += bytes;
     }
 };
 
+// The values d .. d + lanes - 1 of a row; with `count` those that are left of it, anything beyond.
+template <class Row> OVSPEC_INLINE Vec value(const Row& row, std::size_t d) {
+    return (row.raw(d) - row.offset) * row.scale;
+}
+
+template <class Row> OVSPEC_INLINE Vec value_part(const Row& row, std::size_t d, std::size_t count) {
+    return (row.raw_part(d, count) - row.offset) * row.scale;
+}
+
 // Calls `use(rows)` with the reader of the cache's format for the block at `at`.
-template <class Use>
-OVSPEC_INLINE void with_rows(const CacheView& cache, const std::uint8_t* at, Use&& use) {
+template <class Use> OVSPEC_INLINE void with_rows(const CacheView& cache, const std::uint8_t* at, Use&& use) {
     switch (cache.format) {
     case CacheFormat::f32:
         return use(F32Rows(cache, at));

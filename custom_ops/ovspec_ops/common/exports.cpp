@@ -1,5 +1,5 @@
-// C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null or
-// nonzero and leaves its message in ovspec_last_error().
+// C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null
+// or nonzero and leaves its message in ovspec_last_error().
 #include "common/isa.hpp"
 
 #include <exception>

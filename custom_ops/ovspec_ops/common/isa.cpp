@@ -17,7 +17,8 @@ bool processor_runs(Isa isa) {
 #ifdef OVSPEC_X86_KERNELS
     case Isa::avx2:
     case Isa::avx2x16:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     case Isa::avx512:
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -33,8 +34,9 @@ Isa parse(const std::string& name, const char* source) {
         if (name != isa_name(isa))
             continue;
         if (!processor_runs(isa))
-            throw std::runtime_error(std::string(source) + " is '" + name +
-                                     "', which this processor does not support; available: " + available_list());
+            throw std::runtime_error(
+                std::string(source) + " is '" + name +
+                "', which this processor does not support; available: " + available_list());
         return isa;
     }
     throw std::runtime_error(std::string(source) + " is '" + name +

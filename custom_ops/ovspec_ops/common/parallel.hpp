@@ -15,20 +15,19 @@
 namespace ovspec {
 
 // body(item) for every item below `count`.
-template <class Body>
-void parallel_items(std::size_t count, const Body& body) {
+template <class Body> void parallel_items(std::size_t count, const Body& body) {
     if (count == 1)
         return body(std::size_t{0});
-    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count), [&](const tbb::blocked_range<std::size_t>& range) {
-        for (std::size_t item = range.begin(); item != range.end(); ++item)
-            body(item);
-    });
+    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count),
+                      [&](const tbb::blocked_range<std::size_t>& range) {
+                          for (std::size_t item = range.begin(); item != range.end(); ++item)
+                              body(item);
+                      });
 }
 
-// Objects that outlive a call and are used by one caller at a time; a call takes one and gives it back. They are kept
-// per process, so all layers of a model share them, and several infer requests never meet in one.
-template <class T>
-class Pool {
+// Objects that outlive a call and are used by one caller at a time; a call takes one and gives it back. They
+// are kept per process, so all layers of a model share them, and several infer requests never meet in one.
+template <class T> class Pool {
 public:
     class Lease {
     public:

@@ -1,5 +1,5 @@
-// Vectors of OVSPEC_LANES floats for the kernels. Compiled once per instruction set, everything in the namespace
-// OVSPEC_ISA. Includes no header with inline functions of its own: see CMakeLists.txt.
+// Vectors of OVSPEC_LANES floats for the kernels. Compiled once per instruction set, everything in the
+// namespace OVSPEC_ISA. Includes no header with inline functions of its own: see CMakeLists.txt.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,7 @@ typedef std::uint32_t UVec __attribute__((vector_size(4 * OVSPEC_LANES)));
 typedef std::uint16_t HalfVec __attribute__((vector_size(2 * OVSPEC_LANES)));
 typedef std::uint8_t ByteVec __attribute__((vector_size(OVSPEC_LANES)));
 
-template <class T>
-OVSPEC_INLINE T load_as(const void* from) {
+template <class T> OVSPEC_INLINE T load_as(const void* from) {
     T value;
     __builtin_memcpy(&value, from, sizeof(value));
     return value;
@@ -40,8 +39,7 @@ OVSPEC_INLINE void store(float* to, Vec value) {
 }
 
 // The first `count` < lanes elements of a vector; the others are zero, and nothing past them is read.
-template <class T, class Element>
-OVSPEC_INLINE T load_part(const Element* from, std::size_t count) {
+template <class T, class Element> OVSPEC_INLINE T load_part(const Element* from, std::size_t count) {
     T value = {};
     __builtin_memcpy(&value, from, count * sizeof(Element));
     return value;
@@ -96,8 +94,7 @@ OVSPEC_INLINE Vec from_f16(HalfVec x) {
 #endif
 }
 
-template <std::size_t width>
-OVSPEC_INLINE float fold_sum(const float* x) {
+template <std::size_t width> OVSPEC_INLINE float fold_sum(const float* x) {
     if constexpr (width == 1) {
         return x[0];
     } else {
@@ -107,7 +104,8 @@ OVSPEC_INLINE float fold_sum(const float* x) {
 
 OVSPEC_INLINE float sum(Vec v) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+    const __m256 half =
+        _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
@@ -117,6 +115,27 @@ OVSPEC_INLINE float sum(Vec v) {
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 #else
     return fold_sum<lanes>((const float*)&v);
+#endif
+}
+
+// sums[i] = sum(v[i]) for four vectors at once, with a third of the shuffles
+OVSPEC_INLINE void sum_four(const Vec* v, float* sums) {
+#if (OVSPEC_LANES == 16 && defined(__AVX512F__)) || (OVSPEC_LANES == 8 && defined(__AVX2__))
+    __m256 half[4];
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < 4; i++) {
+#if OVSPEC_LANES == 16
+        half[i] =
+            _mm256_add_ps(_mm512_castps512_ps256((__m512)v[i]), _mm512_extractf32x8_ps((__m512)v[i], 1));
+#else
+        half[i] = (__m256)v[i];
+#endif
+    }
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+    for (std::size_t i = 0; i < 4; i++)
+        sums[i] = sum(v[i]);
 #endif
 }
 

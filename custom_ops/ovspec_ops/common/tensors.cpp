@@ -5,8 +5,7 @@
 namespace ovspec {
 namespace {
 
-template <class T>
-std::string text(const T& value) {
+template <class T> std::string text(const T& value) {
     std::ostringstream out;
     out << value;
     return out.str();
@@ -22,10 +21,10 @@ bool known(const ov::Dimension& dimension) {
 
 const char* const precisions = "expected f32, f16, bf16 or u8; set KV_CACHE_PRECISION to one of them";
 
-void check_cache_shape(const char* op, const std::string& name, ov::element::Type type, const ov::PartialShape& shape,
-                       std::int64_t kv_heads, std::int64_t size) {
-    if (type.is_static() && type != ov::element::f32 && type != ov::element::f16 && type != ov::element::bf16 &&
-        type != ov::element::u8)
+void check_cache_shape(const char* op, const std::string& name, ov::element::Type type,
+                       const ov::PartialShape& shape, std::int64_t kv_heads, std::int64_t size) {
+    if (type.is_static() && type != ov::element::f32 && type != ov::element::f16 &&
+        type != ov::element::bf16 && type != ov::element::u8)
         fail(op, name + " is of type " + text(type) + ", " + precisions);
     if (shape.rank().is_dynamic())
         return;
@@ -40,8 +39,8 @@ void check_cache_shape(const char* op, const std::string& name, ov::element::Typ
         return;
     const std::string head = "[blocks, " + text(kv_heads) + ", ";
     const std::string real = head + text(token) + ", " + text(size) + "]";
-    const std::string u8 = head + text(token) + ", " + text(size + 8) + "] (by token) or " + head + text(token + 8) +
-                           ", " + text(size) + "] (by channel)";
+    const std::string u8 = head + text(token) + ", " + text(size + 8) + "] (by token) or " + head +
+                           text(token + 8) + ", " + text(size) + "] (by channel)";
     fail(op, name + " is of shape " + text(shape) + " and type " + text(type) + ", expected " +
                  (type == ov::element::u8 ? u8 : real) + "; check kv_heads and the head size");
 }
@@ -55,7 +54,8 @@ void check_heads(const char* op, std::int64_t kv_heads) {
 
 void check_head_size(const char* op, const char* name, std::int64_t size) {
     if (size < 8 || size > 1024 || size % 8 != 0)
-        fail(op, std::string("attribute ") + name + " is " + text(size) + ", expected a multiple of 8 from 8 to 1024");
+        fail(op, std::string("attribute ") + name + " is " + text(size) +
+                     ", expected a multiple of 8 from 8 to 1024");
 }
 
 void check_input_count(const ov::Node& node, std::size_t count) {
@@ -67,8 +67,8 @@ void check_input(const ov::Node& node, std::size_t index, const char* name, ov::
                  const ov::PartialShape& shape) {
     const auto& got_type = node.get_input_element_type(index);
     if (got_type.is_static() && got_type != type)
-        fail(op_of(node),
-             std::string(name) + " (input " + text(index) + ") is of type " + text(got_type) + ", expected " + text(type));
+        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of type " + text(got_type) +
+                              ", expected " + text(type));
     const auto& got = node.get_input_partial_shape(index);
     if (got.rank().is_dynamic())
         return;
@@ -76,14 +76,15 @@ void check_input(const ov::Node& node, std::size_t index, const char* name, ov::
     for (std::size_t i = 0; fits && i < shape.size(); i++)
         fits = !known(got[i]) || !known(shape[i]) || got[i] == shape[i];
     if (!fits)
-        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of shape " + text(got) + ", expected " +
-                              text(shape));
+        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of shape " + text(got) +
+                              ", expected " + text(shape));
 }
 
 void check_cache_input(const ov::Node& node, std::size_t index, const char* name, std::int64_t kv_heads,
                        std::int64_t size) {
     check_cache_shape(op_of(node), std::string(name) + " (input " + text(index) + ")",
-                      node.get_input_element_type(index), node.get_input_partial_shape(index), kv_heads, size);
+                      node.get_input_element_type(index), node.get_input_partial_shape(index), kv_heads,
+                      size);
 }
 
 CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,

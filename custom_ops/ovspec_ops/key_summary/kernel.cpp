@@ -13,14 +13,14 @@ void mean_key(const CacheView& cache, std::size_t block, std::size_t head, std::
         for (std::size_t d = 0; d < full; d += lanes) {
             Vec total = {};
             for (std::size_t t = 0; t < tokens; t++)
-                total += rows.row(t).value(d) * rows.row(t).scale;
+                total += value(rows.row(t), d);
             store(mean + d, total * share);
         }
         if (rest == 0)
             return;
         Vec total = {};
         for (std::size_t t = 0; t < tokens; t++)
-            total += rows.row(t).value_part(full, rest) * rows.row(t).scale;
+            total += value_part(rows.row(t), full, rest);
         store_part(mean + full, total * share, rest);
     });
 }

@@ -7,7 +7,8 @@ namespace ovspec {
 
 struct SummaryKernels {
     // mean[d] over the first `tokens` (1 .. 32) keys of `block` for one head; writes cache.size floats.
-    void (*mean_key)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens, float* mean);
+    void (*mean_key)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
+                     float* mean);
 };
 
 namespace plain {

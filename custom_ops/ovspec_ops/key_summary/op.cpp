@@ -68,8 +68,9 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     const ov::Shape summary_shape{cache.blocks, cache.heads, cache.size};
     if (inputs[key_summary].get_shape() != summary_shape)
         fail(name, "key_summary holds " + std::to_string(inputs[key_summary].get_size()) +
-                       " values, expected [blocks of key_cache, kv_heads, k_size] = [" + std::to_string(cache.blocks) +
-                       ", " + std::to_string(cache.heads) + ", " + std::to_string(cache.size) + "]");
+                       " values, expected [blocks of key_cache, kv_heads, k_size] = [" +
+                       std::to_string(cache.blocks) + ", " + std::to_string(cache.heads) + ", " +
+                       std::to_string(cache.size) + "]");
     const Sequences sequences = view_sequences(
         name, "past_lens", "block_indices", inputs[attention].get_shape()[0], inputs[subsequence_begins],
         inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
@@ -88,7 +89,8 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     }
 
     // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
-    float* summary = static_cast<float*>(const_cast<void*>(static_cast<const void*>(inputs[key_summary].data())));
+    float* summary =
+        static_cast<float*>(const_cast<void*>(static_cast<const void*>(inputs[key_summary].data())));
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
     parallel_items(written->size() * cache.heads, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];

@@ -11,7 +11,7 @@ from ovspec_ops.common.cache_layout import BLOCK_SIZE, decode_block
 
 
 def mean_key(block: NDArray[Any], tokens: int, k_size: int) -> NDArray[np.float64]:
-    """Mean of the first `tokens` keys of `block` `[kv_heads, rows of a block, row]` -> `[kv_heads, k_size]`."""
+    """Mean of the first keys of `block` `[kv_heads, rows of a block, row]` -> `[kv_heads, k_size]`."""
     return np.asarray(decode_block(block, k_size)[:, :tokens].mean(axis=1))
 
 

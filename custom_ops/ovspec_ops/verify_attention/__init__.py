@@ -1,4 +1,4 @@
-"""Attention of a sequence's draft rows over its paged cache: the reference of the native operation (see README.md)."""
+"""Attention of draft rows over a paged cache: the reference of the native operation (see README.md)."""
 
 from ovspec_ops.verify_attention.reference import verify_attention
 

@@ -59,6 +59,7 @@ struct Scratch {
     float* queries; // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
     float* scores;  // narrow: `[rows, 32]`; wide: per group `[32, lanes of the group]`
     float* corrections;
+    float* query_sums; // narrow
     std::int32_t* positions;
     float* block; // wide: a block of keys or values as f32
 
@@ -70,19 +71,21 @@ struct Scratch {
         queries = floats;
         scores = queries + query_floats(g, call);
         corrections = scores + g.padded * block_size;
-        positions = (std::int32_t*)(corrections + round_up(g.padded, 16));
-        block = corrections + 2 * round_up(g.padded, 16);
+        query_sums = corrections + round_up(g.padded, 16);
+        positions = (std::int32_t*)(query_sums + round_up(g.padded, 16));
+        block = query_sums + 2 * round_up(g.padded, 16);
     }
 };
 
 std::size_t worker_floats(const VerifyCall& call, std::size_t sequence_rows) {
     const Geometry g(call, sequence_rows);
     const std::size_t stride = g.key_stride > g.value_stride ? g.key_stride : g.value_stride;
-    return Scratch::query_floats(g, call) + g.padded * block_size + 2 * round_up(g.padded, 16) +
+    return Scratch::query_floats(g, call) + g.padded * block_size + 3 * round_up(g.padded, 16) +
            (g.narrow ? 0 : block_size * stride);
 }
 
-void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geometry& g, const Scratch& scratch) {
+void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
+                     const Scratch& scratch) {
     const VerifySequence& s = *head.sequence;
     const std::size_t size = call.keys.size, row_floats = call.keys.heads * call.group * size;
     for (std::size_t r = 0; r < g.padded; r++) {
@@ -91,12 +94,16 @@ void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geome
         scratch.positions[r] = s.past + (std::int32_t)row;
         if (g.narrow && !real)
             continue;
-        const float* from = call.query + (s.first_row + row) * row_floats +
-                            (head.head * call.group + r % call.group) * size;
+        const float* from =
+            call.query + (s.first_row + row) * row_floats + (head.head * call.group + r % call.group) * size;
         if (g.narrow) {
             float* to = scratch.queries + r * g.key_stride;
-            for (std::size_t d = 0; d < g.key_stride; d++)
+            float total = 0.0f;
+            for (std::size_t d = 0; d < g.key_stride; d++) {
                 to[d] = d < size ? from[d] * call.scale : 0.0f;
+                total += to[d];
+            }
+            scratch.query_sums[r] = total;
         } else {
             const std::size_t first = r / (2 * lanes) * (2 * lanes);
             const std::size_t width = smaller(2 * lanes, g.padded - first);
@@ -123,9 +130,9 @@ FloatBlock float_block(const CacheView& cache, const std::uint8_t* at, std::size
             const auto row = rows.row(t);
             float* to = buffer + t * stride;
             for (std::size_t d = 0; d < full; d += lanes)
-                store(to + d, row.value(d) * row.scale);
+                store(to + d, value(row, d));
             if (full < cache.size)
-                store(to + full, row.value_part(full, cache.size - full) * row.scale);
+                store(to + full, value_part(row, full, cache.size - full));
         }
     });
     return {buffer, stride};
@@ -165,11 +172,11 @@ struct Chunk {
 };
 
 template <std::size_t V>
-void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, std::size_t first, Prefetch prefetch) {
+void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, std::size_t first,
+                 Prefetch prefetch) {
     const std::size_t size = c.call.keys.size;
     float* scores = c.scratch.scores + first * block_size;
-    wide::score_block<V>(keys.data, keys.stride, c.scratch.queries + first * size, size, scores,
-                         prefetch);
+    wide::score_block<V>(keys.data, keys.stride, c.scratch.queries + first * size, size, scores, prefetch);
     if (c.masked(b))
         wide::mask_scores<V>(scores, b.tokens, b.first_key, c.window, c.scratch.positions + first);
     wide::softmax<V>(scores, b.tokens, c.partial.maxima + first, c.partial.sums + first,
@@ -177,7 +184,8 @@ void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, std::si
 }
 
 template <std::size_t V>
-void value_group(const Chunk& c, const Block& b, const FloatBlock& values, std::size_t first, Prefetch prefetch) {
+void value_group(const Chunk& c, const Block& b, const FloatBlock& values, std::size_t first,
+                 Prefetch prefetch) {
     const std::size_t size = c.call.values.size;
     wide::add_values<V>(values.data, values.stride, c.scratch.scores + first * block_size, b.tokens, size,
                         (const Vec*)(c.scratch.corrections + first), c.partial.out + first * size, prefetch);
@@ -193,26 +201,26 @@ void attend_block_wide(const Chunk& c, const Block& b, const Block& next) {
     if (first < c.g.padded)
         score_group<1>(c, b, keys, first, ahead);
     ahead = Prefetch(c.call.keys, next.keys);
-    const FloatBlock values = float_block(c.call.values, b.values, b.tokens, c.scratch.block, c.g.value_stride);
+    const FloatBlock values =
+        float_block(c.call.values, b.values, b.tokens, c.scratch.block, c.g.value_stride);
     for (first = 0; first + pair <= c.g.padded; first += pair, ahead.bytes_per_token = 0)
         value_group<2>(c, b, values, first, ahead);
     if (first < c.g.padded)
         value_group<1>(c, b, values, first, ahead);
 }
 
-template <std::size_t R>
-void attend_block_narrow(const Chunk& c, const Block& b, const Block& next) {
+template <std::size_t R> void attend_block_narrow(const Chunk& c, const Block& b, const Block& next) {
     with_rows(c.call.keys, b.keys, [&](const auto& rows) {
-        narrow::score_block<R>(rows, b.tokens, c.scratch.queries, c.g.key_stride, c.call.keys.size,
-                               c.scratch.scores, Prefetch(c.call.values, b.values));
+        narrow::score_block<R>(rows, b.tokens, c.scratch.queries, c.g.key_stride, c.scratch.query_sums,
+                               c.call.keys.size, c.scratch.scores, Prefetch(c.call.values, b.values));
     });
     for (std::size_t r = 0; r < R; r++) {
         const std::int64_t seen = (std::int64_t)c.scratch.positions[r] - b.first_key; // last visible slot
         const std::int64_t from = seen - c.window + 1;
         const std::size_t to = seen < 0 ? 0 : smaller(b.tokens, (std::size_t)seen + 1);
         c.scratch.corrections[r] =
-            narrow::softmax(c.scratch.scores + r * block_size, from < 0 ? 0 : smaller((std::size_t)from, to), to,
-                            c.partial.maxima + r, c.partial.sums + r);
+            narrow::softmax(c.scratch.scores + r * block_size, from < 0 ? 0 : smaller((std::size_t)from, to),
+                            to, c.partial.maxima + r, c.partial.sums + r);
     }
     with_rows(c.call.values, b.values, [&](const auto& rows) {
         narrow::add_values<R>(rows, b.tokens, c.scratch.scores, c.scratch.corrections, c.call.values.size,
@@ -221,8 +229,7 @@ void attend_block_narrow(const Chunk& c, const Block& b, const Block& next) {
 }
 
 // attend_block_narrow<rows> for the row count of this call
-template <std::size_t R>
-void attend_block_narrow_rows(const Chunk& c, const Block& b, const Block& next) {
+template <std::size_t R> void attend_block_narrow_rows(const Chunk& c, const Block& b, const Block& next) {
     if (c.g.rows == R)
         return attend_block_narrow<R>(c, b, next);
     if constexpr (R > 1)

@@ -1,5 +1,5 @@
-// Attention of a few query rows per sequence over a paged cache. Raw pointers only, no OpenVINO type and no thread:
-// op.cpp checks everything, plans the work and calls these functions from its own threads.
+// Attention of a few query rows per sequence over a paged cache. Raw pointers only, no OpenVINO type and no
+// thread: op.cpp checks everything, plans the work and calls these functions from its own threads.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct VerifySequence {
     const std::int32_t* table; // logical block -> block of the cache
 };
 
-// One KV head of a sequence: the `begin` .. `end` blocks that some row sees, cut into chunks of `chunk_blocks`.
+// One KV head of a sequence: the `begin` .. `end` blocks that some row sees, cut into chunks of
+// `chunk_blocks`.
 struct VerifyHead {
     const VerifySequence* sequence;
     std::size_t head;

@@ -49,7 +49,8 @@ Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std
         return {nullptr, nullptr, 0};
     if (counts.get_shape() != ov::Shape{kv_heads, sequences.count})
         fail(name, "selected_counts holds " + std::to_string(counts.get_size()) + " values, expected [" +
-                       std::to_string(kv_heads) + ", " + std::to_string(sequences.count) + "], or none for dense");
+                       std::to_string(kv_heads) + ", " + std::to_string(sequences.count) +
+                       "], or none for dense");
     if (blocks.get_shape() != ov::Shape{kv_heads, sequences.table_size})
         fail(name, "selected_blocks holds " + std::to_string(blocks.get_size()) + " values, expected [" +
                        std::to_string(kv_heads) + ", " + std::to_string(sequences.table_size) +
@@ -57,7 +58,8 @@ Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std
     return {blocks.data<const std::int32_t>(), counts.data<const std::int32_t>(), sequences.table_size};
 }
 
-void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels, const float* attention_rows) {
+void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels,
+         const float* attention_rows) {
     VerifyPlan& plan = workspace.plan;
     const std::size_t slots = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
     while (workspace.workers.size() < slots)
@@ -76,7 +78,8 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
         }
         const VerifyPlan::Item& item = plan.items[i];
         const VerifyHead& head = plan.heads[item.head];
-        Worker& worker = *workspace.workers.at(static_cast<std::size_t>(tbb::this_task_arena::current_thread_index()));
+        Worker& worker =
+            *workspace.workers.at(static_cast<std::size_t>(tbb::this_task_arena::current_thread_index()));
         worker.scratch.floats = worker.floats.reserve(worker_floats);
         kernels.attend_chunk(call, head, item.chunk, worker.scratch);
         if (plan.chunks_left[item.head].fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -99,7 +102,8 @@ void VerifyAttention::validate_and_infer_types() {
     if (!std::isfinite(scale_))
         fail(name, "attribute scale is " + std::to_string(scale_) + ", expected a finite number");
     if (sliding_window_ < 0 || sliding_window_ > std::numeric_limits<std::int32_t>::max())
-        fail(name, "attribute sliding_window is " + std::to_string(sliding_window_) + ", expected 0 (none) or a length");
+        fail(name, "attribute sliding_window is " + std::to_string(sliding_window_) +
+                       ", expected 0 (none) or a length");
     check_input_count(*this, input_count);
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
     check_cache_input(*this, key_cache, "key_cache", kv_heads_, k_size_);
@@ -115,7 +119,8 @@ void VerifyAttention::validate_and_infer_types() {
     const auto keys = get_input_element_type(key_cache), values = get_input_element_type(value_cache);
     if (keys.is_static() && values.is_static() && keys != values)
         fail(name, "key_cache is of type " + keys.get_type_name() + " and value_cache of type " +
-                       values.get_type_name() + ", expected the same type; set KV_CACHE_PRECISION, not one of both");
+                       values.get_type_name() +
+                       ", expected the same type; set KV_CACHE_PRECISION, not one of both");
     const auto& rows = get_input_partial_shape(query);
     ov::PartialShape out{-1, -1};
     if (rows.rank().is_static()) {
@@ -154,7 +159,8 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
     call.window = static_cast<std::int32_t>(sliding_window_);
     const ov::Shape out_shape{rows[0], call.keys.heads * call.group * call.values.size};
     if (call.group == 0 || rows[1] % (call.keys.heads * call.keys.size) != 0)
-        fail(name, "query has rows of " + std::to_string(rows[1]) + " values, expected a multiple of kv_heads * k_size");
+        fail(name, "query has rows of " + std::to_string(rows[1]) +
+                       " values, expected a multiple of kv_heads * k_size");
     if (inputs[attention].get_shape() != out_shape)
         fail(name, "attention holds " + std::to_string(inputs[attention].get_size()) + " values, expected [" +
                        std::to_string(out_shape[0]) + ", " + std::to_string(out_shape[1]) + "]");

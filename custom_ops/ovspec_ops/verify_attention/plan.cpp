@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::size_t copy_rows = 16;
 
-// A chunk's cost is its blocks times the rows, its overhead one merge: 8 blocks keep that overhead below 2% for few
-// rows, longer chunks bound the memory of partial results for many.
+// A chunk's cost is its blocks times the rows, its overhead one merge: 8 blocks keep that overhead below 2%
+// for few rows, longer chunks bound the memory of partial results for many.
 std::size_t blocks_per_chunk(std::size_t rows) {
     std::size_t blocks = 8;
     while (blocks < 64 && blocks * 4 < rows)
@@ -28,13 +28,14 @@ std::string place(std::size_t head, std::size_t column) {
 }
 
 // The list of one head: ascending logical blocks, the blocks of this pass' rows at its end.
-void check_list(const Sequences& in, std::size_t s, std::size_t head, const std::int32_t* list, std::size_t count) {
+void check_list(const Sequences& in, std::size_t s, std::size_t head, const std::int32_t* list,
+                std::size_t count) {
     const std::size_t blocks = in.blocks(s), column = in.first_column(s);
     for (std::size_t i = 0; i < count; i++) {
         if (list[i] < 0 || static_cast<std::size_t>(list[i]) >= blocks)
             fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) +
-                            ", expected a logical block below the " + std::to_string(blocks) + " of sequence " +
-                            std::to_string(s));
+                            ", expected a logical block below the " + std::to_string(blocks) +
+                            " of sequence " + std::to_string(s));
         if (i > 0 && list[i] <= list[i - 1])
             fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) + " after " +
                             std::to_string(list[i - 1]) + ", expected ascending logical blocks");
@@ -66,9 +67,10 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
             continue;
         }
         if (rows > max_verify_rows)
-            fail(in.op, "sequence " + std::to_string(s) + " has " + std::to_string(rows) + " rows, expected at most " +
-                            std::to_string(max_verify_rows) + " under verification; set " + in.past_name + "[" +
-                            std::to_string(s) + "] to -1 for prefill");
+            fail(in.op, "sequence " + std::to_string(s) + " has " + std::to_string(rows) +
+                            " rows, expected at most " + std::to_string(max_verify_rows) +
+                            " under verification; set " + in.past_name + "[" + std::to_string(s) +
+                            "] to -1 for prefill");
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
         sequences.push_back({in.first_row(s), rows, in.past_lens[s], in.table(s)});
         most_rows = std::max(most_rows, rows);
@@ -77,7 +79,8 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     add_work(call, kernels);
 }
 
-void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Selection& selection, std::size_t s) {
+void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Selection& selection,
+                           std::size_t s) {
     const VerifySequence& sequence = sequences.back();
     const std::size_t first = first_visible_block(call, sequence);
     for (std::size_t h = 0; h < call.keys.heads; h++) {
@@ -96,7 +99,8 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
             head.end = static_cast<std::size_t>(count);
             check_list(in, s, h, head.list, head.end);
             head.begin = static_cast<std::size_t>(
-                std::lower_bound(head.list, head.list + head.end, static_cast<std::int32_t>(first)) - head.list);
+                std::lower_bound(head.list, head.list + head.end, static_cast<std::int32_t>(first)) -
+                head.list);
         }
         head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group);
         head.chunks = (head.end - head.begin + head.chunk_blocks - 1) / head.chunk_blocks;

@@ -1,6 +1,6 @@
-// What one call of VerifyAttention has to do: checked sequences and heads, and the work items the threads share.
-// The cut into chunks depends on a sequence alone, never on the number of threads or on the rest of the batch, so
-// neither changes a bit of a sequence's result.
+// What one call of VerifyAttention has to do: checked sequences and heads, and the work items the threads
+// share. The cut into chunks depends on a sequence alone, never on the number of threads or on the rest of
+// the batch, so neither changes a bit of a sequence's result.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,8 @@ struct VerifyPlan {
                const Selection& selection);
 
 private:
-    void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection, std::size_t s);
+    void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
+                   std::size_t s);
     void add_work(const VerifyCall& call, const VerifyKernels& kernels);
     FloatBuffer partials_;
     std::size_t head_capacity_ = 0;

@@ -30,9 +30,9 @@ def attend(
 ) -> NDArray[np.float64]:
     """One KV head of one sequence: `query` `[rows, group, k_size]` -> `[rows, group, v_size]`.
 
-    `keys` and `values` are that head's cache, `[blocks, rows of a block, row]`; `table` names the sequence's blocks
-    in it; `selected` the logical blocks that are read. Row r is at position past + r and sees the keys up to its
-    own position, with a window only those above past + r - sliding_window.
+    `keys` and `values` are that head's cache, `[blocks, rows of a block, row]`; `table` names the sequence's
+    blocks in it; `selected` the logical blocks that are read. Row r is at position past + r and sees the keys
+    up to its own position, with a window only those above past + r - sliding_window.
     """
     rows, _, k_size = query.shape
     position = np.concatenate([np.arange(BLOCK_SIZE) + b * BLOCK_SIZE for b in selected])
@@ -79,7 +79,9 @@ def verify_attention(
         blocks = (past + rows.stop - rows.start - 1) // BLOCK_SIZE + 1
         for h in range(kv_heads):
             count = int(selected_counts[h, s]) if selected_counts.size else -1
-            selected = list(range(blocks)) if count < 0 else selected_blocks[h, begin : begin + count].tolist()
+            selected = (
+                list(range(blocks)) if count < 0 else selected_blocks[h, begin : begin + count].tolist()
+            )
             out[rows, h] = attend(
                 heads[rows, h], key_cache[:, h], value_cache[:, h], past, table, selected, v_size, scale,
                 sliding_window,

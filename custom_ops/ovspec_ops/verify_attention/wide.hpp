@@ -1,6 +1,6 @@
-// Many rows: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one scalar of the cache
-// broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses lanes.
-// The rows come in groups of two vectors, and a last group of one where their number asks for it.
+// Many rows: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one scalar of the
+// cache broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses lanes. The rows
+// come in groups of two vectors, and a last group of one where their number asks for it.
 #pragma once
 
 #include "common/cache_rows.hpp"
@@ -9,14 +9,19 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace wide {
 
-// Registers: tile * vectors accumulators + `vectors` operands + one broadcast.
-constexpr std::size_t tile = lanes == 8 ? 6 : (lanes == 16 ? 8 : 4);
+// Tokens or channels per tile. Registers: tile * V accumulators, V operands and one broadcast.
+template <std::size_t V> constexpr std::size_t tile = V == 1 ? 8 : (lanes == 8 ? 6 : (lanes == 16 ? 8 : 4));
 
 // scores[t][lane] = sum over d of keys[t][d] * queries[d][lane] for T tokens.
 template <std::size_t T, std::size_t V>
 OVSPEC_INLINE void score_tile(const float* keys, std::size_t stride, const float* queries, std::size_t size,
                               float* scores) {
-    Vec acc[T][V] = {};
+    Vec acc[T][V];
+#pragma GCC unroll 8
+    for (std::size_t t = 0; t < T; t++)
+#pragma GCC unroll 2
+        for (std::size_t v = 0; v < V; v++)
+            acc[t][v] = Vec{};
     for (std::size_t d = 0; d < size; d++) {
         Vec q[V];
 #pragma GCC unroll 2
@@ -30,15 +35,18 @@ OVSPEC_INLINE void score_tile(const float* keys, std::size_t stride, const float
                 acc[t][v] += k * q[v];
         }
     }
+#pragma GCC unroll 8
     for (std::size_t t = 0; t < T; t++)
+#pragma GCC unroll 2
         for (std::size_t v = 0; v < V; v++)
             store(scores + (t * V + v) * lanes, acc[t][v]);
 }
 
-// out[i][lane] = out[i][lane] * correction[lane] + sum over t of values[t][i] * weights[t][lane] for T channels.
+// out[i][lane] = out[i][lane] * correction[lane] + sum over t of values[t][i] * weights[t][lane] for T
+// channels.
 template <std::size_t T, std::size_t V>
-OVSPEC_INLINE void value_tile(const float* values, std::size_t stride, const float* weights, std::size_t tokens,
-                              const Vec* correction, float* out) {
+OVSPEC_INLINE void value_tile(const float* values, std::size_t stride, const float* weights,
+                              std::size_t tokens, const Vec* correction, float* out) {
     Vec acc[T][V];
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < T; i++)
@@ -69,30 +77,33 @@ OVSPEC_INLINE void value_tile(const float* values, std::size_t stride, const flo
 template <std::size_t V>
 static void score_block(const float* keys, std::size_t stride, const float* queries, std::size_t size,
                         float* scores, Prefetch prefetch) {
-    constexpr std::size_t full = block_size / tile * tile;
-    for (std::size_t t = 0; t < full; t += tile) {
-        prefetch.tokens(tile);
-        score_tile<tile, V>(keys + t * stride, stride, queries, size, scores + t * V * lanes);
+    constexpr std::size_t T = tile<V>, full = block_size / T * T;
+    for (std::size_t t = 0; t < full; t += T) {
+        prefetch.tokens(T);
+        score_tile<T, V>(keys + t * stride, stride, queries, size, scores + t * V * lanes);
     }
     if constexpr (full < block_size)
-        score_tile<block_size - full, V>(keys + full * stride, stride, queries, size, scores + full * V * lanes);
+        score_tile<block_size - full, V>(keys + full * stride, stride, queries, size,
+                                         scores + full * V * lanes);
 }
 
 template <std::size_t V>
 static void add_values(const float* values, std::size_t stride, const float* weights, std::size_t tokens,
                        std::size_t size, const Vec* correction, float* out, Prefetch prefetch) {
+    constexpr std::size_t T = tile<V>;
     prefetch.bytes_per_token = prefetch.bytes_per_token * block_size / size; // per channel, here
     std::size_t d = 0;
-    for (; d + tile <= size; d += tile) {
-        prefetch.tokens(tile);
-        value_tile<tile, V>(values + d, stride, weights, tokens, correction, out + d * V * lanes);
+    for (; d + T <= size; d += T) {
+        prefetch.tokens(T);
+        value_tile<T, V>(values + d, stride, weights, tokens, correction, out + d * V * lanes);
     }
-    if constexpr (tile % 8 != 0)
+    if constexpr (8 % T != 0)
         for (; d < size; d += 2) // sizes are multiples of 8
             value_tile<2, V>(values + d, stride, weights, tokens, correction, out + d * V * lanes);
 }
 
-// Scores of keys that a row does not see become -infinity. `positions` are the rows', `first_key` is slot 0's.
+// Scores of keys that a row does not see become -infinity. `positions` are the rows', `first_key` is slot
+// 0's.
 template <std::size_t V>
 static void mask_scores(float* scores, std::size_t tokens, std::int32_t first_key, std::int32_t window,
                         const std::int32_t* positions) {
@@ -107,7 +118,8 @@ static void mask_scores(float* scores, std::size_t tokens, std::int32_t first_ke
     }
 }
 
-// Online softmax: scores become weights; `maxima` and `sums` go on; `correction` is the factor of older output.
+// Online softmax: scores become weights; `maxima` and `sums` go on; `correction` is the factor of older
+// output.
 template <std::size_t V>
 static void softmax(float* scores, std::size_t tokens, float* maxima, float* sums, Vec* correction) {
     for (std::size_t v = 0; v < V; v++) {

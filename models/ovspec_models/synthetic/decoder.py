@@ -33,7 +33,8 @@ def build_model(
     Inputs ``input_ids``, ``attention_mask``, ``position_ids`` i64 ``[batch, rows]`` (the mask
     ``[batch, past + rows]``) and ``beam_idx`` i32 ``[batch]``; output ``logits`` f32
     ``[batch, rows, vocab_size]``; two KV states per layer. The stock paged attention pass and the CPU
-    plugin's fusions treat it as they treat a real export.
+    plugin's fusions treat it as they treat a real export. It carries optimum-intel's runtime options:
+    ``fp16`` and ``fp32`` models have an f16 cache unless the compile properties say otherwise.
 
     Args:
         shape: sizes, e.g. ``get_shape("qwen3-0.6b")``.
@@ -75,8 +76,11 @@ def build_model(
     logits.output(0).set_names({"logits"})
     parameters = [input_ids, attention_mask, position_ids, beam_idx]
     model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
-    # Read by GPU plugins, which compute in f16; optimum-intel writes it into every language model.
-    model.set_rt_info(8.0, ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
+    # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
+    # second keeps the cache of an uncompressed model in 16 bits, on every device.
+    model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
+    if weight_format in ("fp16", "fp32"):
+        model.set_rt_info("f16", ["runtime_options", "KV_CACHE_PRECISION"])
     return model
 
 

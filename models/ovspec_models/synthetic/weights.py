@@ -143,7 +143,7 @@ class RandomWeights:
             # 0x77, 0x78, 0x87 and 0x88: zero points 7 and 8, the middle of the 16 values.
             nibbles = np.array([0x77, 0x78, 0x87, 0x88], np.uint8)
             zero_point = _constant("", per_group, ov.Type.u4, lambda part: _fill_choice(part, rng, nibbles))
-        scale = _scales(rng, std / _STD_U4, per_group)
+        scale = _scales(rng, std / _STD_U4, per_group, signed=self._sym)
         return _dequantised(f"self.{name}", stored, zero_point, scale, dims)
 
     def _gain(self, name: str) -> float:
@@ -179,8 +179,12 @@ def _fill_float(part: NDArray[np.generic], rng: np.random.Generator, std: float)
     part[:] = (uniform - np.float32(0.5)) * np.float32(std * math.sqrt(12.0))
 
 
-def _scales(rng: np.random.Generator, mean: float, dims: tuple[int, ...]) -> ov.Node:
-    return ops.constant((mean * rng.uniform(0.8, 1.2, dims)).astype(np.float16))
+def _scales(rng: np.random.Generator, mean: float, dims: tuple[int, ...], signed: bool = False) -> ov.Node:
+    scales = mean * rng.uniform(0.8, 1.2, dims)
+    if signed:
+        # i4 reaches from -8 to 7. NNCF picks the sign that uses -8, so the mean of -0.5 evens out.
+        scales *= rng.choice([-1.0, 1.0], dims)
+    return ops.constant(scales.astype(np.float16))
 
 
 def _dequantised(

@@ -1,0 +1,181 @@
+"""Runs every operation in compiled graphs against its reference, on every instruction set of this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec_ops import loader
+from ovspec_ops.block_select.reference import block_select
+from ovspec_ops.common.cache_layout import BLOCK_SIZE
+from ovspec_ops.key_summary.reference import key_summary
+from ovspec_ops.verify_attention.reference import verify_attention
+
+KV_HEADS, GROUP, K_SIZE, V_SIZE = 2, 2, 72, 40
+# Tokens in the cache and rows of three sequences; the second one is not under verification.
+PAST, ROWS, VERIFIED = (300, 40, 31), (1, 9, 5), (True, False, True)
+
+SIZES = {"kv_heads": KV_HEADS, "k_size": K_SIZE}
+
+Inputs = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One comparison; `error` is the largest absolute difference to the reference."""
+
+    name: str
+    isa: str
+    error: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the operation matches its reference; a NaN never does."""
+        return bool(self.error <= self.tolerance)
+
+
+def _u8_rows(x: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Quantises `[.., size]` by token -> `[.., size + 8]`."""
+    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
+    scale = ((high - low) / 255).astype(np.float32)
+    zero_point = (-low / scale).astype(np.float32)
+    data = np.clip(np.rint(x / scale + zero_point), 0, 255).astype(np.uint8)
+    return np.concatenate([np.concatenate([scale, zero_point], -1).view(np.uint8), data], -1)
+
+
+def _cache(rng: np.random.Generator, blocks: int, size: int, quantised: bool) -> NDArray[Any]:
+    values = rng.standard_normal((blocks, KV_HEADS, BLOCK_SIZE, size)).astype(np.float32)
+    return _u8_rows(values) if quantised else values
+
+
+def _inputs(rng: np.random.Generator, quantised: bool) -> Inputs:
+    """Inputs of VerifyAttention by name, without a selection; slots past a sequence's end are poisoned."""
+    needed = [-(-(p + r) // BLOCK_SIZE) for p, r in zip(PAST, ROWS, strict=True)]
+    ids = rng.permutation(sum(needed)).tolist()
+    tables = [[ids.pop() for _ in range(n)] for n in needed]
+    keys = _cache(rng, sum(needed), K_SIZE, quantised)
+    values = _cache(rng, sum(needed), V_SIZE, quantised)
+    for table, past, rows in zip(tables, PAST, ROWS, strict=True):
+        for cache in (keys, values):
+            cache[table[-1], :, (past + rows - 1) % BLOCK_SIZE + 1 :].view(np.uint8)[...] = 0xFF
+    whole = [t if v else [] for t, v in zip(tables, VERIFIED, strict=True)]
+    heads = KV_HEADS * GROUP
+    return {
+        "query": rng.standard_normal((sum(ROWS), heads * K_SIZE)).astype(np.float32),
+        "key_cache": keys,
+        "value_cache": values,
+        "attention": rng.standard_normal((sum(ROWS), heads * V_SIZE)).astype(np.float32),
+        "subsequence_begins": np.cumsum([0, *ROWS]).astype(np.int32),
+        "verify_past_lens": np.array([p if v else -1 for p, v in zip(PAST, VERIFIED, strict=True)], np.int32),
+        "verify_block_indices": np.array([b for t in whole for b in t], np.int32),
+        "verify_block_indices_begins": np.cumsum([0, *map(len, whole)]).astype(np.int32),
+    }
+
+
+def _run(core: ov.Core, op_type: str, inputs: Inputs, attributes: Mapping[str, Any]) -> list[NDArray[Any]]:
+    parameters = [
+        ov.op.Parameter(ov.Type(x.dtype.type), ov.PartialShape([-1] * x.ndim)) for x in inputs.values()
+    ]
+    node = loader.create(op_type, parameters, attributes)
+    model = ov.Model([ov.op.Result(output) for output in node.outputs()], parameters)
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    for index, array in enumerate(inputs.values()):
+        request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+    request.infer()
+    return [request.get_output_tensor(i).data.copy() for i in range(len(compiled.outputs))]
+
+
+def _worst(got: NDArray[Any], reference: NDArray[Any]) -> float:
+    return float(np.abs(got.astype(np.float64) - reference).max())
+
+
+def _check_summary(core: ov.Core, inputs: Inputs) -> float:
+    """KeySummary over a pass that writes the sequences under verification: largest error."""
+    active = np.array(VERIFIED)
+    begins = np.cumsum([0, *np.where(active, ROWS, 0)]).astype(np.int32)
+    summary = np.zeros((len(inputs["key_cache"]), KV_HEADS, K_SIZE), np.float32)
+    tables = {
+        "past_lens": np.where(active, inputs["verify_past_lens"], 0).astype(np.int32),
+        "subsequence_begins": begins,
+        "block_indices": inputs["verify_block_indices"],
+        "block_indices_begins": inputs["verify_block_indices_begins"],
+    }
+    expected = key_summary(inputs["key_cache"], summary, *tables.values(), k_size=K_SIZE)
+    caches = {"key_cache": inputs["key_cache"], "attention": inputs["attention"][: begins[-1]]}
+    _run(core, "KeySummary", caches | {"key_summary": summary} | tables, SIZES)
+    return _worst(summary, expected)
+
+
+def _check_select(core: ov.Core, inputs: Inputs, summary: NDArray[np.float32]) -> tuple[float, Inputs]:
+    """BlockSelect: number of entries that differ, and what it selected, by VerifyAttention's names."""
+    budgets = np.array([4, -1, -1], np.int32)
+    tables = {name: inputs[name] for name in inputs if name.startswith(("subsequence", "verify_"))}
+    query = {"query": inputs["query"], "key_summary": summary, "summary_token": np.zeros(1, np.int32)}
+    got = _run(core, "BlockSelect", query | tables | {"verify_budgets": budgets}, SIZES)
+    want = block_select(inputs["query"], summary, *[*tables.values(), budgets], kv_heads=KV_HEADS, k_size=K_SIZE)
+    differ = sum(int((g != w).sum()) for g, w in zip(got, want, strict=True))
+    return float(differ), dict(zip(("selected_blocks", "selected_counts"), got, strict=True))
+
+
+def _check_attention(core: ov.Core, inputs: Inputs, selection: Inputs) -> float:
+    everything = inputs | selection
+    scale = K_SIZE**-0.5
+    out = _run(core, "VerifyAttention", everything, {**SIZES, "v_size": V_SIZE, "scale": scale})[0]
+    reference = verify_attention(
+        *everything.values(), kv_heads=KV_HEADS, k_size=K_SIZE, v_size=V_SIZE, scale=scale
+    )
+    return _worst(out, reference)
+
+
+def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
+    rng = np.random.default_rng(0)
+    for precision in ("f32", "u8"):
+        inputs = _inputs(rng, precision == "u8")
+        yield CheckResult(f"KeySummary {precision}", isa, _check_summary(core, inputs), 2e-6)
+        summary = rng.standard_normal((len(inputs["key_cache"]), KV_HEADS, K_SIZE)).astype(np.float32)
+        differ, selection = _check_select(core, inputs, summary)
+        yield CheckResult(f"BlockSelect {precision}", isa, differ, 0.0)
+        empty = np.zeros((KV_HEADS, 0), np.int32)
+        dense = {"selected_blocks": empty, "selected_counts": empty}
+        for name, selected in {"dense": dense, "selected": selection}.items():
+            error = _check_attention(core, inputs, selected)
+            yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 1e-5)
+
+
+def self_check() -> list[CheckResult]:
+    """Every operation, precision and instruction set of this processor; takes a second or two.
+
+    Raises RuntimeError where the library does not load. Leaves the instruction set in use as it was.
+    """
+    core = ov.Core()
+    loader.load(core)
+    before = loader.active_isa()
+    results = []
+    try:
+        for isa in loader.available_isas():
+            loader.set_isa(isa)
+            results += list(_check_isa(core, isa))
+    finally:
+        loader.set_isa(before)
+    return results
+
+
+def main() -> int:
+    """Prints every result; 1 where one is not ok."""
+    results = self_check()
+    for r in results:
+        verdict = "ok" if r.ok else "FAILED"
+        print(f"{verdict:6} {r.isa:7} {r.name:30} error {r.error:.1e} (tolerance {r.tolerance:.0e})")
+    return 0 if all(r.ok for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

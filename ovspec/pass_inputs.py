@@ -1,0 +1,51 @@
+"""The small input tensors of a request, made once per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+_KEPT_SHAPES = 64
+
+
+class PassInputs:
+    """Writes a pass's inputs into tensors that the request already holds.
+
+    Making and setting ten tensors costs more than filling them, and from one decoding step to the
+    next shapes hardly change.
+
+    Args:
+        request: the request to feed.
+        names: the inputs that its model has; others are left out.
+    """
+
+    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+        self._request = request
+        self._names = list(names)
+        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {
+            name: {} for name in self._names
+        }
+        self._current: dict[str, NDArray[np.generic]] = {}
+
+    def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
+        """Hand the values to the request."""
+        for name in self._names:
+            value = values[name]
+            current = self._current.get(name)
+            if current is None or current.shape != value.shape:
+                current = self._select(name, value)
+            current[...] = value
+
+    def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
+        known = self._known[name]
+        array = known.get(value.shape)
+        if array is None:
+            if len(known) == _KEPT_SHAPES:
+                known.clear()
+            array = known[value.shape] = np.empty(value.shape, value.dtype)
+        self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        self._current[name] = array
+        return array

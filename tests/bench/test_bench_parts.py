@@ -1,0 +1,87 @@
+"""The parts of the bench that need no model: cache contents, the memory plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from ovspec_ops.common.cache_layout import decode_block
+
+from ovspec.bench.cache_contents import cache_layout, fill
+from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.cache import CacheTensor
+
+BLOCKS, HEADS, BLOCK_SIZE, SIZE = 131, 2, 32, 64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "width", "layout"),
+    [
+        pytest.param(ov.Type.f32, 32, 64, "f32", id="f32"),
+        pytest.param(ov.Type.f16, 32, 64, "f16", id="f16"),
+        pytest.param(ov.Type.bf16, 32, 64, "bf16", id="bf16"),
+        pytest.param(ov.Type.u8, 32, 72, "u8 by token", id="u8 by token"),
+        pytest.param(ov.Type.u8, 40, 64, "u8 by channel", id="u8 by channel"),
+    ],
+)
+def test_cache_is_filled_with_values_of_unit_variance(
+    dtype: ov.Type, rows: int, width: int, layout: str
+) -> None:
+    spec = CacheTensor("key_cache.0", dtype, (HEADS, rows, width))
+    tensor = ov.Tensor(dtype, ov.Shape([BLOCKS, *spec.block_shape]))
+    fill(tensor, spec, BLOCK_SIZE, np.random.default_rng(1))
+    raw = tensor.data.view(np.uint16) if dtype == ov.Type.bf16 else tensor.data
+    values = decode_block(raw, SIZE)
+    assert cache_layout(spec, BLOCK_SIZE) == layout
+    assert np.isfinite(values).all()
+    assert values.std(axis=(1, 2, 3)) == pytest.approx(1.0, abs=0.05)
+    assert values.mean() == pytest.approx(0.0, abs=0.02)
+
+
+def test_key_summaries_differ_in_every_block() -> None:
+    spec = CacheTensor("key_summary.0", ov.Type.f32, (HEADS, SIZE))
+    tensor = ov.Tensor(ov.Type.f32, ov.Shape([BLOCKS, *spec.block_shape]))
+    fill(tensor, spec, BLOCK_SIZE, np.random.default_rng(1))
+    assert len(np.unique(tensor.data.reshape(BLOCKS, -1), axis=0)) == BLOCKS
+
+
+def test_unknown_cache_precision_is_refused() -> None:
+    spec = CacheTensor("key_cache.0", ov.Type.i8, (HEADS, 32, 72))
+    with pytest.raises(ValueError, match="the device keeps it in i8"):
+        fill(ov.Tensor(ov.Type.i8, ov.Shape([1, *spec.block_shape])), spec, 32, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(
+    ("available", "together"), [pytest.param(10, True, id="both fit"), pytest.param(9, False, id="one fits")]
+)
+def test_models_are_held_together_when_memory_allows(available: int, together: bool) -> None:
+    assert fits_together({"stock": 4, "native": 3}, shared=3, available=available) is together
+
+
+def test_model_that_does_not_fit_alone_is_refused_with_the_numbers() -> None:
+    models = {"stock": 8_000_000_000, "native": 9_000_000_000}
+    with pytest.raises(ValueError, match=r"native model alone: about 11\.0 GB .* 10\.9 GB .* --layers"):
+        fits_together(models, shared=2_000_000_000, available=10_900_000_000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        pytest.param(None, 5000 * 1024, id="no control group"),
+        pytest.param("max", 5000 * 1024, id="unlimited"),
+        pytest.param("3000000", 2_100_000, id="limited"),
+        pytest.param("90000000", 5000 * 1024, id="limit above the machine"),
+    ],
+)
+def test_available_memory_heeds_the_control_group(tmp_path: Path, limit: str | None, expected: int) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:  5000 kB\n")
+    if limit is not None:
+        group = tmp_path / "sys/fs/cgroup"
+        group.mkdir(parents=True)
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text("1000000\n")
+        (group / "memory.stat").write_text("anon 900000\ninactive_file 100000\n")
+    assert available_bytes(tmp_path) == expected

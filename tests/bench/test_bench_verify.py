@@ -1,0 +1,150 @@
+"""`ovspec bench verify` on a tiny shape: what it says, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ovspec.bench import BACKENDS, ModelSource, VerifyBench
+
+BLOCK = 32
+TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")
+CONTEXTS, TOKENS, BUDGET = (64, 301), (1, 3), 96
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    stdout: str
+    stderr: str
+    json: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """One run of all backends as a user starts it, in a pipe."""
+    path = tmp_path_factory.mktemp("bench") / "figures.json"
+    arguments = ["bench", "verify", *TINY, "--context", "64,301", "--tokens", "1,3", "--budget", str(BUDGET)]
+    arguments += ["--repeat", "3", "--json", str(path)]
+    command = "import sys; from ovspec.cli import main; sys.argv[0] = 'ovspec'; main()"
+    ran = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    return Outcome(ran.returncode, ran.stdout, ran.stderr, json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_json_has_the_promised_keys(outcome: Outcome) -> None:
+    assert {"machine", "versions", "bandwidth_gb_s", "records"} <= outcome.json.keys()
+    assert outcome.json["machine"].keys() >= {
+        "processor",
+        "num_threads",
+        "instruction_set",
+        "memory_bytes",
+    }
+    assert outcome.json["versions"].keys() == {"ovspec", "openvino", "python", "numpy"}
+    assert outcome.json["bandwidth_gb_s"] > 0.1
+    assert outcome.json["machine"]["num_threads"] >= 1
+    assert outcome.json["interleaved"] is True
+
+
+def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Outcome) -> None:
+    records = outcome.json["records"]
+    points = [(record["context"], record["tokens"], record["backend"]) for record in records]
+    assert points == [(c, t, backend) for c in CONTEXTS for t in TOKENS for backend in BACKENDS]
+    for record in records:
+        assert record.keys() == {"backend", "context", "tokens", "density", "budget", "ms"}
+        assert record["ms"].keys() == {"median", "min", "max"}
+        assert 0 < record["ms"]["min"] <= record["ms"]["median"] <= record["ms"]["max"]
+        assert record["budget"] == (BUDGET if record["backend"] == "sparse" else None)
+
+
+def test_density_is_the_share_of_the_context_that_attention_reads(outcome: Outcome) -> None:
+    for record in outcome.json["records"]:
+        context = record["context"] + record["tokens"]
+        if record["backend"] != "sparse" or context <= BUDGET:
+            assert record["density"] == 1.0
+        else:
+            # All blocks but those over the budget, of which the last, partial one is kept.
+            dropped = -(-context // BLOCK) - BUDGET // BLOCK
+            assert record["density"] == pytest.approx((context - dropped * BLOCK) / context)
+
+
+def test_output_says_synthetic_precisions_and_lossy(outcome: Outcome) -> None:
+    assert outcome.json["model"]["synthetic"] is True
+    assert "qwen3-0.6b (synthetic: random weights" in outcome.stdout
+    for backend in BACKENDS:
+        assert outcome.json["precisions"][backend]["key_cache"] in outcome.stdout
+    assert outcome.json["precisions"]["dense"]["key_cache"] == "u8 by token"
+    assert "sparse is LOSSY" in outcome.stdout
+
+
+def test_stock_runs_at_the_default_properties_of_the_plugin(outcome: Outcome) -> None:
+    # The CPU plugin quantises keys by channel unless told otherwise; ours asks for by token.
+    assert outcome.json["precisions"]["stock"]["key_cache"] == "u8 by channel"
+
+
+def test_pipe_shows_no_progress_bar(outcome: Outcome) -> None:
+    assert outcome.stderr == ""
+    assert "\x1b" not in outcome.stdout
+
+
+def test_terminal_shows_a_progress_bar_and_json_alone_goes_to_standard_output() -> None:
+    terminal, stderr = pty.openpty()
+    command = "import sys; from ovspec.cli import main; sys.argv[0] = 'ovspec'; main()"
+    arguments = [*TINY, "--context", "64", "--tokens", "1", "--repeat", "1", "--backend", "stock"]
+    ran = subprocess.run(
+        [sys.executable, "-c", command, "bench", "verify", *arguments, "--json", "-"],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "TERM": "xterm"},
+        check=True,
+    )
+    os.close(stderr)
+    shown = b""
+    while chunk := _read(terminal):
+        shown += chunk
+    assert b"compiling stock" in shown
+    assert [record["backend"] for record in json.loads(ran.stdout)["records"]] == ["stock"]
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux reports the end of a terminal as an error
+        return b""
+
+
+def test_one_model_at_a_time_times_the_same_points_and_says_so() -> None:
+    source = ModelSource.from_shape("qwen3-0.6b", 1, 256, "int8")
+    bench = VerifyBench(source, contexts=(64,), tokens=(2,), budget=32, repeat=1)
+    steps: list[str] = []
+    report = bench.run(steps.append, interleaved=False)
+    assert [record.backend for record in report.records] == list(BACKENDS)
+    assert report.as_json()["interleaved"] is False
+    assert any("NOT interleaved" in line for line in report.lines())
+    compiled = [step for step in steps if step.startswith("compiling")]
+    assert compiled == ["compiling stock", "compiling native"]
+    assert steps.index("compiling native") > steps.index("context 64, 2 tokens: stock")
+    assert len(steps) == bench.num_steps
+
+
+def test_exported_model_is_read_as_the_pipeline_reads_it(
+    bench_verify: Callable[..., int], demo_ir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", str(demo_ir), "--context", "100", "--tokens", "4", "--budget", "64"]
+    assert bench_verify(*arguments, "--repeat", "1", "--json", "-") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["model"]["synthetic"] is False
+    assert figures["model"]["name"] == str(demo_ir)
+    densities = [record["density"] for record in figures["records"]]
+    assert densities[:2] == [1.0, 1.0]
+    assert densities[2] < 1.0

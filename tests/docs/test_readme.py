@@ -1,0 +1,85 @@
+"""Every command and every example of the README runs, on the demo pair in place of a model from the hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prompts import STORY
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "models/demo/target", "Qwen/Qwen3-0.6B": ROOT / "models/demo/draft"}
+# What the README says, on a scale that a test can afford.
+SMALLER = {
+    "--max-new-tokens 200": "--max-new-tokens 12",
+    "max_new_tokens=200": "max_new_tokens=12",
+    "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
+    "--context 4096,16384": "--context 64,128",
+}
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    return [block for block in found if not block.startswith("make ")]
+
+
+def inline_commands() -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"`(ovspec [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def scaled(text: str) -> str:
+    for old, new in {**{k: str(v) for k, v in CHECKPOINTS.items()}, **SMALLER, "DIR": "qwen3"}.items():
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the exported pair in it, made by the README's own command."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "long.txt").write_text(STORY, encoding="utf-8")
+    export = next(line for line in blocks("sh")[0].splitlines() if line.startswith("ovspec export"))
+    run(scaled(export), folder)
+    return folder
+
+
+def run(command: str, folder: Path) -> str:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", range(len(blocks("sh"))))
+def test_commands(workplace: Path, number: int) -> None:
+    for command in scaled(blocks("sh")[number]).splitlines():
+        if command.startswith("ovspec export"):
+            continue  # the fixture ran it; a second time it would refuse the folder
+        assert run(command, workplace).strip()
+
+
+@pytest.mark.parametrize("command", sorted(set(inline_commands()) - {"ovspec demo"}))
+def test_commands_in_the_text(workplace: Path, command: str) -> None:
+    assert run(scaled(command), workplace).strip()
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_examples(workplace: Path, number: int) -> None:
+    script = workplace / "example.py"
+    script.write_text(scaled(blocks("python")[number]), encoding="utf-8")
+    assert run(f"{sys.executable} {script}", workplace).strip()

@@ -1,0 +1,22 @@
+"""Fixtures of the operations' tests: the installed package, one instruction set at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ovspec_ops import loader
+
+ISAS = ("avx512", "avx2", "avx2x16", "plain")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test that asks for it runs once per instruction set; avx2x16 is the 16-lane code lowered to AVX2."""
+    needs = "avx2" if request.param == "avx2x16" else request.param
+    if needs not in loader.available_isas():
+        pytest.skip(f"this processor lacks {needs}")
+    before = loader.active_isa()
+    loader.set_isa(request.param)
+    yield request.param
+    loader.set_isa(before)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from ops_caches import FORMATS
+from ops_compare import assert_close
+from ops_pass import OpsPass, compile_op, evaluate, infer
+from ovspec_ops import loader
+from ovspec_ops.verify_attention import verify_attention
+
+HEAD_SIZES = [(8, 8), (24, 24), (40, 72), (64, 64), (72, 40), (80, 80), (96, 64), (128, 128), (256, 128)]
+MIXED = [(71, 5, True), (40, 9, False), (31, 1, True), (0, 3, True), (63, 33, False), (290, 2, True)]
+
+
+def run(case: OpsPass) -> NDArray[np.float32]:
+    tensors = {name: case.tensor(name) for name in case.inputs}
+    return evaluate("VerifyAttention", tensors, case.attributes)[0]
+
+
+def check(case: OpsPass, tolerance: float = 1e-5) -> None:
+    reference = verify_attention(**case.inputs, **case.attributes)
+    assert np.isfinite(reference).all()
+    assert_close("VerifyAttention", reference, run(case), tolerance)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("sizes", HEAD_SIZES, ids=lambda s: f"k{s[0]}-v{s[1]}")
+@pytest.mark.parametrize("rows", [1, 7])
+def test_head_sizes_and_precisions(isa: str, fmt: str, sizes: tuple[int, int], rows: int) -> None:
+    check(OpsPass([(70, rows, True)], kv_heads=3, group=2, k_size=sizes[0], v_size=sizes[1], fmt=fmt))
+
+
+@pytest.mark.parametrize("fmt", ["f32", "u8_token"])
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 16, 33, 64])
+def test_rows_and_groups(isa: str, fmt: str, group: int, rows: int) -> None:
+    check(OpsPass([(45, rows, True)], kv_heads=2, group=group, k_size=40, v_size=24, fmt=fmt))
+
+
+@pytest.mark.parametrize("past", [0, 1, 29, 30, 31, 32, 33, 63, 64, 255, 256, 257, 600])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_contexts_around_block_and_chunk_borders(isa: str, past: int, rows: int) -> None:
+    check(OpsPass([(past, rows, True)], k_size=24, v_size=16, fmt="u8_token"))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_sequences_of_all_kinds_in_one_pass(isa: str, fmt: str) -> None:
+    case = OpsPass(MIXED, kv_heads=2, group=3, k_size=72, v_size=40, fmt=fmt)
+    check(case)
+    out = run(case)
+    for s, (_, _, verified) in enumerate(MIXED):
+        begin, end = case.inputs["subsequence_begins"][s : s + 2]
+        copied = np.array_equal(out[begin:end], case.inputs["attention"][begin:end])
+        assert copied != verified, f"sequence {s}"
+
+
+@pytest.mark.parametrize("window", [1, 5, 31, 32, 33, 64, 100, 10_000])
+@pytest.mark.parametrize("rows", [1, 6, 40])
+def test_sliding_window(isa: str, window: int, rows: int) -> None:
+    check(OpsPass([(150, rows, True), (10, 3, True)], window=window, k_size=24, v_size=24))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("window", [0, 70])
+def test_selected_blocks(isa: str, fmt: str, keep: float, window: int) -> None:
+    case = OpsPass(MIXED, keep=keep, fmt=fmt, kv_heads=3, k_size=40, v_size=24, window=window, seed=3)
+    check(case)
+
+
+def test_selection_of_every_block_is_bitwise_dense(isa: str) -> None:
+    dense, selected = (run(OpsPass(MIXED, keep=keep, fmt="u8_token")) for keep in (None, 1.0))
+    assert np.array_equal(dense, selected)
+
+
+def test_dense_and_selected_heads_mix(isa: str) -> None:
+    case = OpsPass(MIXED, keep=0.4, kv_heads=3, seed=5)
+    case.inputs["selected_counts"][1] = -1
+    check(case)
+
+
+@pytest.mark.parametrize("magnitude", [1e-3, 30.0, 200.0])
+def test_scores_of_all_magnitudes(isa: str, magnitude: float) -> None:
+    # At 200 the scores reach hundreds: f32 keys leave rounding of score * 6e-8, which exp turns into relative error.
+    check(OpsPass([(500, 6, True)], k_size=64, v_size=64, magnitude=magnitude), 1e-5 if magnitude < 100 else 5e-5)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_one_token_is_its_own_value(isa: str, fmt: str) -> None:
+    check(OpsPass([(0, 1, True)], k_size=8, v_size=8, fmt=fmt))
+
+
+def test_u8_keys_with_an_outlier_channel(isa: str) -> None:
+    case = OpsPass([(400, 4, True)], kv_heads=1, group=1, k_size=64, v_size=64, fmt="u8_token")
+    data = case.inputs["key_cache"][..., 8:]
+    data[...] = 128 + (data % 3)
+    data[..., 5] = 255
+    check(case)
+
+
+def test_batch_does_not_change_a_sequence(isa: str) -> None:
+    case = OpsPass(MIXED, fmt="u8_token", k_size=64, v_size=64)
+    together = run(case)
+    alone = OpsPass(MIXED, fmt="u8_token", k_size=64, v_size=64)
+    alone.inputs["verify_past_lens"][1:] = -1
+    rows = slice(*case.inputs["subsequence_begins"][:2])
+    assert np.array_equal(together[rows], run(alone)[rows])
+
+
+@pytest.mark.parametrize("fmt", ["f32", "u8_token", "u8_channel"])
+def test_compiled_graph_and_thread_counts_agree_bitwise(isa: str, fmt: str) -> None:
+    case = OpsPass([*MIXED, (3000, 8, True)], fmt=fmt, kv_heads=2, k_size=64, v_size=64)
+    tensors = {name: case.tensor(name) for name in case.inputs}
+    outputs = [evaluate("VerifyAttention", tensors, case.attributes)[0]]
+    for threads in (1, 2):
+        compiled = compile_op("VerifyAttention", tensors, case.attributes, INFERENCE_NUM_THREADS=threads)
+        outputs += [infer(compiled, tensors)[0] for _ in range(5)]
+    assert all(np.array_equal(outputs[0], other) for other in outputs[1:])
+    assert_close("VerifyAttention", verify_attention(**case.inputs, **case.attributes), outputs[0])
+
+
+def test_pass_without_verification_copies_the_stock_rows() -> None:
+    case = OpsPass([(0, 50, False), (7, 20, False)])
+    tensors = {name: case.tensor(name) for name in case.inputs}
+    compiled = compile_op("VerifyAttention", tensors, case.attributes)
+    assert np.array_equal(infer(compiled, tensors)[0], case.inputs["attention"])
+
+
+def test_instruction_sets_agree() -> None:
+    case = OpsPass(MIXED, fmt="u8_token", k_size=72, v_size=40)
+    before = loader.active_isa()
+    try:
+        outputs = []
+        for name in loader.available_isas():
+            loader.set_isa(name)
+            outputs.append(run(case))
+    finally:
+        loader.set_isa(before)
+    for other in outputs[1:]:
+        assert_close("instruction sets", outputs[0], other, 2e-6)

@@ -1,0 +1,202 @@
+"""Which passes fire on a model, how often, and what they leave behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+import ovspec_ops
+import pytest
+from openvino import opset15 as ops
+from ovspec_models.shapes import ModelShape, get_shape
+from ovspec_models.synthetic import build_model
+from ovspec_transforms import (
+    default_anchor_layers,
+    gather_logits,
+    paged_layers,
+    route_rows,
+    select_blocks,
+    to_paged,
+)
+from ovspec_transforms.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 160,
+}
+SHAPES: dict[str, ModelShape] = {
+    "qwen3": replace(get_shape("qwen3-0.6b", layers=5), **TINY),
+    "llama": replace(get_shape("llama-3.1-8b", layers=3), **TINY),
+    "qwen3-moe": replace(
+        get_shape("qwen3-moe-64x8", layers=2),
+        **TINY,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_operations() -> None:
+    ovspec_ops.load(ov.Core())
+
+
+@pytest.fixture(params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> ModelShape:
+    return SHAPES[request.param]
+
+
+def paged(shape: ModelShape) -> ov.Model:
+    model = build_model(shape, "int8")
+    to_paged(model)
+    return model
+
+
+def types(model: ov.Model) -> Counter[str]:
+    return Counter(node.get_type_name() for node in model.get_ops())
+
+
+def input_names(model: ov.Model) -> set[str]:
+    return {port.get_any_name() for port in model.inputs}
+
+
+def test_every_layer_is_paged(shape: ModelShape) -> None:
+    model = build_model(shape, "int8")
+    assert to_paged(model).count == shape.num_hidden_layers
+    layers = paged_layers(model)
+    assert [layer.index for layer in layers] == list(range(shape.num_hidden_layers))
+    assert {(layer.num_kv_heads, layer.key_head_size, layer.sliding_window) for layer in layers} == {
+        (2, 32, 0)
+    }
+    assert "attention_mask" not in input_names(model) and "past_lens" in input_names(model)
+
+
+def test_paged_twice_is_refused(shape: ModelShape) -> None:
+    with pytest.raises(ValueError, match="paged already"):
+        to_paged(paged(shape))
+
+
+def test_model_without_cache_is_refused() -> None:
+    data = ops.parameter([1, 4], ov.Type.f32)
+    with pytest.raises(ValueError, match=r"no decoder with a cache|refuses this model"):
+        to_paged(ov.Model([ops.relu(data)], [data]))
+
+
+def test_logits_are_gathered_before_the_head(shape: ModelShape) -> None:
+    model = paged(shape)
+    report = gather_logits(model)
+    assert report.count == 1
+    assert "sampled_tokens_indices" in input_names(model)
+    head = model.output("logits").get_node().input(0).get_source_output().get_node()
+    while head.get_type_name() != "MatMul":
+        head = head.input(0).get_source_output().get_node()
+    assert head.input(0).get_source_output().get_node().get_type_name() == "Gather"
+
+
+def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
+    model = paged(shape)
+    assert route_rows(model).count == shape.num_hidden_layers
+    assert (
+        types(model)["VerifyAttention"] == types(model)["PagedAttentionExtension"] == shape.num_hidden_layers
+    )
+    assert {"verify_past_lens", "verify_block_indices", "verify_block_indices_begins"} <= input_names(model)
+    for node in model.get_ops():
+        if node.get_type_name() == "PagedAttentionExtension":
+            consumers = {port.get_node().get_type_name() for port in node.output(0).get_target_inputs()}
+            assert consumers == {"VerifyAttention"}
+
+
+def test_anchors_select_and_the_others_reuse(shape: ModelShape) -> None:
+    model = paged(shape)
+    route_rows(model)
+    assert select_blocks(model, anchor_layers=[0, 1]).count == shape.num_hidden_layers
+    assert types(model)["BlockSelect"] == types(model)["KeySummary"] == 2
+    assert {"verify_budgets", "key_summary.0", "key_summary.1"} <= input_names(model)
+    assert "key_summary.2" not in input_names(model)
+    users = Counter()
+    for node in model.get_ops():
+        if node.get_type_name() == "VerifyAttention":
+            users[node.input(8).get_source_output().get_node().get_friendly_name()] += 1
+    assert sorted(users.values()) == sorted([1, shape.num_hidden_layers - 1])
+    counts = model.output("selected_counts").get_partial_shape()
+    assert counts[0].get_length() == shape.num_hidden_layers and counts[1].get_length() == 2
+
+
+def test_default_anchors_come_denser_at_the_start() -> None:
+    assert default_anchor_layers(range(28)) == (0, 1, 2, 6, 10, 14, 18, 22, 26)
+    assert default_anchor_layers(range(2)) == (0, 1)
+    assert default_anchor_layers([1, 3, 5, 7]) == (1, 3, 5)
+
+
+@pytest.mark.parametrize("anchors", [[], [1], [0, 0], [0, 2, 1], [0, 5], [0, -1]])
+def test_bad_anchors_are_refused(anchors: list[int]) -> None:
+    model = paged(SHAPES["qwen3"])
+    route_rows(model)
+    with pytest.raises(ValueError, match="anchor_layers"):
+        select_blocks(model, anchor_layers=anchors)
+
+
+def test_selecting_before_routing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no input 'verify_past_lens'"):
+        select_blocks(paged(SHAPES["qwen3"]))
+
+
+def test_windowed_layers_stay_dense() -> None:
+    model = paged(SHAPES["qwen3"])
+    set_input(model, [1, 3], SLIDING_WINDOW, np.array(64, np.int32))
+    assert [layer.sliding_window for layer in paged_layers(model)] == [0, 64, 0, 64, 0]
+    assert route_rows(model).count == 5
+    assert select_blocks(model).count == 3
+    for node in model.get_ops():
+        if node.get_type_name() == "VerifyAttention":
+            selects = node.input(8).get_source_output().get_node().get_type_name() == "BlockSelect"
+            assert selects == (node.get_attributes()["sliding_window"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "message"),
+    [
+        (ALIBI_SLOPES, np.ones(4, np.float32), "ALiBi slopes"),
+        (SINKS, np.zeros((1, 4, 1, 1), np.float32), "sinks"),
+    ],
+    ids=["alibi", "sinks"],
+)
+def test_what_the_operation_cannot_do_is_refused_with_the_layer(
+    position: int, value: np.ndarray, message: str
+) -> None:
+    model = paged(SHAPES["qwen3"])
+    set_input(model, [2], position, value)
+    name = next(layer.name for layer in paged_layers(model) if layer.index == 2)
+    with pytest.raises(ValueError, match=message) as caught:
+        route_rows(model)
+    assert name in str(caught.value) and "attention='stock'" in str(caught.value)
+
+
+def test_computed_scale_is_refused() -> None:
+    model = paged(SHAPES["qwen3"])
+    node = paged_layers(model)[0].node
+    scale = ops.parameter([], ov.Type.f32, name="scale")
+    node.input(SCALE).replace_source_output(scale.output(0))
+    model.add_parameters([scale])
+    with pytest.raises(ValueError, match="its scale is computed at run time"):
+        route_rows(model)
+
+
+def test_reports_require_what_was_asked() -> None:
+    report = gather_logits(paged(SHAPES["qwen3"]))
+    assert report.require(1) is report
+    with pytest.raises(ValueError, match="changed 1 places of 2"):
+        report.require(2)
+
+
+def set_input(model: ov.Model, layers: list[int], position: int, value: np.ndarray) -> None:
+    for layer in paged_layers(model):
+        if layer.index in layers:
+            layer.node.input(position).replace_source_output(ops.constant(value).output(0))

@@ -120,7 +120,9 @@ def _check_select(core: ov.Core, inputs: Inputs, summary: NDArray[np.float32]) -
     tables = {name: inputs[name] for name in inputs if name.startswith(("subsequence", "verify_"))}
     query = {"query": inputs["query"], "key_summary": summary, "summary_token": np.zeros(1, np.int32)}
     got = _run(core, "BlockSelect", query | tables | {"verify_budgets": budgets}, SIZES)
-    want = block_select(inputs["query"], summary, *[*tables.values(), budgets], kv_heads=KV_HEADS, k_size=K_SIZE)
+    want = block_select(
+        inputs["query"], summary, *[*tables.values(), budgets], kv_heads=KV_HEADS, k_size=K_SIZE
+    )
     differ = sum(int((g != w).sum()) for g, w in zip(got, want, strict=True))
     return float(differ), dict(zip(("selected_blocks", "selected_counts"), got, strict=True))
 

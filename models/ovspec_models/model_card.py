@@ -50,7 +50,7 @@ The licence is that of the source model: this export changes the format of the w
 """
 
 
-_COMMAND = 'ovspec generate -m . "Once upon a time"'
+_COMMAND = 'ovspec generate -m . -p "Once upon a time"'
 _PYTHON_ALONE = 'pipe = ovspec.LLMPipeline(".", "CPU")'
 _PYTHON_PAIR = """\
 draft = ovspec.draft_model("{draft}")

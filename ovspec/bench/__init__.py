@@ -1,8 +1,9 @@
-"""Measurements behind `ovspec bench`: one pass, timed for several backends on one machine."""
+"""Measurements behind `ovspec bench`: a pass for several backends, and a step outside the models."""
 
 from ovspec.bench.backends import BACKENDS
+from ovspec.bench.host import HostBench
 from ovspec.bench.report import Report
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
 
-__all__ = ["BACKENDS", "ModelSource", "Report", "VerifyBench"]
+__all__ = ["BACKENDS", "HostBench", "ModelSource", "Report", "VerifyBench"]

@@ -20,7 +20,8 @@ from ovspec.tables import Rows, build_tables
 from ovspec.verify_config import SparseVerify
 
 BACKENDS = ("stock", "dense", "sparse")
-# Backends that run the same compiled model: it holds the weights once.
+# Backends that run the same compiled model, which holds the weights once. That selection stands in its
+# graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 SHARING = {"stock": "stock", "dense": "native", "sparse": "native"}
 _STOCK_BLOCK_SIZE = 32
 

@@ -13,8 +13,9 @@ from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
-from ovspec.bench import BACKENDS, ModelSource, Report, VerifyBench
+from ovspec.bench import BACKENDS, HostBench, ModelSource, Report, VerifyBench
 from ovspec.cli.options import int_list
 
 DEFAULT_BUDGET = 2048
@@ -78,6 +79,24 @@ def verify(
         check_operations()
     show(run(settings), json_path)
     return 0
+
+
+@bench.command()
+@click.option("--vocab-size", type=int, default=32000, show_default=True, help="Vocabulary of both models.")
+@click.option("--num-assistant-tokens", type=click.IntRange(1, 63), default=5, show_default=True)
+@click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:
+    """Time what a verification step costs outside the models: tables, sampling, acceptance."""
+    records = HostBench(vocab_size, num_assistant_tokens, steps).run()
+    if as_json:
+        click.echo(json.dumps({"records": [record.as_json() for record in records]}, indent=2))
+        return
+    click.echo(f"synthetic models, vocabulary {vocab_size}, {num_assistant_tokens} draft tokens a step")
+    table = Table("setting", "steps", "median ms", "90% below ms")
+    for record in records:
+        table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
+    Console(file=sys.stdout, soft_wrap=True).print(table)
 
 
 def read_source(

@@ -12,7 +12,7 @@ ISAS = ("avx512", "avx2", "avx2x16", "plain")
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test that asks for it runs once per instruction set; avx2x16 is the 16-lane code lowered to AVX2."""
+    """Each instruction set in turn; avx2x16 is the 16-lane code lowered to AVX2."""
     needs = "avx2" if request.param == "avx2x16" else request.param
     if needs not in loader.available_isas():
         pytest.skip(f"this processor lacks {needs}")

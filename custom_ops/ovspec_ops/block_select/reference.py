@@ -9,7 +9,7 @@ from ovspec_ops.common.cache_layout import BLOCK_SIZE
 
 
 def block_scores(query: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float64]:
-    """`query` `[group, k_size]`, `means` `[blocks, k_size]` -> `[blocks]`: mean over query heads of q . mean."""
+    """`query` `[group, k_size]`, `means` `[blocks, k_size]` -> `[blocks]`: mean over heads of q . mean."""
     return np.asarray((query.astype(np.float64) @ means.astype(np.float64).T).mean(axis=0))
 
 

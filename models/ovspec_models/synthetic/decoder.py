@@ -45,7 +45,7 @@ def build_model(
         sym: ``int4`` only: i4 without zero points in place of u4 with them.
 
     Weights are random in every bit and lie in memory of their own: the model takes `weight_bytes`, and
-    compiling it for the CPU about as much again. They are no language model's: measure time and bytes with
+    the first inference on a CPU about as much again. They are no language model's: measure time and bytes with
     them, not quality, acceptance or sparsity.
 
     Raises:

@@ -62,7 +62,7 @@ def weight_bytes(
 ) -> int:
     """Bytes of all weights as `build_model` stores them, scales and zero points included.
 
-    A compiled model holds about as much again, because the CPU plugin repacks the weights.
+    The CPU plugin repacks the weights at the first inference, and then holds about as much again.
 
     Raises:
         ValueError: as in `build_model`.

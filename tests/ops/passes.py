@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import ovspec_ops
 from numpy.typing import NDArray
-from ops_caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
+from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
 
 
 @dataclass

@@ -10,7 +10,7 @@ import ovspec_ops
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
-from ops_caches import BLOCK
+from ops.caches import BLOCK
 
 I32 = ov.Type.i32
 

@@ -1,0 +1,99 @@
+"""The timing of `ovspec bench host`: what a step costs outside the models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import median, quantiles
+from typing import Any
+
+from openvino_genai import GenerationConfig
+from ovspec_models.shapes import ModelShape, get_shape
+from ovspec_models.synthetic import build_model
+
+from ovspec.drafter import AssistantDrafter
+from ovspec.engine import Engine
+from ovspec.generation_config import resolve, updated
+from ovspec.metrics import RawPerfMetrics
+from ovspec.model_runner import ModelRunner
+from ovspec.sequence import Sequence
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {},
+    "sampling, top-p 0.9": {"do_sample": True, "temperature": 0.8, "top_p": 0.9},
+}
+_PROMPT_TOKENS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """Milliseconds per verification step outside the model calls, drafting and acceptance included."""
+
+    setting: str
+    steps: int
+    median_ms: float
+    p90_ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HostBench:
+    """What to time.
+
+    Attributes:
+        vocab_size: of target and draft; the models themselves are tiny and random.
+        num_assistant_tokens: draft tokens per step.
+        steps: timed steps per setting.
+    """
+
+    vocab_size: int
+    num_assistant_tokens: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("--vocab-size", self.vocab_size), ("--steps", self.steps)):
+            if value < 2:
+                raise ValueError(f"{name} {value}: expected at least 2")
+
+    def shape(self) -> ModelShape:
+        """A model whose only real size is its vocabulary: nothing else reaches the host."""
+        return replace(
+            get_shape("qwen3-0.6b", layers=1, vocab_size=self.vocab_size),
+            hidden_size=64,
+            intermediate_size=64,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=32,
+        )
+
+    def run(self, tick: Callable[[str], None] = lambda step: None) -> list[HostRecord]:
+        """Time every setting."""
+        target, draft = (ModelRunner(build_model(self.shape(), "fp32", seed=seed)) for seed in (0, 1))
+        drafter = AssistantDrafter(draft, self.vocab_size, prefill_chunk=512)
+        engine = Engine(target, drafter, "dense", prefill_chunk=512)
+        records = []
+        for setting, options in SETTINGS.items():
+            tick(setting)
+            durations = self._durations(engine, options)
+            records.append(
+                HostRecord(setting, len(durations), median(durations), quantiles(durations, n=10)[-1])
+            )
+        return records
+
+    def _durations(self, engine: Engine, options: Mapping[str, Any]) -> list[float]:
+        warm_up = 5
+        limit = (warm_up + self.steps) * (self.num_assistant_tokens + 1)
+        chosen = {"max_new_tokens": limit, "num_assistant_tokens": self.num_assistant_tokens, **options}
+        settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=True)
+        prompt = [token % self.vocab_size for token in range(_PROMPT_TOKENS)]
+        sequence, metrics = Sequence.start(prompt, limit, settings, 0), RawPerfMetrics()
+
+        def on_tokens(_: Sequence, __: list[int]) -> bool:
+            return len(metrics.host_durations) < warm_up + self.steps
+
+        engine.run([sequence], on_tokens, metrics)
+        engine.release(sequence)
+        return metrics.host_durations[warm_up : warm_up + self.steps]

@@ -3,13 +3,13 @@
 from importlib.metadata import version
 
 from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus, TokenizedInputs
-from ovspec_ops import extension_path
 
 from ovspec.draft_model import draft_model
 from ovspec.metrics import PerfMetrics
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults, EncodedResults
 from ovspec.verify_config import SparseVerify
+from ovspec_ops import extension_path
 
 __version__ = version("ovspec")
 __all__ = [

@@ -10,14 +10,14 @@ from typing import Literal
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 from numpy.typing import NDArray
-from ovspec_transforms import PassReport, gather_logits, route_rows, select_blocks, to_paged
 
+import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.pass_inputs import PassInputs
 from ovspec.tables import Rows, attended_tokens, build_tables
+from ovspec_transforms import PassReport, gather_logits, route_rows, select_blocks, to_paged
 
 Attention = Literal["native", "stock"]
 

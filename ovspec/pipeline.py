@@ -10,7 +10,6 @@ from typing import Any, overload
 import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
-from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
@@ -32,6 +31,7 @@ from ovspec.results import DecodedResults, EncodedResults
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
 from ovspec.verify_config import SparseVerify, Verify, calibrated, parse_verify
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 

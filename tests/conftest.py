@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ovspec_models import demo_pair_path
 from settings import F32
 
 import ovspec
+from ovspec_models import demo_pair_path
 
 
 @pytest.fixture(scope="session")

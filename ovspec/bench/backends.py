@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from ovspec_transforms import gather_logits, to_paged
 
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import BlockManager, CachedSequence, KVCache
@@ -18,6 +17,7 @@ from ovspec.compile import cache_tensors
 from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
 from ovspec.tables import Rows, build_tables
 from ovspec.verify_config import SparseVerify
+from ovspec_transforms import gather_logits, to_paged
 
 BACKENDS = ("stock", "dense", "sparse")
 # Backends that run the same compiled model, which holds the weights once. That selection stands in its

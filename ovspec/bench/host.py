@@ -8,8 +8,6 @@ from statistics import median, quantiles
 from typing import Any
 
 from openvino_genai import GenerationConfig
-from ovspec_models.shapes import ModelShape, get_shape
-from ovspec_models.synthetic import build_model
 
 from ovspec.drafter import AssistantDrafter
 from ovspec.engine import Engine
@@ -17,6 +15,8 @@ from ovspec.generation_config import resolve, updated
 from ovspec.metrics import RawPerfMetrics
 from ovspec.model_runner import ModelRunner
 from ovspec.sequence import Sequence
+from ovspec_models.shapes import ModelShape, get_shape
+from ovspec_models.synthetic import build_model
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 from rich.table import Table
 
 import ovspec
+import ovspec_ops
 from ovspec.bench.memory import total_bytes
 from ovspec.bench.source import ModelSource
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
+
 import ovspec_ops
+from ovspec.compile import read_model
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model, weight_bytes
-
-from ovspec.compile import read_model
 
 
 @dataclass(frozen=True, slots=True)

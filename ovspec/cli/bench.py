@@ -8,15 +8,15 @@ import tempfile
 from pathlib import Path
 
 import click
-import ovspec_ops
-from ovspec_models.shapes import SHAPES
-from ovspec_models.synthetic import WEIGHT_FORMATS
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from ovspec.bench import BACKENDS, HostBench, ModelSource, Report, VerifyBench
 from ovspec.cli.options import int_list
+from ovspec_models.shapes import SHAPES
+from ovspec_models.synthetic import WEIGHT_FORMATS
+from ovspec_ops.self_check import self_check
 
 DEFAULT_BUDGET = 2048
 
@@ -147,7 +147,7 @@ def check_operations() -> None:
     Raises:
         RuntimeError: a native operation differs from its reference on this machine.
     """
-    failed = [f"{check.name} ({check.isa})" for check in ovspec_ops.self_check() if not check.ok]
+    failed = [f"{check.name} ({check.isa})" for check in self_check() if not check.ok]
     if failed:
         raise RuntimeError(
             f"the self-check of the native operations failed: {', '.join(failed)}; nothing is timed on wrong "

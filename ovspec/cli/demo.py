@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 import click
-from ovspec_models import demo_pair_path
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from ovspec.draft_model import draft_model
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults
 from ovspec.verify_config import SparseVerify, Verify
+from ovspec_models import demo_pair_path
 
 # Exactness is shown in f32; the default precision is faster, and rounds differently per number of rows.
 _EXACT: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from ovspec_models import export_model
 from rich.console import Console
+
+from ovspec_models import export_model
 
 
 @click.command()

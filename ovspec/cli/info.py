@@ -11,12 +11,13 @@ from typing import Any
 import click
 import openvino as ov
 import openvino_genai
-import ovspec_ops
-from ovspec_models import ModelInfo, OvspecConfig
 from rich.console import Console
 from rich.table import Table
 
 import ovspec
+import ovspec_ops
+from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_ops.self_check import self_check as run_self_check
 
 
 @click.command()
@@ -28,7 +29,7 @@ def info(folder: Path | None, self_check: bool, as_json: bool) -> int:
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts["model"] = model_facts(folder)
-    checks = ovspec_ops.self_check() if self_check else []
+    checks = run_self_check() if self_check else []
     if self_check:
         facts["self_check"] = [
             {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}

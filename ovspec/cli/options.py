@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from ovspec_models import OvspecConfig
 
 from ovspec.verify_config import SparseVerify, Verify
+from ovspec_models import OvspecConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

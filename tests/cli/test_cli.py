@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ovspec_models import demo_pair_path
 from prompts import STORY
+
+from ovspec_models import demo_pair_path
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
-from ovspec_models.shapes import ModelShape
-from ovspec_models.synthetic import build_model
 from scipy.stats import chisquare
 from settings import F32
 
@@ -23,6 +21,8 @@ from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.sampling import SamplingParams, sampling_distribution
 from ovspec.sequence import Sequence
 from ovspec.tables import Rows
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic import build_model
 
 VOCAB = 5
 PROMPT = [3, 1, 4, 1, 2, 0, 2]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from ovspec_models import export_model
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"

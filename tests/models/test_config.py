@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ovspec_models import CreatedBy, ModelSection, OvspecConfig, VerifySection
 from ovspec_models.config import CONFIG_NAME
 

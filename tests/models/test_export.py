@@ -13,6 +13,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
+
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids, export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ovspec_models import export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")

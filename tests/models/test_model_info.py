@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ovspec_models import ModelInfo, demo_pair_path
 from ovspec_models.model_info import weight_format_of
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import openvino_genai
 import pytest
+
 from ovspec_models import check_same_token_ids, demo_pair_path
 
 Edit = Callable[[Path, Callable[[dict], None]], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from ovspec_ops import loader
 
 ISAS = ("avx512", "avx2", "avx2x16", "plain")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 from numpy.typing import NDArray
 from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
+
+import ovspec_ops
 
 
 @dataclass

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 from ops.caches import BLOCK
+
+import ovspec_ops
 
 I32 = ov.Type.i32
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.passes import OpsPass, compile_op, evaluate, infer
+
 from ovspec_ops.block_select import block_select
 from ovspec_ops.block_select.reference import select
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ops.caches import FORMATS
 from ops.compare import assert_close
 from ops.passes import OpsPass, compile_op, evaluate, infer
+
 from ovspec_ops.key_summary import key_summary
 
 UNTOUCHED = 7.0

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import openvino as ov
-import ovspec_ops
 import pytest
+
+import ovspec_ops
 from ovspec_ops import loader
 from ovspec_ops.self_check import CheckResult, self_check
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 import pytest
 from numpy.typing import NDArray
 from ops.passes import OpsPass, infer, parameters
+
+import ovspec_ops
 
 Outputs = list[NDArray[Any]]
 

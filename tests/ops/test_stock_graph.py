@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import assert_close
 from ops.stock import StockRunner, combined_model, stock_model, table_inputs
+
 from ovspec_ops.block_select import block_select
 from ovspec_ops.common import decode_block
 from ovspec_ops.verify_attention.reference import softmax

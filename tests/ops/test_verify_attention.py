@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from ops.caches import FORMATS
 from ops.compare import assert_close
 from ops.passes import OpsPass, compile_op, evaluate, infer
+
 from ovspec_ops import loader
 from ovspec_ops.verify_attention import verify_attention
 
@@ -82,7 +83,7 @@ def test_dense_and_selected_heads_mix(isa: str) -> None:
 
 @pytest.mark.parametrize("magnitude", [1e-3, 30.0, 200.0])
 def test_scores_of_all_magnitudes(isa: str, magnitude: float) -> None:
-    check(OpsPass([(500, 6, True)], k_size=64, v_size=64, magnitude=magnitude), 2e-5)
+    check(OpsPass([(500, 6, True)], k_size=64, v_size=64, magnitude=magnitude))
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 import pytest
 from ops.passes import OpsPass, compile_op, evaluate, infer, parameters
+
+import ovspec_ops
 
 SEQUENCES = [(70, 3, True), (5, 2, False), (33, 2, True)]
 Change = Callable[[dict[str, Any]], None]

@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
+
 from ovspec_models.shapes import ModelShape, RopeScaling, get_shape
 
 _TINY: dict[str, Any] = {

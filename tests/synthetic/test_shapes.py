@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from ovspec_models.shapes import SHAPES, RopeScaling, get_shape
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import openvino as ov
 import pytest
-from ovspec_models.synthetic import build_model
 from synthetic.cases import TINY_SHAPES, paged, runtime_layers, transformers_model
+
+from ovspec_models.synthetic import build_model
 
 FORMATS = {"int8": ("int8", False), "int4-asym": ("int4", False), "int4-sym": ("int4", True)}
 # The stateful graph also computes a mask, which the export does with more nodes than are needed.

@@ -8,8 +8,9 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from ovspec_models.synthetic import build_model
 from synthetic.cases import F32, TINY_SHAPES, load_into, paged, transformers_model, weight_arrays
+
+from ovspec_models.synthetic import build_model
 
 torch = pytest.importorskip("torch", reason="needs ovspec[export]")
 

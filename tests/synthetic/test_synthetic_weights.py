@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from synthetic.cases import TINY_SHAPES, weight_arrays
+
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model, weight_bytes
-from synthetic.cases import TINY_SHAPES, weight_arrays
 
 FORMATS = {
     "fp32": ("fp32", 128, False),

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 import pytest
 from openvino import opset15 as ops
+
+import ovspec_ops
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import openvino as ov
-import ovspec_ops
 from openvino import opset15 as ops
 
+import ovspec_ops
 from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, run_pass
 from ovspec_transforms.paged_cache import (
     ALIBI_SLOPES,

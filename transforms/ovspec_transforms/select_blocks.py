@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import openvino as ov
-import ovspec_ops
 from openvino import opset15 as ops
 
+import ovspec_ops
 from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, run_pass
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers
 from ovspec_transforms.report import PassReport

@@ -44,9 +44,9 @@ def build_model(
         seed: weights depend on it and on their name.
         sym: ``int4`` only: i4 without zero points in place of u4 with them.
 
-    Weights are random in every bit and lie in memory of their own: the model takes `weight_bytes`, and
-    the first inference on a CPU about as much again. They are no language model's: measure time and bytes with
-    them, not quality, acceptance or sparsity.
+    Weights are random in every bit, each in memory of its own: the model takes `weight_bytes`, and the
+    first inference on a CPU about as much again. They are no language model's: measure time and bytes
+    with them, not quality, acceptance or sparsity.
 
     Raises:
         ValueError: unknown `weight_format`, a `group_size` that does not divide the channels, a negative
@@ -60,6 +60,26 @@ def build_model(
     position_ids = _parameter("position_ids", 2, ov.Type.i64)
     beam_idx = _parameter("beam_idx", 1, ov.Type.i32)
 
+    logits, stores = _decoder(shape, weights, input_ids, attention_mask, position_ids, beam_idx)
+    parameters = [input_ids, attention_mask, position_ids, beam_idx]
+    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
+    # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
+    # second keeps the cache of an uncompressed model in 16 bits, on every device.
+    model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
+    if weight_format in ("fp16", "fp32"):
+        model.set_rt_info("f16", ["runtime_options", "KV_CACHE_PRECISION"])
+    return model
+
+
+def _decoder(
+    shape: ModelShape,
+    weights: RandomWeights,
+    input_ids: ov.Node,
+    attention_mask: ov.Node,
+    position_ids: ov.Node,
+    beam_idx: ov.Node,
+) -> tuple[ov.Node, list[ov.Node]]:
+    """From the inputs to the logits ``[batch, rows, vocab_size]`` and the states' Assigns."""
     embedding = weights.matrix("model.embed_tokens.weight")
     hidden = ops.gather(embedding, ops.convert(input_ids, "i32"), i64_scalar(0))
     states = _states(shape, input_ids, beam_idx)
@@ -74,14 +94,7 @@ def build_model(
     else:
         logits = linear(hidden, weights, "lm_head.weight")
     logits.output(0).set_names({"logits"})
-    parameters = [input_ids, attention_mask, position_ids, beam_idx]
-    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
-    # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
-    # second keeps the cache of an uncompressed model in 16 bits, on every device.
-    model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
-    if weight_format in ("fp16", "fp32"):
-        model.set_rt_info("f16", ["runtime_options", "KV_CACHE_PRECISION"])
-    return model
+    return logits, stores
 
 
 def _parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:

@@ -8,6 +8,7 @@ from typing import Any
 
 import openvino_genai
 
+from ovspec.compile import last_line
 from ovspec.sampling import SamplingParams
 from ovspec.tables import MAX_VERIFY_ROWS
 
@@ -151,8 +152,7 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
     try:
         checked.validate()
     except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ValueError(f"generation config: {lines[-1]}") from error
+        raise ValueError(f"generation config: {last_line(error)}") from error
     if any(not text for text in config.stop_strings):
         raise ValueError("stop_strings: an empty text would stop everything; remove it")
 

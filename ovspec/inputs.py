@@ -11,6 +11,8 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
+from ovspec.compile import last_line
+
 
 def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
     """Token ids of one prompt, through the chat template if there is one and it is wanted."""
@@ -68,13 +70,30 @@ def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: 
             )
 
 
+def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
+    """The folder's tokenizer and detokenizer.
+
+    Raises:
+        ValueError: one of them is missing or can't be read.
+    """
+    for name in ("openvino_tokenizer.xml", "openvino_detokenizer.xml"):
+        if not (models_path / name).is_file():
+            raise ValueError(
+                f"{models_path} has no {name}; export the model again: `ovspec export -m ... OUT`"
+            )
+    try:
+        return openvino_genai.Tokenizer(str(models_path))
+    except RuntimeError as error:
+        raise ValueError(f"the tokenizer in {models_path} can't be read: {last_line(error)}") from error
+
+
 def read_generation_config(models_path: Path) -> GenerationConfig:
     """The folder's `generation_config.json`, or the defaults."""
     path = models_path / "generation_config.json"
     try:
         return GenerationConfig(str(path)) if path.is_file() else GenerationConfig()
     except RuntimeError as error:
-        raise ValueError(f"{path} can't be read: {str(error).strip().splitlines()[-1]}") from error
+        raise ValueError(f"{path} can't be read: {last_line(error)}") from error
 
 
 def eos_token_ids(models_path: Path, tokenizer: openvino_genai.Tokenizer) -> frozenset[int]:

@@ -24,6 +24,7 @@ from ovspec.inputs import (
     encode_history,
     eos_token_ids,
     read_generation_config,
+    read_tokenizer,
     token_rows,
 )
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
@@ -76,8 +77,8 @@ class LLMPipeline:
         if draft_model is not None:
             draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
-        self._tokenizer = openvino_genai.Tokenizer(str(models_path))
-        self._config = read_generation_config(Path(models_path))
+        self._tokenizer = read_tokenizer(self._info.folder)
+        self._config = read_generation_config(self._info.folder)
         self._target = ModelRunner(models_path, device, config, properties)
         self._positions = self._info.max_position_embeddings
         self._drafter: AssistantDrafter | None = None

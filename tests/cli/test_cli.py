@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +13,19 @@ import pytest
 from prompts import STORY
 
 from ovspec_models import demo_pair_path
+from ovspec_ops import extension_path
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
 
 
-def ovspec(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def ovspec(
+    *arguments: str | Path, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = Path(sys.executable).with_name("ovspec")
     return subprocess.run(
         [str(command), *map(str, arguments)],
+        env={**os.environ, **environment},
         input=stdin,
         capture_output=True,
         text=True,
@@ -155,3 +161,43 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> Non
     assert run.stdout == "" and run.stderr.count("\n") == 1, run.stderr
     assert run.stderr.startswith("ovspec: error: ") and message in run.stderr
     assert list(empty.iterdir()) == []
+
+
+def test_library_of_another_openvino_is_refused(tmp_path: Path) -> None:
+    library = tmp_path / "libovspec_ops.so"
+    library.symlink_to(extension_path())
+    info = json.loads(extension_path().with_name("_build_info.json").read_text(encoding="utf-8"))
+    info["openvino_version"] = "2025.1.0-1-abc"
+    (tmp_path / "_build_info.json").write_text(json.dumps(info), encoding="utf-8")
+    command = ("generate", "-m", demo_pair_path(), "-p", "Once")
+    run = ovspec(*command, OVSPEC_EXTENSION_LIB=str(library))
+    assert run.returncode == 2 and run.stdout == "" and run.stderr.count("\n") == 1
+    assert "was built for OpenVINO 2025.1.0" in run.stderr and "2026.4.1" in run.stderr
+    unknown = ovspec(*command, OVSPEC_ISA="sse9")
+    assert unknown.returncode == 2 and "sse9" in unknown.stderr and unknown.stderr.count("\n") == 1
+    # Stock attention needs no library of ours.
+    assert ovspec(*command, "--attention", "stock", OVSPEC_EXTENSION_LIB=str(library)).returncode == 0
+
+
+def test_draft_with_other_token_ids_is_refused(tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    shutil.copytree(demo_pair_path() / "draft", draft)
+    tokenizer = json.loads((draft / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (draft / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    run = generate("-p", PROMPT, "--draft-model", draft)
+    assert run.returncode == 2 and run.stderr.count("\n") == 1
+    assert "token id" in run.stderr
+
+
+@pytest.mark.parametrize("name", ["openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml"])
+def test_truncated_file_is_one_line(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo_pair_path(), folder)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    run = ovspec("generate", "-m", folder, "-p", PROMPT, "--draft-model", "none")
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert run.stderr.count("\n") == 1 and str(folder) in run.stderr

@@ -116,12 +116,21 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
                        " values, expected " + std::to_string(sequences.count) + ": one per sequence");
     const std::int32_t* budget = inputs[budgets].data<const std::int32_t>();
     sequences.check(-1);
+    // Neither dense nor out of verification.
+    const auto selects = [&](std::size_t s) {
+        return sequences.active(s) && budget[s] >= 0 &&
+               static_cast<std::size_t>(budget[s]) < sequences.blocks(s);
+    };
+    std::size_t work = 0;
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (budget[s] < -1 || budget[s] == 0)
             fail(name, "verify_budgets[" + std::to_string(s) + "] is " + std::to_string(budget[s]) +
                            ", expected -1 (dense) or at least 1 block");
-        if (sequences.active(s))
-            sequences.check_table(s, summary[0]);
+        if (!sequences.active(s))
+            continue;
+        sequences.check_table(s, summary[0]);
+        if (selects(s))
+            work += sequences.blocks(s) * call.kv_heads * call.size;
     }
 
     outputs[0].set_shape({call.kv_heads, sequences.table_size});
@@ -134,11 +143,11 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     call.summary = inputs[key_summary].data<const float>();
     const SelectKernels& kernels = OVSPEC_KERNELS(select_kernels);
 
-    parallel_items(sequences.count * call.kv_heads, [&](std::size_t item) {
+    parallel_items(sequences.count * call.kv_heads, work, [&](std::size_t item) {
         const std::size_t s = item / call.kv_heads, head = item % call.kv_heads;
-        const std::size_t blocks = sequences.active(s) ? sequences.blocks(s) : 0;
-        if (budget[s] < 0 || static_cast<std::size_t>(budget[s]) >= blocks)
-            return; // dense, or not under verification
+        if (!selects(s))
+            return;
+        const std::size_t blocks = sequences.blocks(s);
         auto workspace = workspaces().take();
         float* mean = workspace->query.reserve(call.size);
         float* scores = workspace->scores.reserve(blocks);

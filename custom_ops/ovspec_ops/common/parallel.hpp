@@ -14,10 +14,17 @@
 
 namespace ovspec {
 
-// body(item) for every item below `count`.
-template <class Body> void parallel_items(std::size_t count, const Body& body) {
-    if (count == 1)
-        return body(std::size_t{0});
+// Work, in multiply-adds or elements read, below which waking a second thread costs more than it saves (some
+// 10 us of one thread).
+constexpr std::size_t serial_work = std::size_t{1} << 18;
+
+// body(item) for every item below `count`; `work` is that of all items together.
+template <class Body> void parallel_items(std::size_t count, std::size_t work, const Body& body) {
+    if (count == 1 || work < serial_work) {
+        for (std::size_t item = 0; item < count; ++item)
+            body(item);
+        return;
+    }
     tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count),
                       [&](const tbb::blocked_range<std::size_t>& range) {
                           for (std::size_t item = range.begin(); item != range.end(); ++item)

@@ -92,7 +92,8 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     float* summary =
         static_cast<float*>(const_cast<void*>(static_cast<const void*>(inputs[key_summary].data())));
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
-    parallel_items(written->size() * cache.heads, [&](std::size_t item) {
+    const std::size_t items = written->size() * cache.heads;
+    parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];
         const std::size_t head = item % cache.heads;
         kernels.mean_key(cache, block.block, head, block.tokens,

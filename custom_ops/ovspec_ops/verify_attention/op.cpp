@@ -69,7 +69,7 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
     const std::size_t worker_floats = plan.most_rows ? kernels.worker_floats(call, plan.most_rows) : 0;
     const std::size_t row = call.values.heads * call.group * call.values.size;
 
-    parallel_items(plan.items.size() + plan.copies.size(), [&](std::size_t i) {
+    parallel_items(plan.items.size() + plan.copies.size(), plan.work, [&](std::size_t i) {
         if (i >= plan.items.size()) {
             const VerifyPlan::Copy& copy = plan.copies[i - plan.items.size()];
             std::memcpy(call.output + copy.first_row * row, attention_rows + copy.first_row * row,

@@ -57,6 +57,7 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     items.clear();
     copies.clear();
     most_rows = 0;
+    work = 0;
     sequences.reserve(in.count); // heads point into it
     in.check(-1);
     for (std::size_t s = 0; s < in.count; s++) {
@@ -64,6 +65,7 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
         if (!in.active(s)) {
             for (std::size_t r = 0; r < rows; r += copy_rows)
                 copies.push_back({in.first_row(s) + r, std::min(copy_rows, rows - r)});
+            work += rows * call.values.heads * call.group * call.values.size;
             continue;
         }
         if (rows > max_verify_rows)
@@ -103,6 +105,8 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
                 head.list);
         }
         head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group);
+        work += (head.end - head.begin) * block_size * sequence.rows * call.group *
+                (call.keys.size + call.values.size);
         head.chunks = (head.end - head.begin + head.chunk_blocks - 1) / head.chunk_blocks;
         heads.push_back(head);
     }

@@ -35,6 +35,7 @@ struct VerifyPlan {
     std::vector<Item> items;
     std::vector<Copy> copies;
     std::unique_ptr<std::atomic<std::size_t>[]> chunks_left; // per head; whoever takes the last one merges
+    std::size_t work = 0;                                    // multiply-adds of attention, and values to copy
     std::size_t most_rows = 0;
 
     // Throws std::invalid_argument before anything reads or writes query, caches or output.

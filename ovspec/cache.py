@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -43,6 +44,13 @@ class BlockManager:
         self.block_size = block_size
         self.num_blocks = 0
         self._free: list[int] = []
+
+    def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
+        """Blocks that the cache must have once each of these sequences holds so many tokens."""
+        missing = sum(
+            max(0, -(-length // self.block_size) - len(sequence.table)) for sequence, length in lengths
+        )
+        return self.num_blocks + max(0, missing - len(self._free))
 
     def reserve(self, sequence: CachedSequence, length: int) -> None:
         """Extend the sequence's table so that it holds `length` tokens."""
@@ -89,21 +97,28 @@ class KVCache:
             return
         capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
         for spec in self._specs:
-            grown = ov.Tensor(spec.element_type, ov.Shape([capacity, *spec.block_shape]))
-            if self._capacity:
-                _bytes(grown)[: self._capacity] = _bytes(self._tensors[spec.name])
+            old = self._tensors.get(spec.name)
+            grown = self._allocate(spec, capacity)
+            if old is not None:
+                # After a failed attempt some tensors are ahead of the others.
+                _bytes(grown)[: self._capacity] = _bytes(old)[: self._capacity]
             self._tensors[spec.name] = grown
             self._request.set_tensor(spec.name, grown)
         self._capacity = capacity
 
+    def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
+        try:
+            return ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+        except (MemoryError, RuntimeError) as error:
+            block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self._specs)
+            raise RuntimeError(
+                f"the KV cache can't grow to {blocks} blocks ({blocks * block / 1e9:.1f} GB): out of memory; "
+                "shorten the prompts or ask for KV_CACHE_PRECISION=u8"
+            ) from error
+
     def tensor(self, name: str) -> ov.Tensor:
         """The tensor that the request reads and writes under `name`."""
         return self._tensors[name]
-
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of one block over all tensors."""
-        return sum(int(np.prod(spec.block_shape)) * spec.element_type.size for spec in self._specs)
 
 
 def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:

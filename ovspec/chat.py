@@ -23,11 +23,6 @@ class Chat:
         self.target = CachedSequence()
         self.draft = CachedSequence()
 
-    @property
-    def started(self) -> bool:
-        """Whether `start_chat` keeps the history; `ChatHistory` inputs keep their own."""
-        return self.history is not None
-
     def start(self, system_message: str) -> None:
         """Begin a history."""
         messages = [{"role": "system", "content": system_message}] if system_message else []

@@ -8,6 +8,7 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.cache import CacheTensor
+from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
@@ -20,10 +21,16 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
     Raises:
         ValueError: the IR can't be read.
     """
+    xml = models_path / "openvino_model.xml"
+    remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
+    with xml.open("rb") as file:
+        # Whatever is not XML would be tried, and complained about, by the readers of other formats.
+        if not file.read(64).lstrip().startswith(b"<"):
+            raise ValueError(f"{xml} is no XML; {remedy}")
     try:
-        return core.read_model(models_path / "openvino_model.xml")
+        return core.read_model(xml)
     except RuntimeError as error:
-        raise ValueError(f"{models_path}/openvino_model.xml can't be read: {last_line(error)}") from error
+        raise ValueError(f"{xml} or its .bin file can't be read ({last_line(error)}); {remedy}") from error
 
 
 def compile_paged(
@@ -40,7 +47,14 @@ def compile_paged(
     try:
         compiled = core.compile_model(model, device, settings)
     except RuntimeError as error:
-        raise ValueError(f"device {device!r} refuses the model or a property: {last_line(error)}") from error
+        reason = last_line(error)
+        if "kvcache" in reason:
+            asked = precision_name(settings.get("KV_CACHE_PRECISION", ""))
+            raise ValueError(
+                f"KV_CACHE_PRECISION={asked} does not go with this INFERENCE_PRECISION_HINT on {device} "
+                f"({reason}); change one of them"
+            ) from error
+        raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
     for cache in cache_tensors(compiled):
         _check_precision(cache, settings)
     return compiled
@@ -49,9 +63,11 @@ def compile_paged(
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
     """The user's properties plus ours: a u8 cache, by token, which verification reads fastest."""
     settings = dict(properties)
+    if not device.startswith("CPU"):
+        return settings
     if not any(key in settings for key in _CACHE_PRECISION_KEYS):
         settings["KV_CACHE_PRECISION"] = "u8"
-    if _key_precision(settings) == "u8" and device.startswith("CPU"):
+    if _key_precision(settings) == "u8":
         settings.setdefault("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
     return settings
 
@@ -92,12 +108,6 @@ def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
             shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
             tensors.append(CacheTensor(name, port.get_element_type(), shape))
     return tensors
-
-
-def last_line(error: Exception) -> str:
-    """The line of an OpenVINO exception that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _key_precision(settings: Mapping[str, object]) -> str:

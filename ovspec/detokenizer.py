@@ -58,6 +58,7 @@ class IncrementalDetokenizer:
         """Return what was held back; no more tokens come."""
         if not self.stopped:
             self.text += self._pending()
+            self._window, self._read = self._read, len(self._tokens)
             self._cut_at_stop_string()
         return self._take(len(self.text))
 

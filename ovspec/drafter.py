@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -30,21 +31,29 @@ class AssistantDrafter:
 
     Args:
         runner: the draft model.
-        vocab_size: of the target. A draft may have padded its vocabulary further; those ids don't exist.
+        vocab_size: of the target. Where one of the two models has padded its vocabulary further, the ids
+            that only one of them has do not exist.
         prefill_chunk: rows per pass while it reads a prompt.
+        positions: tokens that the draft model can see; past them it proposes nothing.
     """
 
-    def __init__(self, runner: ModelRunner, vocab_size: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, runner: ModelRunner, vocab_size: int, prefill_chunk: int, positions: int | None = None
+    ) -> None:
         self.runner = runner
         self.last_duration = 0.0
         self._vocab_size = vocab_size
         self._prefill_chunk = prefill_chunk
+        self._positions = math.inf if positions is None else positions
 
     def propose(self, sequences: SequenceOf[Sequence]) -> list[Proposal]:
         """Draft for every sequence, as many tokens as its settings and its limit allow."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
-        lengths = [min(s.settings.num_assistant_tokens, s.remaining - 1) for s in sequences]
+        lengths = [
+            min(s.settings.num_assistant_tokens, s.remaining - 1, self._positions - len(s.tokens))
+            for s in sequences
+        ]
         drafting = [index for index, length in enumerate(lengths) if length > 0]
         for index in drafting:
             self._catch_up(sequences[index])
@@ -77,6 +86,9 @@ class AssistantDrafter:
             batch.append(Rows(sequence.draft, np.array(context + drafted[done:], np.int64)))
         logits = self.runner.forward(batch)
         self.last_duration += self.runner.last_pass.duration
+        missing = self._vocab_size - logits.shape[1]
+        if missing > 0:
+            return np.pad(logits, ((0, 0), (0, missing)), constant_values=-np.inf)
         return logits[:, : self._vocab_size]
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
@@ -12,7 +11,7 @@ from openvino_genai import GenerationFinishReason
 
 from ovspec.acceptance import Accepted, greedy_accept, speculative_sample
 from ovspec.drafter import AssistantDrafter, Proposal
-from ovspec.metrics import RawPerfMetrics
+from ovspec.metrics import RawPerfMetrics, microseconds
 from ovspec.model_runner import ModelRunner
 from ovspec.sequence import Sequence
 from ovspec.tables import Rows
@@ -41,13 +40,26 @@ class Engine:
         self._prefill_chunk = prefill_chunk
         self._metrics = RawPerfMetrics()
 
-    def run(self, sequences: SequenceOf[Sequence], on_tokens: TokenCallback, metrics: RawPerfMetrics) -> None:
-        """Generate until every sequence has finished or the callback says stop."""
+    def run(
+        self,
+        sequences: SequenceOf[Sequence],
+        on_tokens: TokenCallback,
+        metrics: RawPerfMetrics,
+        started: float | None = None,
+    ) -> None:
+        """Generate until every sequence has finished or the callback says stop.
+
+        Args:
+            sequences: what to generate.
+            on_tokens: gets every sequence's new tokens.
+            metrics: gets what was measured.
+            started: when the user's call began (`microseconds`), from where the first token counts.
+        """
         self._metrics = metrics
-        started = time.perf_counter()
+        started = microseconds() if started is None else started
         for sequence in sequences:
             token = self._prefill(sequence)
-            metrics.m_times_to_first_token.append(1e3 * (time.perf_counter() - started))
+            metrics.m_times_to_first_token.append(microseconds() - started)
             if not on_tokens(sequence, sequence.append([token])):
                 return
         while running := [sequence for sequence in sequences if not sequence.finished]:
@@ -69,21 +81,21 @@ class Engine:
         return self._accept(sequence, Proposal(), logits).next_token
 
     def _step(self, sequences: SequenceOf[Sequence], on_tokens: TokenCallback) -> bool:
-        started = time.perf_counter()
+        started = microseconds()
         proposals = self._draft(sequences)
         drafted = self._drafter.last_duration if self._drafter else 0.0
         logits = self._verify(sequences, proposals)
         verified = self._target.last_pass.duration
-        goes_on, emitted, sampling = True, 0, time.perf_counter()
+        goes_on, emitted, sampling = True, 0, microseconds()
         for sequence, proposal, rows in zip(sequences, proposals, logits, strict=True):
             accepted = self._accept(sequence, proposal, rows)
             self._metrics.count_draft(len(proposal.tokens), accepted.n)
             tokens = sequence.append([*proposal.tokens[: accepted.n], accepted.next_token])
             emitted += len(tokens)
             goes_on &= on_tokens(sequence, tokens)
-        ended = time.perf_counter()
-        self._metrics.sampling_durations.append(1e3 * (ended - sampling))
-        step = 1e3 * (ended - started)
+        ended = microseconds()
+        self._metrics.sampling_durations.append(ended - sampling)
+        step = ended - started
         self._metrics.host_durations.append(step - drafted - verified)
         self._metrics.inference_durations.append(drafted + verified)
         self._metrics.m_durations.extend([step * len(sequences) / emitted] * emitted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from openvino_genai import GenerationFinishReason, StreamingStatus
 from ovspec.detokenizer import IncrementalDetokenizer
 from ovspec.engine import Engine, stop
 from ovspec.generation_config import GenerationSettings
-from ovspec.metrics import PerfMetrics
+from ovspec.metrics import PerfMetrics, microseconds
 from ovspec.sequence import Sequence
 from ovspec.streamer import OutputStream, Streamer
 
@@ -35,7 +34,7 @@ class GenerationCall:
     def __init__(
         self, engine: Engine, tokenizer: openvino_genai.Tokenizer, load_time: float, streamer: Streamer | None
     ) -> None:
-        self._started = time.perf_counter()
+        self._started = microseconds()
         self._engine = engine
         self._tokenizer = tokenizer
         self._stream = OutputStream(streamer)
@@ -46,10 +45,10 @@ class GenerationCall:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the duration of a block, in milliseconds, to a series of the raw metrics."""
-        started = time.perf_counter()
+        """Add the duration of a block to a series of the raw metrics."""
+        started = microseconds()
         yield
-        getattr(self.metrics.raw_metrics, name).append(1e3 * (time.perf_counter() - started))
+        getattr(self.metrics.raw_metrics, name).append(microseconds() - started)
 
     def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> None:
         """Generate; whatever happens, the sequences' caches hold nothing but their tokens afterwards.
@@ -72,12 +71,15 @@ class GenerationCall:
             return self._deliver(sequence, tokens, watched.get(id(sequence)))
 
         try:
-            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics)
+            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics, self._started)
+            for detokenizer in self._detokenizers:
+                self._stream.write([], detokenizer.finish())
         finally:
             stop(sequences, GenerationFinishReason.STOP)
             for sequence in sequences:
                 sequence.trim_caches()
-        self._stream.end(self._detokenizers[0].finish() if self._stream.takes_text else "")
+            # A streamer that another thread waits on is told of the end even if it came as an exception.
+            self._stream.end()
 
     def _deliver(
         self, sequence: Sequence, tokens: list[int], detokenizer: IncrementalDetokenizer | None
@@ -97,8 +99,6 @@ class GenerationCall:
         """The outputs as text."""
         with self.timed("detokenization_durations"):
             if settings.stop_strings:
-                for detokenizer in self._detokenizers:
-                    detokenizer.finish()
                 return [detokenizer.text for detokenizer in self._detokenizers]
             return [self._tokenizer.decode(sequence.generated) for sequence in sequences]
 
@@ -106,7 +106,9 @@ class GenerationCall:
         self, sequences: SequenceOf[Sequence]
     ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
         """Complete the metrics; scores, finish reasons and metrics for the results."""
-        self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences)
+        # A prompt that is answered several times is counted once, as openvino_genai does.
+        answers = sequences[0].settings.num_return_sequences
+        self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences) // answers
         self.metrics.num_generated_tokens = sum(len(sequence.generated) for sequence in sequences)
-        self.metrics.raw_metrics.generate_durations.append(1e3 * (time.perf_counter() - self._started))
+        self.metrics.raw_metrics.generate_durations.append(microseconds() - self._started)
         return [0.0] * len(sequences), [sequence.finish_reason for sequence in sequences], self.metrics

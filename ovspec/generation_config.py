@@ -8,9 +8,9 @@ from typing import Any
 
 import openvino_genai
 
-from ovspec.compile import last_line
 from ovspec.sampling import SamplingParams
 from ovspec.tables import MAX_VERIFY_ROWS
+from ovspec_transforms import last_line
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
@@ -33,6 +33,10 @@ _UNSUPPORTED: dict[str, object] = {
     "structured_output_config": None,
     "parsers": [],
 }
+
+
+_ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
+_ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,22 @@ class GenerationSettings:
     apply_chat_template: bool
 
     def token_limit(self, prompt_length: int, positions: int) -> int:
-        """New tokens that a sequence may get: the request's limits within the model's positions."""
+        """New tokens that a sequence may get: the request's limits within the model's positions.
+
+        Raises:
+            ValueError: `max_length` leaves no room for one.
+        """
         limit = positions - prompt_length
         if self.max_new_tokens is not None:
             return min(limit, self.max_new_tokens)
-        if self.max_length is not None:
-            return min(limit, self.max_length - prompt_length)
-        return limit
+        if self.max_length is None:
+            return limit
+        if self.max_length <= prompt_length:
+            raise ValueError(
+                f"max_length={self.max_length}: the prompt alone has {prompt_length} tokens; raise it, or "
+                "give max_new_tokens"
+            )
+        return min(limit, self.max_length - prompt_length)
 
 
 def updated(
@@ -81,9 +94,18 @@ def updated(
     Raises:
         ValueError: a field that openvino_genai.GenerationConfig does not have, or of another type.
     """
+    if not isinstance(config, openvino_genai.GenerationConfig):
+        raise ValueError(
+            f"generation_config: expected an openvino_genai.GenerationConfig, got {type(config).__name__}; "
+            "pass single options as keywords"
+        )
     copy = openvino_genai.GenerationConfig()
     for name in _fields(config):
         setattr(copy, name, getattr(config, name))
+    for given, other in (_ASSISTANT_OPTIONS, _ASSISTANT_OPTIONS[::-1]):
+        # The two exclude each other: the one that is given now replaces the one that was a default.
+        if given in overrides and other not in overrides:
+            setattr(copy, other, _ASSISTANT_OFF[other])
     for name, value in overrides.items():
         if name not in _fields(config):
             raise ValueError(
@@ -100,6 +122,22 @@ def updated(
     return copy
 
 
+def check_supported(config: openvino_genai.GenerationConfig) -> None:
+    """Refuse what this pipeline does not do.
+
+    Raises:
+        ValueError: it names the option.
+    """
+    for name, off in _UNSUPPORTED.items():
+        if (value := getattr(config, name)) != off:
+            raise ValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
+
+
+def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
+    """A folder's defaults for a pipeline that does not draft, where those for drafting mean nothing."""
+    return updated(config, dict(_ASSISTANT_OFF))
+
+
 def resolve(
     config: openvino_genai.GenerationConfig, eos_token_ids: Iterable[int], has_draft: bool
 ) -> GenerationSettings:
@@ -113,10 +151,8 @@ def resolve(
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
     """
-    for name, off in _UNSUPPORTED.items():
-        if (value := getattr(config, name)) != off:
-            raise ValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
-    eos = frozenset(eos_token_ids) if config.eos_token_id == -1 and not config.stop_token_ids else frozenset()
+    check_supported(config)
+    eos = frozenset(eos_token_ids) if config.eos_token_id == -1 else frozenset()
     _validate(config, eos)
     tokens, threshold = _assistant_tokens(config, has_draft)
     sampling = SamplingParams.from_generation_config(config, eos)
@@ -159,6 +195,10 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
 
 def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) -> tuple[int, float]:
     tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
+    if not 0 <= threshold < 1:
+        raise ValueError(
+            f"assistant_confidence_threshold={threshold:g}: expected a probability of 0 to below 1"
+        )
     if not has_draft:
         for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
             if value:
@@ -167,8 +207,6 @@ def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) 
                 )
         return 0, 0.0
     if threshold > 0:
-        if threshold >= 1:
-            raise ValueError(f"assistant_confidence_threshold={threshold:g}: expected a probability below 1")
         return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
     if tokens is None:
         return DEFAULT_NUM_ASSISTANT_TOKENS, 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +10,21 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
-from ovspec.compile import last_line
+from ovspec.generation_config import check_supported
+from ovspec_models import ModelInfo
+from ovspec_transforms import last_line
 
 
 def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
     """Token ids of one prompt, through the chat template if there is one and it is wanted."""
     if not isinstance(text, str):
         raise ValueError(f"inputs: expected text, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
+        ) from error
     if apply_chat_template and tokenizer.chat_template:
         return encode_history(tokenizer, ChatHistory([{"role": "user", "content": text}]))
     return _ids(tokenizer.encode(text))
@@ -88,22 +95,30 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
 
 
 def read_generation_config(models_path: Path) -> GenerationConfig:
-    """The folder's `generation_config.json`, or the defaults."""
+    """The folder's `generation_config.json`, or the defaults.
+
+    Raises:
+        ValueError: it can't be read, or asks for what this pipeline does not do.
+    """
     path = models_path / "generation_config.json"
+    if not path.is_file():
+        return GenerationConfig()
     try:
-        return GenerationConfig(str(path)) if path.is_file() else GenerationConfig()
-    except RuntimeError as error:
-        raise ValueError(f"{path} can't be read: {last_line(error)}") from error
+        config = GenerationConfig(str(path))
+        check_supported(config)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{path}: {last_line(error)}; mend the file or remove it") from error
+    return config
 
 
-def eos_token_ids(models_path: Path, tokenizer: openvino_genai.Tokenizer) -> frozenset[int]:
-    """End-of-sequence ids: of `config.json` (one or several), else the tokenizer's."""
-    config = json.loads((models_path / "config.json").read_text(encoding="utf-8"))
-    ids = config.get("eos_token_id")
-    if isinstance(ids, int):
-        return frozenset([ids])
-    if isinstance(ids, list) and ids:
-        return frozenset(ids)
+def eos_token_ids(
+    info: ModelInfo, config: GenerationConfig, tokenizer: openvino_genai.Tokenizer
+) -> frozenset[int]:
+    """End-of-sequence ids of a folder: of its generation config, else `config.json`, else the tokenizer."""
+    if config.eos_token_id != -1:
+        return frozenset(config.stop_token_ids) | {config.eos_token_id}
+    if info.eos_token_ids:
+        return info.eos_token_ids
     own: int = tokenizer.get_eos_token_id()
     return frozenset([own]) if own >= 0 else frozenset()
 

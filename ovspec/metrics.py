@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
 
+def microseconds() -> float:
+    """A clock for durations, in microseconds."""
+    return time.perf_counter_ns() / 1e3
+
+
 class MeanStdPair(NamedTuple):
-    """Mean and standard deviation of a series."""
+    """Mean and standard deviation of a series, in milliseconds where it is of durations."""
 
     mean: float
     std: float
 
     @classmethod
     def of(cls, values: list[float]) -> MeanStdPair:
-        """Both moments; -1 for an empty series, as openvino_genai has it."""
+        """Moments of durations in microseconds; -1 for an empty series, as openvino_genai has it."""
         if not values:
             return cls(-1.0, -1.0)
-        return cls(float(np.mean(values)), float(np.std(values)))
+        return cls(float(np.mean(values)) / 1e3, float(np.std(values)) / 1e3)
 
 
 @dataclass(slots=True)
 class RawPerfMetrics:
-    """What was measured. Times in milliseconds, one entry per event.
+    """What was measured. Times in microseconds, as openvino_genai has them, one entry per event.
 
     Attributes:
         m_times_to_first_token: per sequence, from the call to its first token.
-        m_durations: per pass after a sequence's first token, time divided by the tokens it emitted.
+        m_durations: per token after a sequence's first, its share of the step that emitted it.
         inference_durations: model time of the whole call, target and draft.
         verify_durations: per verification pass of the target.
         draft_durations: per drafting round.
@@ -68,10 +75,21 @@ class RawPerfMetrics:
             for position in range(number):
                 counts[position] += 1
 
+    def joined(self, other: RawPerfMetrics) -> RawPerfMetrics:
+        """The events of both."""
+        joined = RawPerfMetrics()
+        for entry in fields(self):
+            mine, theirs = getattr(self, entry.name), getattr(other, entry.name)
+            setattr(joined, entry.name, mine + theirs)
+        for name in ("proposed", "accepted"):
+            pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            setattr(joined, name, [a + b for a, b in pairs])
+        return joined
+
 
 @dataclass(slots=True)
 class PerfMetrics:
-    """Metrics of one call; times in milliseconds unless said otherwise.
+    """Metrics of one call, or of several added up; getters give milliseconds unless said otherwise.
 
     Getters carry openvino_genai's names. Those of speculative decoding follow vLLM's definitions.
     """
@@ -80,6 +98,15 @@ class PerfMetrics:
     num_generated_tokens: int = 0
     num_input_tokens: int = 0
     raw_metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
+
+    def __add__(self, other: PerfMetrics) -> PerfMetrics:
+        """Metrics of two calls of one pipeline together."""
+        return PerfMetrics(
+            self.load_time,
+            self.num_generated_tokens + other.num_generated_tokens,
+            self.num_input_tokens + other.num_input_tokens,
+            self.raw_metrics.joined(other.raw_metrics),
+        )
 
     def get_load_time(self) -> float:
         """Time to load the pipeline."""
@@ -105,7 +132,7 @@ class PerfMetrics:
         """Inference time per output token."""
         if not self.num_generated_tokens:
             return MeanStdPair(-1.0, -1.0)
-        return MeanStdPair(sum(self.raw_metrics.inference_durations) / self.num_generated_tokens, 0.0)
+        return MeanStdPair(self.get_inference_duration().mean / self.num_generated_tokens, 0.0)
 
     def get_throughput(self) -> MeanStdPair:
         """Tokens per second after the first token."""
@@ -120,11 +147,11 @@ class PerfMetrics:
 
     def get_inference_duration(self) -> MeanStdPair:
         """Time inside the models, target and draft."""
-        return MeanStdPair(sum(self.raw_metrics.inference_durations), 0.0)
+        return MeanStdPair(sum(self.raw_metrics.inference_durations) / 1e3, 0.0)
 
     def get_sampling_duration(self) -> MeanStdPair:
         """Time of sampling and acceptance."""
-        return MeanStdPair(sum(self.raw_metrics.sampling_durations), 0.0)
+        return MeanStdPair(sum(self.raw_metrics.sampling_durations) / 1e3, 0.0)
 
     def get_tokenization_duration(self) -> MeanStdPair:
         """Time of tokenization."""

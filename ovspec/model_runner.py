@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,13 @@ from numpy.typing import NDArray
 import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compile import cache_tensors, compile_paged, read_model
+from ovspec.metrics import microseconds
 from ovspec.pass_inputs import PassInputs
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_transforms import PassReport, gather_logits, route_rows, select_blocks, to_paged
 
 Attention = Literal["native", "stock"]
+GPU_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class PassStats:
     """What one pass did.
 
     Attributes:
-        duration: time inside the model, milliseconds.
+        duration: time inside the model, microseconds.
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
         context_tokens: those that dense attention would have read for the same rows.
     """
@@ -91,7 +92,6 @@ class ModelRunner:
         attention: AttentionConfig | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> None:
-        started = time.perf_counter()
         self.attention = attention or AttentionConfig()
         core = ov.Core()
         if self.attention.backend == "native":
@@ -105,10 +105,9 @@ class ModelRunner:
         self.compiled = compile_paged(core, graph, device, properties or {})
         self._request = self.compiled.create_infer_request()
         self.cache = KVCache(self._request, cache_tensors(self.compiled))
-        self.block_size = 32 if device.startswith("CPU") else 16
+        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
-        self.load_time = 1e3 * (time.perf_counter() - started)
         self._inputs = PassInputs(self._request, self._input_names())
 
     def _input_names(self) -> list[str]:
@@ -129,14 +128,14 @@ class ModelRunner:
         Returns:
             Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
         """
+        self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
         for rows in batch:
             self.blocks.reserve(rows.sequence, rows.context)
-        self.cache.ensure(self.blocks.num_blocks)
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
         self._inputs.write(inputs)
-        started = time.perf_counter()
+        started = microseconds()
         self._request.infer()
-        duration = 1e3 * (time.perf_counter() - started)
+        duration = microseconds() - started
         counts = self._request.get_tensor("selected_counts").data if self.attention.selects else None
         self.last_pass = PassStats(duration, *attended_tokens(counts, batch, self.block_size))
         for rows in batch:

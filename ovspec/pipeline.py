@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any, overload
@@ -17,7 +18,7 @@ from ovspec.draft_model import DraftModel
 from ovspec.drafter import AssistantDrafter
 from ovspec.engine import Engine
 from ovspec.generation_call import GenerationCall
-from ovspec.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
     check_prompts,
     encode,
@@ -35,6 +36,8 @@ from ovspec.verify_config import SparseVerify, Verify, calibrated, parse_verify
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+# For models that name no limit, such as those with ALiBi.
+_UNLIMITED_POSITIONS = 2**31 - 1
 
 
 class LLMPipeline:
@@ -43,6 +46,7 @@ class LLMPipeline:
     Args:
         models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
         device: OpenVINO device.
+        config: OpenVINO properties as a mapping, joined with `properties`.
         draft_model: from `ovspec.draft_model`; without one, decoding is plain.
         verify: "dense", which changes nothing, or `SparseVerify`, which is lossy.
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own (dense only).
@@ -58,6 +62,7 @@ class LLMPipeline:
         self,
         models_path: str | Path,
         device: str = "CPU",
+        config: Mapping[str, Any] | None = None,
         *,
         draft_model: DraftModel | None = None,
         verify: Verify | str = "dense",
@@ -66,33 +71,41 @@ class LLMPipeline:
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
-        if max_num_batched_tokens < 1:
-            raise ValueError(f"max_num_batched_tokens={max_num_batched_tokens}: expected at least 1")
+        if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < 1:
+            raise ValueError(
+                f"max_num_batched_tokens={max_num_batched_tokens!r}: expected a number of at least 1"
+            )
         if draft_model is not None and not isinstance(draft_model, DraftModel):
             raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
         self._info = ModelInfo.read(models_path)
         self.verify = calibrated(parse_verify(verify), OvspecConfig.load(models_path))
         sparse = self.verify if isinstance(self.verify, SparseVerify) else None
-        config = AttentionConfig(attention, sparse is not None, sparse.anchor_layers if sparse else None)
+        properties = {**(config or {}), **properties}
+        routing = AttentionConfig(attention, sparse is not None, sparse.anchor_layers if sparse else None)
         if draft_model is not None:
             draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
-        self._target = ModelRunner(models_path, device, config, properties)
-        self._positions = self._info.max_position_embeddings
+        self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
+        self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._target = ModelRunner(models_path, device, routing, properties)
         self._drafter: AssistantDrafter | None = None
-        if draft_model is not None:
+        if draft_model is None:
+            self._config = without_assistant(self._config)
+        else:
+            draft_device = draft_model.device or device
             runner = ModelRunner(
                 draft_model.models_path,
-                draft_model.device or device,
-                AttentionConfig(attention),
+                draft_device,
+                # Our operation runs on CPU; a draft elsewhere takes what its device has.
+                AttentionConfig(attention if draft_device.startswith("CPU") else "stock"),
                 draft_model.properties or properties,
             )
-            self._drafter = AssistantDrafter(runner, self._info.vocab_size, max_num_batched_tokens)
-            self._positions = min(self._positions, draft_info.max_position_embeddings)
+            self._drafter = AssistantDrafter(
+                runner, self._info.vocab_size, max_num_batched_tokens, draft_info.max_position_embeddings
+            )
         self._engine = Engine(self._target, self._drafter, self.verify, max_num_batched_tokens)
-        self._eos = eos_token_ids(self._info.folder, self._tokenizer)
         self._chat = Chat()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
@@ -139,15 +152,14 @@ class LLMPipeline:
             kwargs: single fields of the configuration.
 
         Returns:
-            `str` for one prompt, `DecodedResults` for a list or a history, `EncodedResults` for tokenized
-            inputs.
+            `str` for one prompt with one answer, `DecodedResults` for several or a history,
+            `EncodedResults` for tokenized inputs.
 
         Raises:
             ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
         """
         call = GenerationCall(self._engine, self._tokenizer, self._load_time, streamer)
-        config = updated(generation_config or self._config, kwargs)
-        settings = resolve(config, self._eos, self._drafter is not None)
+        settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
@@ -155,12 +167,15 @@ class LLMPipeline:
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
-        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        texts = [inputs] if isinstance(inputs, str) else _texts(inputs)
         with call.timed("tokenization_durations"):
             prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
         sequences = self._generate(prompts, settings, call)
         results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences))
-        return str(results) if isinstance(inputs, str) else results
+        # As in openvino_genai, a prompt that is answered several times gives results, not text.
+        return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
+
+    __call__ = generate
 
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history, and its keys and values, from here to `finish_chat`."""
@@ -187,8 +202,17 @@ class LLMPipeline:
         Raises:
             ValueError: an unsupported or contradicting option.
         """
-        resolve(config, self._eos, self._drafter is not None)
+        self._settings(config, {})
         self._config = updated(config, {})
+
+    def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
+        settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
+        unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
+        if unknown:
+            raise ValueError(
+                f"stop_token_ids: {unknown[0]} is no token of this model, which has {self._info.vocab_size}"
+            )
+        return settings
 
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
@@ -245,3 +269,11 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._drafter.runner, self._chat.draft)] if self._drafter else [])
+
+
+def _texts(inputs: object) -> list[str]:
+    if not isinstance(inputs, SequenceOf):
+        raise ValueError(
+            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
+        )
+    return list(inputs)

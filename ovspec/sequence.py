@@ -80,7 +80,7 @@ class Sequence:
             if token in self.settings.stop_token_ids:
                 self.finish_reason = GenerationFinishReason.STOP
                 break
-            if len(taken) == self.remaining:
+            if len(taken) >= self.remaining:
                 self.finish_reason = GenerationFinishReason.LENGTH
                 break
         self.tokens.extend(taken)

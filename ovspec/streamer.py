@@ -36,9 +36,8 @@ class OutputStream:
             return _status(streamer.write(list(tokens)) if tokens else None)
         return _status(streamer(text) if streamer is not None and text else None)
 
-    def end(self, text: str) -> None:
-        """Pass the last piece on and close the stream."""
-        self.write([], text)
+    def end(self) -> None:
+        """Close the stream."""
         if isinstance(self._streamer, StreamerBase):
             self._streamer.end()
 

@@ -21,7 +21,7 @@ class SparseVerify:
         L0: tokens up to which verification stays dense.
         rho: share of the tokens beyond `L0` that is read, 0 to 1.
         budget: a fixed budget in tokens instead of `L0` and `rho`.
-        anchor_layers: layers that select for themselves, ascending from 0; the layers after an
+        anchor_layers: layers that select for themselves, ascending from the first without a window; the layers after an
             anchor reuse its list. `None` takes the model's calibrated list or the default rule.
 
     Raises:
@@ -34,6 +34,13 @@ class SparseVerify:
     anchor_layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name, kinds in (("L0", int), ("rho", (int, float)), ("budget", int)):
+            if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
+                raise ValueError(f"{name}={value!r}: expected a number, got {type(value).__name__}")
+        if self.anchor_layers is not None and not all(isinstance(layer, int) for layer in self.anchor_layers):
+            raise ValueError(
+                f"anchor_layers={self.anchor_layers!r}: expected layer numbers, e.g. (0, 1, 2, 6)"
+            )
         if self.budget is not None and (self.L0 is not None or self.rho is not None):
             raise ValueError(
                 f"budget={self.budget} contradicts L0={self.L0}, rho={self.rho}: give one or the other"

@@ -32,6 +32,7 @@ class ModelSection:
 
     ``source`` is a Hugging Face ID or the name of a local checkpoint folder. ``weight_format`` is the
     format of the stored weights: ``fp32``, ``fp16``, ``bf16``, ``int8`` or ``int4``.
+    ``max_position_embeddings`` is ``None`` for a model that states no limit.
     """
 
     source: str
@@ -42,7 +43,7 @@ class ModelSection:
     num_key_value_heads: int
     head_dim: int
     vocab_size: int
-    max_position_embeddings: int
+    max_position_embeddings: int | None
 
 
 @dataclass(slots=True)
@@ -51,7 +52,8 @@ class VerifySection:
 
     ``L0``: tokens up to which verification stays dense. ``rho``: fraction, 0 to 1, of the tokens past
     ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
-    anchor's list (strictly increasing, the first is layer 0). Symbols as in arXiv 2512.21911.
+    anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
+    is checked when the model is loaded). Symbols as in arXiv 2512.21911.
     """
 
     L0: int | None = None
@@ -138,8 +140,9 @@ class OvspecConfig:
             key = f"model.{name}"
             if name in ("source", "model_type", "weight_format"):
                 _need(isinstance(value, str) and value != "", where, key, value, "text")
-            else:
-                _need(_is_int(value) and value > 0, where, key, value, "a positive integer")
+            elif name != "max_position_embeddings" or value is not None:
+                or_null = " or null" if name == "max_position_embeddings" else ""
+                _need(_is_int(value) and value > 0, where, key, value, f"a positive integer{or_null}")
         if self.draft_model is not None:
             _need(isinstance(self.draft_model, str), where, "draft_model", self.draft_model, "text or null")
             parts = Path(self.draft_model).parts
@@ -158,9 +161,10 @@ class OvspecConfig:
         if anchors is None:
             return
         layers = self.model.num_hidden_layers
+        # Which layer must come first depends on sliding windows, which only the graph shows.
         good = isinstance(anchors, list) and all(_is_int(a) and 0 <= a < layers for a in anchors)
-        good = good and anchors[:1] == [0] and all(a < b for a, b in pairwise(anchors))
-        expected = f"null, or increasing layer numbers from 0 to {layers - 1} that start with 0"
+        good = good and len(anchors) > 0 and all(a < b for a, b in pairwise(anchors))
+        expected = f"null, or at least one layer number from 0 to {layers - 1}, increasing"
         _need(good, where, "verify.anchor_layers", anchors, expected)
 
 

@@ -18,8 +18,9 @@ _CARD = """\
 `{source}` ({model_type}), exported to OpenVINO with {weights} weights{draft}.
 
 ovspec runs speculative decoding on OpenVINO with *sparse verification*: a draft proposes several tokens, and
-the target checks them in one pass that reads only the cache blocks that matter. The same folder also runs in
-OpenVINO GenAI and optimum-intel: it holds plain OpenVINO IR.
+the target checks them in one pass that reads only the cache blocks that matter. `verify=SparseVerify()` is
+lossy: it approximates the target's output; `verify="dense"`, the default, is lossless. The same folder also
+runs in OpenVINO GenAI and optimum-intel: it holds plain OpenVINO IR.
 
 ## Run it
 
@@ -65,7 +66,7 @@ def model_card(
     `is_hub_id` says whether ``config.model.source`` names a model on the Hugging Face Hub: only then is
     it a ``base_model`` the Hub can link. `options` are the compression options that were given.
     """
-    model = config.model
+    model, positions = config.model, config.model.max_position_embeddings
     given = ", ".join(f"{key}={_short(value)}" for key, value in options.items())
     weights = model.weight_format + (f" ({given})" if given else "")
     python = _PYTHON_ALONE if config.draft_model is None else _PYTHON_PAIR.format(draft=config.draft_model)
@@ -87,7 +88,7 @@ def model_card(
         kv_heads=model.num_key_value_heads,
         head_dim=model.head_dim,
         vocab=f"{model.vocab_size:,}",
-        context=f"{model.max_position_embeddings:,}",
+        context="no limit stated" if positions is None else f"{positions:,}",
         versions=", ".join(f"{name} {version}" for name, version in names.items()) or "unknown versions",
     )
 

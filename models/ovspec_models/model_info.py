@@ -22,6 +22,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "n_ctx",
         "seq_length",
         "max_seq_len",
+        "max_sequence_length",
+        "model_max_length",
     ),
 }
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
@@ -37,6 +39,8 @@ class ModelInfo:
     ``weight_bytes`` is the size of ``openvino_model.bin``. ``num_kv_layers`` counts the layers that hold a
     KV cache (all of them, except linear attention and state-space layers where ``layer_types`` names
     them). ``vocab_size`` is the model's, which may be padded past the tokenizer's.
+    ``max_position_embeddings`` is ``None`` where config.json states no limit, as in families with ALiBi.
+    ``eos_token_ids`` are those of config.json, empty where it names none.
     """
 
     folder: Path
@@ -47,7 +51,8 @@ class ModelInfo:
     num_key_value_heads: int
     head_dim: int
     vocab_size: int
-    max_position_embeddings: int
+    max_position_embeddings: int | None
+    eos_token_ids: frozenset[int]
     weight_bytes: int
     has_tokenizer: bool
     has_detokenizer: bool
@@ -128,7 +133,8 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "num_key_value_heads": _number(path, text, "num_key_value_heads", _default_kv_heads(text, heads)),
         "head_dim": head_dim,
         "vocab_size": _number(path, text, "vocab_size"),
-        "max_position_embeddings": _number(path, text, "max_position_embeddings"),
+        "max_position_embeddings": _optional_number(path, text, "max_position_embeddings"),
+        "eos_token_ids": _eos_token_ids(path, config, text),
     }
 
 
@@ -137,7 +143,24 @@ def weight_format_of(xml: Path) -> str:
 
     It is int4 when any matrix is (NNCF leaves embedding and head in int8), else int8 when any is, else the
     format of most weights. Vectors (norms, biases) and scales do not count.
+
+    Raises ValueError, in one line that names the file, when it is cut short, no XML, or holds no weights.
     """
+    try:
+        counts = _weights_by_format(xml)
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: an unknown encoding
+        raise ValueError(
+            f"{xml}: cannot be read as OpenVINO IR ({error}); "
+            "export the model again: `ovspec export -m ... OUT`"
+        ) from None
+    if not counts:
+        raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
+    quantised = [name for name in ("int4", "int8") if name in counts]
+    return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
+
+
+def _weights_by_format(xml: Path) -> dict[str, int]:
+    """Return how many values of the weight matrices have each format."""
     counts: dict[str, int] = {}
     for _, element in ElementTree.iterparse(xml):
         data = element.find("data") if element.tag == "layer" and element.get("type") == "Const" else None
@@ -152,10 +175,7 @@ def weight_format_of(xml: Path) -> str:
                 counts[name] = counts.get(name, 0) + size
         if element.tag == "layer":
             element.clear()
-    if not counts:
-        raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
-    quantised = [name for name in ("int4", "int8") if name in counts]
-    return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
+    return counts
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -187,6 +207,15 @@ def _check_is_model(path: Path) -> None:
 
 
 def _number(path: Path, config: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = _optional_number(path, config, name)
+    if value is not None:
+        return value
+    if default is None:
+        raise ValueError(f"{path}: {name} is missing; use a text generation model and export it again")
+    return default
+
+
+def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | None:
     for key in _ALIASES[name]:
         value = config.get(key)
         if value is None:
@@ -196,9 +225,22 @@ def _number(path: Path, config: dict[str, Any], name: str, default: int | None =
                 f"{path}: {key} is {value!r}, expected a positive integer; export the model again"
             )
         return value
-    if default is None:
-        raise ValueError(f"{path}: {name} is missing; use a text generation model and export it again")
-    return default
+    return None
+
+
+def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> frozenset[int]:
+    # The outer object first, unlike the shape: transformers writes text_config's own default beside it
+    # (Gemma 3: 1 in text_config, [1, 106] outside, where 106 ends the turn), and reads them in this order.
+    value = config.get("eos_token_id")
+    if value is None:
+        value = text.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise ValueError(
+            f"{path}: eos_token_id is {value!r}, expected a token id >= 0, a list of them, or null; "
+            "correct it, or export the model again"
+        )
+    return frozenset(ids)
 
 
 def _default_kv_heads(config: dict[str, Any], heads: int) -> int:

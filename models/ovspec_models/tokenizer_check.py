@@ -17,7 +17,8 @@ def check_same_token_ids(target_folder: str | Path, draft_folder: str | Path) ->
     tokenizers are compared: the models' own ``vocab_size`` may be padded differently, as long as the
     draft's embedding has a row for every token. Merge rules are not: only the target's tokenizer cuts text.
 
-    Raises ValueError naming the first token (lowest id) that differs, or the vocabulary that is too small.
+    Raises ValueError naming the first token (lowest id) that differs, the vocabulary that is too small, or
+    the file or folder whose tokenizer cannot be read.
     """
     target, draft = Path(target_folder), Path(draft_folder)
     of_target, of_draft = _read_both(target, draft)
@@ -62,7 +63,16 @@ def _read_both(target: Path, draft: Path) -> tuple[dict[int, Token], dict[int, T
 def _from_openvino(path: Path) -> dict[int, Token]:
     from openvino_genai import Tokenizer
 
-    return {index: token for token, index in Tokenizer(str(path.parent)).get_vocab().items()}
+    from ovspec_transforms import last_line
+
+    try:
+        vocab = Tokenizer(str(path.parent)).get_vocab()
+    except RuntimeError as error:
+        raise ValueError(
+            f"the OpenVINO tokenizer in '{path.parent}' cannot be read ({last_line(error)}); "
+            "export the model again: `ovspec export -m ... OUT`"
+        ) from error
+    return {index: token for token, index in vocab.items()}
 
 
 def _from_tokenizer_json(path: Path) -> dict[int, Token]:

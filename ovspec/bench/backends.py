@@ -17,13 +17,13 @@ from ovspec.compile import cache_tensors
 from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
 from ovspec.tables import Rows, build_tables
 from ovspec.verify_config import SparseVerify
+from ovspec_ops import BLOCK_SIZE
 from ovspec_transforms import gather_logits, to_paged
 
 BACKENDS = ("stock", "dense", "sparse")
 # Backends that run the same compiled model, which holds the weights once. That selection stands in its
 # graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 SHARING = {"stock": "stock", "dense": "native", "sparse": "native"}
-_STOCK_BLOCK_SIZE = 32
 
 
 class Runner(Protocol):
@@ -53,7 +53,7 @@ class StockRunner:
         self._request = self.compiled.create_infer_request()
         self._names = {port.get_any_name() for port in self.compiled.inputs}
         self.cache = KVCache(self._request, cache_tensors(self.compiled))
-        self.blocks = BlockManager(_STOCK_BLOCK_SIZE)
+        self.blocks = BlockManager(BLOCK_SIZE)
         self.last_pass = PassStats()
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
@@ -64,7 +64,7 @@ class StockRunner:
         started = perf_counter()
         self._request.infer()
         context = float(sum(rows.context for rows in batch))
-        self.last_pass = PassStats(1e3 * (perf_counter() - started), context, context)
+        self.last_pass = PassStats(1e6 * (perf_counter() - started), context, context)
         for rows in batch:
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self._request.get_tensor("logits").data
@@ -132,7 +132,7 @@ class Subject:
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
         self._sequence.rollback(context)
         stats = self.runner.last_pass
-        return Timing(stats.duration, stats.attended_tokens / stats.context_tokens)
+        return Timing(stats.duration / 1e3, stats.attended_tokens / stats.context_tokens)
 
     @property
     def num_threads(self) -> int:

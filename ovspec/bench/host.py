@@ -78,9 +78,8 @@ class HostBench:
         for setting, options in SETTINGS.items():
             tick(setting)
             durations = self._durations(engine, options)
-            records.append(
-                HostRecord(setting, len(durations), median(durations), quantiles(durations, n=10)[-1])
-            )
+            ms = [duration / 1e3 for duration in durations]
+            records.append(HostRecord(setting, len(ms), median(ms), quantiles(ms, n=10)[-1]))
         return records
 
     def _durations(self, engine: Engine, options: Mapping[str, Any]) -> list[float]:

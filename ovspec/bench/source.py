@@ -81,7 +81,7 @@ class ModelSource:
             num_key_value_heads=info.num_key_value_heads,
             head_dim=info.head_dim,
             vocab_size=info.vocab_size,
-            max_position_embeddings=info.max_position_embeddings,
+            max_position_embeddings=info.max_position_embeddings or 2**31 - 1,
             folder=folder,
             anchor_layers=tuple(anchors) if anchors else None,
         )

@@ -27,11 +27,14 @@ def main() -> None:
     """Run the command line: one line and exit code 2 for what a user can mend."""
     try:
         code = cli.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         fail(error.format_message())
     except click.Abort:
         sys.exit(130)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, MemoryError) as error:
         fail(str(error) or type(error).__name__)
     sys.exit(code if isinstance(code, int) else 0)
 

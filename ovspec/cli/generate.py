@@ -84,6 +84,11 @@ def generate(
     settings = generation_options(options)
     text = read_prompt(prompt, prompt_file)
     draft = draft_folder(model, draft_model)
+    for name in ("num_assistant_tokens", "assistant_confidence_threshold"):
+        if draft is None and settings.get(name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} {settings[name]} needs a draft model: give --draft-model DIR"
+            )
     pipeline = LLMPipeline(
         model,
         device,
@@ -113,7 +118,9 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a sampling option without `--do-sample`.
     """
-    fields = {name: value for name, value in options.items() if value not in (None, (), False)}
+    fields = {name: value for name, value in options.items() if value is not None and value != ()}
+    # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
+    fields["do_sample"] = options["do_sample"]
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if name in fields and not options["do_sample"]:
             raise ValueError(
@@ -135,12 +142,19 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     if prompt_file is not None:
         try:
             prompt = prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--prompt-file {prompt_file}: {error}") from error
+        except OSError as error:
+            raise ValueError(
+                f"--prompt-file {prompt_file}: {error.strerror}; give a file that can be read"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--prompt-file {prompt_file} is not UTF-8 ({error}); convert it") from error
     if prompt is None:
         if sys.stdin.isatty():
             raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
-        prompt = sys.stdin.read()
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the prompt on standard input is not UTF-8 ({error}); convert it") from error
     if not prompt.strip():
         raise ValueError("the prompt is empty: give --prompt TEXT or --prompt-file FILE")
     return prompt

@@ -143,6 +143,15 @@ BAD = {
     "property": (["generate", "-m", "{demo}", "-p", "x", "--property", "X"], "expected KEY=VALUE"),
     "draft folder": (["generate", "-m", "{demo}", "-p", "x", "--draft-model", "/nowhere"], "'/nowhere'"),
     "long prompt": (["generate", "-m", "{demo}", "--prompt-file", "{long}"], "8192 positions"),
+    "no tokens": (["generate", "-m", "{demo}", "-p", "x", "--max-new-tokens", "0"], "max_new_tokens"),
+    "zero temperature": (
+        ["generate", "-m", "{demo}", "-p", "x", "--do-sample", "--temperature", "0"],
+        "temperature",
+    ),
+    "no draft": (
+        ["generate", "-m", "{demo}", "-p", "x", "--draft-model", "none", "--num-assistant-tokens", "3"],
+        "--num-assistant-tokens 3 needs a draft model",
+    ),
     "info": (["info", "/nowhere"], "'/nowhere' does not exist"),
     "export source": (["export", "-m", "/nowhere/model", "{tmp}/out"], "/nowhere/model"),
     "export target": (["export", "-m", "{demo}", "{demo}"], "is not empty"),
@@ -202,3 +211,29 @@ def test_truncated_file_is_one_line(tmp_path: Path, name: str) -> None:
     run = ovspec("generate", "-m", folder, "-p", PROMPT, "--draft-model", "none")
     assert run.returncode == 2, run.stdout + run.stderr
     assert run.stderr.count("\n") == 1 and str(folder) in run.stderr
+
+
+def test_prompt_that_is_not_utf8(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("ovspec")), "generate", "-m", str(demo_pair_path())]
+    run = subprocess.run(command, input=b"caf\xe9", capture_output=True, timeout=300, check=False)
+    assert run.returncode == 2 and run.stdout == b""
+    assert b"standard input is not UTF-8" in run.stderr and run.stderr.count(b"\n") == 1
+
+
+def test_sampling_in_the_folder_needs_the_flag(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(demo_pair_path(), folder)
+    path = folder / "generation_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"do_sample": True, "temperature": 1.5}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    arguments = ("generate", "-m", folder, "-p", PROMPT, "--max-new-tokens", "24", *F32)
+    assert ovspec(*arguments).stdout == generate("-p", PROMPT, *F32).stdout
+    sampled = [ovspec(*arguments, "--do-sample", "--seed", seed).stdout for seed in ("1", "2")]
+    assert sampled[0] != sampled[1]
+
+
+@pytest.mark.parametrize("command", [(), ("bench",)])
+def test_no_command_shows_the_help(command: tuple[str, ...]) -> None:
+    run = ovspec(*command)
+    assert run.returncode == 2 and run.stdout == ""
+    assert "Commands:" in run.stderr and run.stderr.count("\n") > 5

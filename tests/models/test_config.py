@@ -17,6 +17,10 @@ def model() -> ModelSection:
     return ModelSection("org/name", "qwen3", "int8", 6, 4, 2, 64, 4096, 8192)
 
 
+def model_without_limit() -> ModelSection:
+    return ModelSection("org/name", "bloom", "int8", 6, 4, 4, 64, 4096, None)
+
+
 def full() -> OvspecConfig:
     return OvspecConfig(
         model=model(),
@@ -48,6 +52,12 @@ def write(folder: Path, **changes: Any) -> Path:
         pytest.param(OvspecConfig(model=model()), id="least"),
         pytest.param(OvspecConfig(model=model(), verify=VerifySection(rho=1)), id="part of verify"),
         pytest.param(OvspecConfig(model=model(), verify=VerifySection(L0=0, rho=0.0)), id="zero budget"),
+        pytest.param(OvspecConfig(model=model_without_limit()), id="no limit of positions"),
+        pytest.param(
+            OvspecConfig(model=model(), verify=VerifySection(anchor_layers=[1, 3])),
+            id="first layer has a sliding window",
+        ),
+        pytest.param(OvspecConfig(model=model(), verify=VerifySection(anchor_layers=[5])), id="one anchor"),
     ],
 )
 def test_round_trip(tmp_path: Path, config: OvspecConfig) -> None:
@@ -128,9 +138,27 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "rho is above one": ({"verify__rho": 1.01}, "verify.rho", "0 to 1"),
     "rho is text": ({"verify__rho": "0.1"}, "verify.rho", "0 to 1"),
     "rho is not a number": ({"verify__rho": float("nan")}, "verify.rho", "0 to 1"),
-    "anchors are empty": ({"verify__anchor_layers": []}, "verify.anchor_layers", "start with 0"),
-    "anchors start late": ({"verify__anchor_layers": [1, 2]}, "verify.anchor_layers", "start with 0"),
-    "anchors fall": ({"verify__anchor_layers": [0, 2, 2]}, "verify.anchor_layers", "increasing"),
+    "positions are zero": (
+        {"model__max_position_embeddings": 0},
+        "model.max_position_embeddings",
+        "positive integer or null",
+    ),
+    "positions are text": (
+        {"model__max_position_embeddings": "8192"},
+        "model.max_position_embeddings",
+        "positive integer or null",
+    ),
+    "layers are null": ({"model__num_hidden_layers": None}, "model.num_hidden_layers", "positive integer;"),
+    "model lacks positions": (
+        {"model__max_position_embeddings": ...},
+        "'model.max_position_embeddings'",
+        "add it",
+    ),
+    "anchors are empty": ({"verify__anchor_layers": []}, "verify.anchor_layers", "at least one"),
+    "anchors repeat": ({"verify__anchor_layers": [1, 2, 2]}, "verify.anchor_layers", "increasing"),
+    "anchors fall": ({"verify__anchor_layers": [3, 1]}, "verify.anchor_layers", "increasing"),
+    "anchor is negative": ({"verify__anchor_layers": [-1, 2]}, "verify.anchor_layers", "0 to 5"),
+    "anchor is true": ({"verify__anchor_layers": [True, 2]}, "verify.anchor_layers", "0 to 5"),
     "anchor past the end": ({"verify__anchor_layers": [0, 6]}, "verify.anchor_layers", "0 to 5"),
     "anchors are a number": ({"verify__anchor_layers": 0}, "verify.anchor_layers", "increasing"),
 }

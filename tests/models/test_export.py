@@ -215,6 +215,25 @@ def test_default_format_keeps_the_checkpoints(tmp_path: Path, demo_draft: Path) 
     assert weights_by_type(out / "openvino_model.xml") == {"bf16": MATRICES}
 
 
+def test_model_that_states_no_longest_context(tmp_path: Path, checkpoint_copy: Path) -> None:
+    """Bloom's ALiBi knows no limit, and transformers writes none into config.json."""
+    import torch
+    from transformers import BloomConfig, BloomForCausalLM
+
+    torch.manual_seed(0)
+    for name in ("model.safetensors", "config.json"):
+        (checkpoint_copy / name).unlink()
+    shape = BloomConfig(vocab_size=4096, hidden_size=32, n_layer=2, n_head=4, eos_token_id=[0, 3])
+    BloomForCausalLM(shape).save_pretrained(checkpoint_copy)
+    out = export_model(checkpoint_copy, tmp_path / "ir", weight_format="fp16")
+    info, config = ModelInfo.read(out), OvspecConfig.load(out)
+    assert config is not None
+    assert (info.model_type, info.num_hidden_layers, info.head_dim) == ("bloom", 2, 8)
+    assert (info.max_position_embeddings, config.model.max_position_embeddings) == (None, None)
+    assert info.eos_token_ids == {0, 3}
+    assert "| vocabulary, longest context | 4,096, no limit stated |" in (out / "README.md").read_text()
+
+
 def test_flags_mean_what_optimum_cli_means(
     tmp_path: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

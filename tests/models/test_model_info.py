@@ -40,6 +40,7 @@ def test_demo_pair() -> None:
     assert info.has_detokenizer
     assert info.has_generation_config
     assert info.weight_format() == "fp16"
+    assert info.eos_token_ids == {0}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,55 @@ def test_nested_text_config(tmp_path: Path) -> None:
     outer = {"model_type": "gemma3", "vocab_size": 7, "text_config": {**BASE, "model_type": "gemma3_text"}}
     info = ModelInfo.read(folder_with(tmp_path, outer))
     assert (info.model_type, info.vocab_size, info.num_hidden_layers) == ("gemma3_text", 101, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, None, id="absent"),
+        pytest.param({"max_position_embeddings": None}, None, id="null"),
+        pytest.param({"seq_length": 2048}, 2048, id="bloom with a training length"),
+        pytest.param({"max_seq_len": 65}, 65, id="mpt"),
+        pytest.param({"max_sequence_length": 66}, 66, id="olmo"),
+        pytest.param({"model_max_length": 67}, 67, id="baichuan"),
+        pytest.param({"max_position_embeddings": None, "n_positions": 68}, 68, id="second name"),
+    ],
+)
+def test_longest_context(tmp_path: Path, changes: dict[str, Any], expected: int | None) -> None:
+    config = {key: value for key, value in BASE.items() if key != "max_position_embeddings"}
+    info = ModelInfo.read(folder_with(tmp_path, {**config, **changes}))
+    assert info.max_position_embeddings == expected
+
+
+def test_bloom_as_transformers_writes_it(tmp_path: Path) -> None:
+    config = {"model_type": "bloom", "n_layer": 2, "n_head": 8, "hidden_size": 64, "vocab_size": 99}
+    info = ModelInfo.read(folder_with(tmp_path, {**config, "eos_token_id": 2, "bos_token_id": 1}))
+    assert (info.num_hidden_layers, info.num_key_value_heads, info.head_dim) == (2, 8, 8)
+    assert info.max_position_embeddings is None
+    assert info.eos_token_ids == {2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, set(), id="absent"),
+        pytest.param({"eos_token_id": None}, set(), id="null"),
+        pytest.param({"eos_token_id": []}, set(), id="empty list"),
+        pytest.param({"eos_token_id": 0}, {0}, id="zero"),
+        pytest.param({"eos_token_id": 7}, {7}, id="one"),
+        pytest.param({"eos_token_id": [7, 3, 7]}, {3, 7}, id="several"),
+        pytest.param({"text_config": {"eos_token_id": 5}}, {5}, id="nested"),
+        pytest.param({"llm_config": {"eos_token_id": [5, 6]}}, {5, 6}, id="nested list"),
+        pytest.param({"eos_token_id": None, "text_config": {"eos_token_id": 5}}, {5}, id="null outside"),
+        pytest.param({"eos_token_id": 7, "text_config": {"eos_token_id": None}}, {7}, id="null inside"),
+        # transformers writes the default of text_config beside the ids that the model was given.
+        pytest.param({"eos_token_id": [1, 106], "text_config": {"eos_token_id": 1}}, {1, 106}, id="gemma3"),
+    ],
+)
+def test_end_of_sequence_ids(tmp_path: Path, changes: dict[str, Any], expected: set[int]) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, {**BASE, **changes}))
+    assert info.eos_token_ids == expected
+    assert isinstance(info.eos_token_ids, frozenset)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +224,22 @@ class TestErrors:
             ({**BASE, "num_hidden_layers": "3"}, "num_hidden_layers is '3'"),
             ({**BASE, "num_hidden_layers": 0}, "num_hidden_layers is 0"),
             ({**BASE, "hidden_size": None}, "hidden_size is missing"),
+            ({**BASE, "max_position_embeddings": "512"}, "max_position_embeddings is '512'"),
         ],
-        ids=["broken", "list", "no type", "no vocabulary", "text", "zero", "no head size"],
+        ids=["broken", "list", "no type", "no vocabulary", "text", "zero", "no head size", "positions"],
     )
     def test_bad_config(self, tmp_path: Path, config: Any, part: str) -> None:
         self.check(folder_with(tmp_path, config), part, "export")
+
+    @pytest.mark.parametrize(
+        "value", ["2", "", True, False, 2.0, -1, [[1]], ["x"], [1, -1], [None], {}], ids=repr
+    )
+    @pytest.mark.parametrize("nested", [False, True], ids=["outer", "text_config"])
+    def test_bad_end_of_sequence_id(self, tmp_path: Path, value: Any, nested: bool) -> None:
+        given = {"eos_token_id": value}
+        folder = folder_with(tmp_path, {**BASE, "text_config": given} if nested else {**BASE, **given})
+        part = f"config.json: eos_token_id is {value!r}, expected a token id >= 0, a list of them, or null"
+        self.check(folder, part, "export")
 
 
 def test_weight_format_of_mixed_constants(tmp_path: Path) -> None:
@@ -203,3 +264,38 @@ def test_weight_format_of_mixed_constants(tmp_path: Path) -> None:
     xml.write_text("<net><layers></layers></net>")
     with pytest.raises(ValueError, match="holds no weights"):
         weight_format_of(xml)
+
+
+GOOD_LAYER = '<layer id="0" name="c" type="Const"><data element_type="f16" shape="64, 64" /></layer>'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(f"<net><layers>{GOOD_LAYER}", id="cut short"),
+        pytest.param("not XML\n", id="text"),
+        pytest.param('{"net": 1}', id="JSON"),
+        pytest.param("version https://git-lfs.github.com/spec/v1\nsize 5\n", id="LFS pointer"),
+        pytest.param(
+            f'<?xml version="1.0" encoding="utf-99"?><net>{GOOD_LAYER}</net>', id="unknown encoding"
+        ),
+        pytest.param(f"<net>{GOOD_LAYER.replace('64, 64', '64, x')}</net>", id="shape of text"),
+    ],
+)
+def test_broken_ir_is_named_in_one_line(tmp_path: Path, text: str) -> None:
+    folder = folder_with(tmp_path, BASE)
+    (folder / "openvino_model.xml").write_text(text)
+    with pytest.raises(ValueError, match=r".") as caught:
+        ModelInfo.read(folder).weight_format()
+    message = str(caught.value)
+    assert message.startswith(f"{folder / 'openvino_model.xml'}: cannot be read as OpenVINO IR (")
+    assert message.endswith("export the model again: `ovspec export -m ... OUT`")
+    assert "\n" not in message
+
+
+def test_truncated_demo_ir(tmp_path: Path) -> None:
+    data = (demo_pair_path() / "openvino_model.xml").read_bytes()
+    (tmp_path / "openvino_model.xml").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"openvino_model\.xml: cannot be read as OpenVINO IR"):
+        weight_format_of(tmp_path / "openvino_model.xml")

@@ -118,6 +118,40 @@ def test_unreadable_tokenizer_json(tmp_path: Path) -> None:
         check_same_token_ids(demo_pair_path(), draft)
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:500])
+
+
+@pytest.mark.parametrize("broken_in", ["target", "draft"])
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        pytest.param(lambda f: cut(f / "openvino_tokenizer.xml"), "Could not determine tag", id="cut xml"),
+        pytest.param(lambda f: cut(f / "openvino_tokenizer.bin"), "Incorrect weights", id="cut bin"),
+        pytest.param(
+            lambda f: (f / "openvino_tokenizer.bin").unlink(), "bin file cannot be found", id="no bin"
+        ),
+        pytest.param(lambda f: cut(f / "openvino_detokenizer.xml"), "mismatch", id="cut detokenizer"),
+        pytest.param(
+            lambda f: (f / "openvino_detokenizer.xml").unlink(), "vocab is empty", id="no detokenizer"
+        ),
+    ],
+)
+def test_unreadable_openvino_tokenizer(
+    tmp_path: Path, broken_in: str, damage: Callable[[Path], None], cause: str
+) -> None:
+    folders = {name: copy(tmp_path / name, OPENVINO_FILES) for name in ("target", "draft")}
+    damage(folders[broken_in])
+    with pytest.raises(ValueError, match="OpenVINO tokenizer in") as caught:
+        check_same_token_ids(folders["target"], folders["draft"])
+    message = str(caught.value)
+    assert message.startswith(f"the OpenVINO tokenizer in '{folders[broken_in]}' cannot be read (")
+    assert cause in message
+    assert message.endswith("export the model again: `ovspec export -m ... OUT`")
+    assert "\n" not in message
+    assert "Exception from" not in message
+
+
 def test_base_install_is_enough() -> None:
     """The check runs at pipeline load, where torch and transformers are not installed."""
     code = (

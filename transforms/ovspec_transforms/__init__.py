@@ -1,5 +1,6 @@
 """Graph transforms: `openvino.Model` in, `openvino.Model` out, with a report of what was changed."""
 
+from ovspec_transforms.errors import last_line
 from ovspec_transforms.gather_logits import gather_logits
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.report import PassReport
@@ -12,6 +13,7 @@ __all__ = [
     "check_anchor_layers",
     "default_anchor_layers",
     "gather_logits",
+    "last_line",
     "paged_layers",
     "route_rows",
     "select_blocks",

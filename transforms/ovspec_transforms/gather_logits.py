@@ -28,7 +28,11 @@ class GatherLogits(NodePass):
         """Walk from the result back to its MatMul and gather the rows of that MatMul's input."""
         head = node.input(0).get_source_output().get_node()
         while head.get_type_name() in _ELEMENTWISE:
-            head = head.input(0).get_source_output().get_node()
+            sources = [port.get_source_output().get_node() for port in head.inputs()]
+            computed = [source for source in sources if source.get_type_name() != "Constant"]
+            if not computed:
+                return False
+            head = computed[0]
         if head.get_type_name() != "MatMul":
             return False
         hidden = head.input(0).get_source_output()
@@ -44,4 +48,10 @@ def gather_logits(model: ov.Model) -> PassReport:
         ValueError: the model's result is not a linear layer over the hidden rows.
     """
     indices = add_parameter(model, SAMPLED_TOKENS_INDICES, [-1], ov.Type.i64)
-    return run_pass(model, GatherLogits(indices)).require()
+    report = run_pass(model, GatherLogits(indices))
+    if report.count != 1:
+        raise ValueError(
+            f"the model has {report.count} outputs that are a linear layer over hidden rows, expected 1: "
+            "it is no language model, or its head has a form that is not known"
+        )
+    return report

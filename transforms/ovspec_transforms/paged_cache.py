@@ -10,13 +10,14 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
+from ovspec_transforms.errors import last_line
 from ovspec_transforms.graph import PAGED_ATTENTION, nodes_of_type
 from ovspec_transforms.report import PassReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
-QUERY, KEY, VALUE, KEY_CACHE, VALUE_CACHE = 0, 1, 2, 3, 4
+QUERY, KEY_CACHE, VALUE_CACHE = 0, 3, 4
 PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS = 5, 6, 7, 8
-SCALE, SLIDING_WINDOW, ALIBI_SLOPES, MAX_CONTEXT_LEN = 9, 10, 11, 12
+SCALE, SLIDING_WINDOW, ALIBI_SLOPES = 9, 10, 11
 SINKS = 20
 
 
@@ -34,8 +35,7 @@ def to_paged(model: ov.Model) -> PassReport:
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(f"the stock paged attention pass refuses this model: {reason}") from error
+        raise ValueError(f"the stock paged attention pass refuses this model: {last_line(error)}") from error
     layers = nodes_of_type(model, PAGED_ATTENTION)
     report = PassReport("to_paged", tuple(node.get_friendly_name() for node in layers))
     if not layers:

@@ -22,19 +22,12 @@ class PassReport:
         """How many places the pass changed."""
         return len(self.changed)
 
-    def require(self, expected: int | None = None) -> PassReport:
-        """Return the report, or raise when the pass fired nowhere or not `expected` times.
+    def require(self, expected: int) -> PassReport:
+        """Return the report, or raise when the pass did not fire `expected` times.
 
         Raises:
             ValueError: the model does not have the pattern that the caller relies on.
         """
-        if self.count == 0:
-            raise ValueError(
-                f"{self.name} found nothing to change in this model; use attention='stock' to run it"
-            )
-        if expected is not None and self.count != expected:
-            raise ValueError(
-                f"{self.name} changed {self.count} places of {expected} in this model; "
-                "use attention='stock' to run it"
-            )
+        if self.count != expected:
+            raise ValueError(f"{self.name} changed {self.count} places of {expected} in this model")
         return self

@@ -11,7 +11,16 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, run_pass
-from ovspec_transforms.paged_cache import PagedLayer, paged_layers
+from ovspec_transforms.paged_cache import (
+    BLOCK_INDICES,
+    BLOCK_INDICES_BEGINS,
+    KEY_CACHE,
+    PAST_LENS,
+    QUERY,
+    SUBSEQUENCE_BEGINS,
+    PagedLayer,
+    paged_layers,
+)
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.route_rows import (
     VERIFY_ATTENTION,
@@ -69,7 +78,7 @@ class SelectBlocks(NodePass):
             return False
         anchor = self._anchors[bisect_right(self._anchors, layer.index) - 1]
         if anchor == layer.index and anchor not in self._chosen:
-            self._chosen[anchor] = self._choose(node, stock, layer)
+            self._chosen[anchor] = self._choose(stock, layer)
         chosen = self._chosen[anchor]
         if node.input(_SELECTED_BLOCKS_INPUT).get_source_output().get_node() == chosen:
             return False
@@ -77,18 +86,19 @@ class SelectBlocks(NodePass):
         node.input(_SELECTED_COUNTS_INPUT).replace_source_output(chosen.output(1))
         return True
 
-    def _choose(self, verify: ov.Node, stock: ov.Node, layer: PagedLayer) -> ov.Node:
+    def _choose(self, stock: ov.Node, layer: PagedLayer) -> ov.Node:
         shape = [-1, layer.num_kv_heads, layer.key_head_size]
         summary = add_parameter(self._model, f"key_summary.{layer.index}", shape, ov.Type.f32)
         sizes = {"kv_heads": layer.num_kv_heads, "k_size": layer.key_head_size}
-        source = [port.get_source_output() for port in verify.inputs()]
-        written = [stock.input(position).get_source_output() for position in (5, 6, 7, 8)]
-        updated = ovspec_ops.create(
-            "KeySummary", [source[1], stock.output(0), summary.output(0), *written], sizes
-        )
+        query, keys = (stock.input(position).get_source_output() for position in (QUERY, KEY_CACHE))
+        written = [
+            stock.input(position).get_source_output()
+            for position in (PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS)
+        ]
+        updated = ovspec_ops.create("KeySummary", [keys, stock.output(0), summary.output(0), *written], sizes)
         updated.set_friendly_name(f"{layer.name}/KeySummary")
         tables = [self._past_lens, self._blocks, self._begins, self._budgets]
-        inputs = [source[0], summary.output(0), updated.output(0), source[4]]
+        inputs = [query, summary.output(0), updated.output(0), written[1]]
         chosen = ovspec_ops.create("BlockSelect", inputs + [table.output(0) for table in tables], sizes)
         chosen.set_friendly_name(f"{layer.name}/BlockSelect")
         return chosen
@@ -117,6 +127,8 @@ def select_blocks(model: ov.Model, anchor_layers: Sequence[int] | None = None) -
             KV heads differ in number, so that they can't share a list.
     """
     layers = [layer for layer in paged_layers(model) if not layer.sliding_window]
+    if not layers:
+        raise ValueError("every layer of this model has a sliding window and stays dense; use verify='dense'")
     if len({layer.num_kv_heads for layer in layers}) != 1:
         heads = sorted({layer.num_kv_heads for layer in layers})
         raise ValueError(

@@ -1,5 +1,6 @@
 #include "verify_attention/op.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -78,8 +79,9 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
         }
         const VerifyPlan::Item& item = plan.items[i];
         const VerifyHead& head = plan.heads[item.head];
-        Worker& worker =
-            *workspace.workers.at(static_cast<std::size_t>(tbb::this_task_arena::current_thread_index()));
+        // Negative on a thread that never entered TBB; it is the only one then.
+        const int thread = std::max(0, tbb::this_task_arena::current_thread_index());
+        Worker& worker = *workspace.workers.at(static_cast<std::size_t>(thread));
         worker.scratch.floats = worker.floats.reserve(worker_floats);
         kernels.attend_chunk(call, head, item.chunk, worker.scratch);
         if (plan.chunks_left[item.head].fetch_sub(1, std::memory_order_acq_rel) == 1)

@@ -21,8 +21,9 @@ class SparseVerify:
         L0: tokens up to which verification stays dense.
         rho: share of the tokens beyond `L0` that is read, 0 to 1.
         budget: a fixed budget in tokens instead of `L0` and `rho`.
-        anchor_layers: layers that select for themselves, ascending from the first without a window; the layers after an
-            anchor reuse its list. `None` takes the model's calibrated list or the default rule.
+        anchor_layers: layers that select for themselves, ascending from the first layer without a sliding
+            window; the layers after an anchor reuse its list. `None` takes the model's calibrated list or
+            the default rule.
 
     Raises:
         ValueError: a value out of range, or `budget` beside `L0`/`rho`.

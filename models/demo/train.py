@@ -9,6 +9,7 @@ Three rows in ten are synthetic: facts to recall from far back, and repeated pas
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import time
 from dataclasses import dataclass
@@ -155,9 +156,8 @@ def train(
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     """Write the checkpoint as bf16; the model in memory keeps training in f32."""
-    state = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
-    model.config.dtype = torch.bfloat16
-    model.save_pretrained(out, state_dict=state)
+    # A copy, not a converted state dict: that would store the tied embedding twice.
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 

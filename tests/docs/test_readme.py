@@ -19,6 +19,7 @@ SMALLER = {
     "max_new_tokens=200": "max_new_tokens=12",
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "--context 4096,16384": "--context 64,128",
+    "ovspec bench host": "ovspec bench host --steps 10",
 }
 
 

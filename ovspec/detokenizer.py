@@ -35,18 +35,21 @@ class IncrementalDetokenizer:
         self._read = 0
         self._sent = 0
         self.text = ""
+        self._ends: list[int] = []
         self.num_tokens = 0
         self.stopped = False
 
     def update(self, tokens: Sequence[int]) -> str:
         """Take new tokens; return the text that can be shown now.
 
-        Text that may be the beginning of a stop string is held back. After a stop string was
-        found, `stopped` is set, `text` ends there, and `num_tokens` says how many tokens it took.
+        Text that may be the beginning of a stop string is held back. After a stop string was found,
+        `stopped` is set, `text` ends there, and `num_tokens` says how many tokens are left: with the
+        stop string those up to it, without it those that end before it.
         """
         if self._stop_strings:
             for token in tokens:
                 self._decode([token])
+                self._ends.append(len(self.text))
                 if self._cut_at_stop_string():
                     break
         else:
@@ -85,6 +88,8 @@ class IncrementalDetokenizer:
         if found:
             at, stop = min(found)
             self.text = self.text[: at + len(stop) * self._include_stop_str]
+            if not self._include_stop_str:
+                self.num_tokens = sum(end <= at for end in self._ends)
             self.stopped = True
         return self.stopped
 

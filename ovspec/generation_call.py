@@ -89,7 +89,7 @@ class GenerationCall:
             text = detokenizer.update(tokens)
             if detokenizer.stopped:
                 surplus = len(sequence.generated) - detokenizer.num_tokens
-                tokens = tokens[: len(tokens) - surplus]
+                tokens = tokens[: max(0, len(tokens) - surplus)]
                 sequence.truncate(len(sequence.tokens) - surplus)
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,20 +139,21 @@ def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai
 
 
 def resolve(
-    config: openvino_genai.GenerationConfig, eos_token_ids: Iterable[int], has_draft: bool
+    config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int], has_draft: bool
 ) -> GenerationSettings:
     """Check a configuration and turn it into settings.
 
     Args:
         config: the user's configuration.
-        eos_token_ids: end-of-sequence ids of the model, used when the configuration names none.
+        eos_token_ids: end-of-sequence ids of the model, the main one first, for a configuration that names
+            none; beside `stop_token_ids` of its own only the main one, as in openvino_genai.
         has_draft: whether the pipeline drafts.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
     """
     check_supported(config)
-    eos = frozenset(eos_token_ids) if config.eos_token_id == -1 else frozenset()
+    eos = _eos(config, eos_token_ids)
     _validate(config, eos)
     tokens, threshold = _assistant_tokens(config, has_draft)
     sampling = SamplingParams.from_generation_config(config, eos)
@@ -168,6 +169,12 @@ def resolve(
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )
+
+
+def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) -> frozenset[int]:
+    if config.eos_token_id != -1:
+        return frozenset()
+    return frozenset(eos_token_ids[:1] if config.stop_token_ids else eos_token_ids)
 
 
 def _fields(config: openvino_genai.GenerationConfig) -> list[str]:

@@ -113,14 +113,19 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
 
 def eos_token_ids(
     info: ModelInfo, config: GenerationConfig, tokenizer: openvino_genai.Tokenizer
-) -> frozenset[int]:
-    """End-of-sequence ids of a folder: of its generation config, else `config.json`, else the tokenizer."""
-    if config.eos_token_id != -1:
-        return frozenset(config.stop_token_ids) | {config.eos_token_id}
-    if info.eos_token_ids:
-        return info.eos_token_ids
+) -> tuple[int, ...]:
+    """End-of-sequence ids of a folder, the main one first.
+
+    They are those of its generation config, else of `config.json`, else the tokenizer's.
+    """
     own: int = tokenizer.get_eos_token_id()
-    return frozenset([own]) if own >= 0 else frozenset()
+    if config.eos_token_id != -1:
+        main, ids = config.eos_token_id, set(config.stop_token_ids)
+    elif info.eos_token_ids:
+        main, ids = own if own in info.eos_token_ids else min(info.eos_token_ids), set(info.eos_token_ids)
+    else:
+        return (own,) if own >= 0 else ()
+    return (main, *sorted(ids - {main}))
 
 
 def _ids(tokenized: TokenizedInputs) -> list[int]:

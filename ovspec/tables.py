@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from ovspec.cache import CachedSequence
 
 MAX_VERIFY_ROWS = 64
+Integer = TypeVar("Integer", bound=np.integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,16 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
         begins.append(begins[-1] + new)
     return {
-        "input_ids": np.concatenate([rows.tokens for rows in batch]),
-        "position_ids": np.concatenate([np.arange(rows.sequence.length, rows.context) for rows in batch]),
+        "input_ids": _joined([rows.tokens for rows in batch]),
+        "position_ids": _joined([np.arange(rows.sequence.length, rows.context) for rows in batch]),
         "past_lens": _i32(stock_past),
         "subsequence_begins": _i32(begins),
-        "block_indices": np.concatenate(stock_tables),
+        "block_indices": _joined(stock_tables),
         "block_indices_begins": _begins(stock_tables),
         "max_context_len": np.array(longest, np.int32),
-        "sampled_tokens_indices": np.concatenate(sampled),
+        "sampled_tokens_indices": _joined(sampled),
         "verify_past_lens": _i32(past),
-        "verify_block_indices": np.concatenate(tables),
+        "verify_block_indices": _joined(tables),
         "verify_block_indices_begins": _begins(tables),
         "verify_budgets": _i32([rows.budget for rows in batch]),
     }
@@ -107,4 +110,9 @@ def _i32(values: list[int]) -> NDArray[np.int32]:
 
 
 def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.cumsum([0, *map(len, tables)], dtype=np.int32)
+    return _i32([0, *accumulate(map(len, tables))])
+
+
+def _joined(arrays: list[NDArray[Integer]]) -> NDArray[Integer]:
+    # One sequence is the common case, and this is on the path of every drafted token.
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

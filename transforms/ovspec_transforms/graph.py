@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import openvino as ov
 from openvino import opset15 as ops
@@ -54,6 +54,7 @@ class NodePass(MatcherPass):
     def __init__(self, type_name: str) -> None:
         super().__init__()
         self.changed: list[str] = []
+        self.failure: Exception | None = None
 
         def is_root(output: ov.Output) -> bool:
             return str(output.get_node().get_type_name()) == type_name
@@ -63,10 +64,17 @@ class NodePass(MatcherPass):
     def _on_match(self, matcher: Matcher) -> bool:
         node = matcher.get_match_root()
         name = node.get_friendly_name()
-        if not self.rewrite(node):
+        if self.failure is not None:
             return False
-        self.changed.append(name)
-        return True
+        try:
+            changed = self.rewrite(node)
+        except Exception as error:
+            # One that crosses the C++ pass manager comes out wrapped in a C++ trace; `run_pass` raises it.
+            self.failure = error
+            return False
+        if changed:
+            self.changed.append(name)
+        return changed
 
     def rewrite(self, node: ov.Node) -> bool:
         """Change the graph around `node`; return whether anything was changed."""
@@ -75,25 +83,10 @@ class NodePass(MatcherPass):
 
 def run_pass(model: ov.Model, node_pass: NodePass) -> PassReport:
     """Run one pass over the model, re-infer its shapes and report."""
-    failures: list[Exception] = []
-    rewrite: Callable[[ov.Node], bool] = node_pass.rewrite
-
-    def guarded(node: ov.Node) -> bool:
-        # An exception that crosses the C++ pass manager comes out with the whole C++ trace around
-        # it; carry it past the manager instead.
-        if failures:
-            return False
-        try:
-            return rewrite(node)
-        except Exception as error:
-            failures.append(error)
-            return False
-
-    node_pass.rewrite = guarded  # type: ignore[method-assign]
     manager = Manager()
     manager.register_pass(node_pass)
     manager.run_passes(model)
-    if failures:
-        raise failures[0]
+    if node_pass.failure is not None:
+        raise node_pass.failure
     model.validate_nodes_and_infer_types()
     return PassReport(type(node_pass).__name__, tuple(node_pass.changed))

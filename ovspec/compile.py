@@ -55,8 +55,7 @@ def compile_paged(
                 f"({reason}); change one of them"
             ) from error
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
-    for cache in cache_tensors(compiled):
-        _check_precision(cache, settings)
+    check_cache_precision(compiled, settings)
     return compiled
 
 
@@ -114,18 +113,22 @@ def _key_precision(settings: Mapping[str, object]) -> str:
     return precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "")))
 
 
-def _check_precision(cache: CacheTensor, settings: Mapping[str, object]) -> None:
-    side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(
-        cache.name.split(".")[0]
-    )
-    if side is None:
-        return
-    key = side if side in settings else "KV_CACHE_PRECISION"
-    if key not in settings:
-        return
-    asked = precision_name(settings[key])
-    if cache.element_type != CACHE_PRECISIONS[asked]:
-        raise ValueError(
-            f"{key}={asked}: the device would use {cache.element_type.get_type_name()} for {cache.name} "
-            "with this inference precision; ask for that, or change INFERENCE_PRECISION_HINT"
+def check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:
+    """Refuse a cache precision other than the one asked for: under bf16 the device may take another.
+
+    Raises:
+        ValueError: the compiled model keeps keys or values in another precision than `settings` name.
+    """
+    for cache in cache_tensors(compiled):
+        side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(
+            cache.name.split(".")[0]
         )
+        if side is None:
+            continue
+        key = side if side in settings else "KV_CACHE_PRECISION"
+        asked = precision_name(settings[key]) if key in settings else None
+        if asked is not None and cache.element_type != CACHE_PRECISIONS[asked]:
+            raise ValueError(
+                f"{key}={asked}: the device would use {cache.element_type.get_type_name()} for {cache.name} "
+                "with this inference precision; ask for that, or change INFERENCE_PRECISION_HINT"
+            )

@@ -103,12 +103,12 @@ class ModelRunner:
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.reports = transform(graph, self.attention)
         self.compiled = compile_paged(core, graph, device, properties or {})
-        self._request = self.compiled.create_infer_request()
-        self.cache = KVCache(self._request, cache_tensors(self.compiled))
+        self.request = self.compiled.create_infer_request()
+        self.cache = KVCache(self.request, cache_tensors(self.compiled))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
-        self._inputs = PassInputs(self._request, self._input_names())
+        self._inputs = PassInputs(self.request, self._input_names())
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
@@ -134,13 +134,13 @@ class ModelRunner:
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
         self._inputs.write(inputs)
         started = microseconds()
-        self._request.infer()
+        self.request.infer()
         duration = microseconds() - started
-        counts = self._request.get_tensor("selected_counts").data if self.attention.selects else None
+        counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         self.last_pass = PassStats(duration, *attended_tokens(counts, batch, self.block_size))
         for rows in batch:
             rows.sequence.length = rows.context
-        logits: NDArray[np.float32] = self._request.get_tensor("logits").data
+        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])
 
     def prefill(self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int) -> NDArray[np.float32]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from ovspec_models.files import replace_file
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
@@ -114,16 +114,7 @@ class OvspecConfig:
         path = Path(folder) / CONFIG_NAME
         self._check(str(path))
         text = json.dumps(self.to_dict(), indent=2) + "\n"
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{CONFIG_NAME}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            # mkstemp makes the file private; a model folder is shared like any other file.
-            Path(temporary).chmod(0o666 & ~_umask())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode())
         return path
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,9 +196,3 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,8 +2,9 @@
 
 from ovspec.bench.backends import BACKENDS
 from ovspec.bench.host import HostBench
+from ovspec.bench.plot import check_plot, plot_report
 from ovspec.bench.report import Report
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
 
-__all__ = ["BACKENDS", "HostBench", "ModelSource", "Report", "VerifyBench"]
+__all__ = ["BACKENDS", "HostBench", "ModelSource", "Report", "VerifyBench", "check_plot", "plot_report"]

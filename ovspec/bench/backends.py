@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import BlockManager, CachedSequence, KVCache
-from ovspec.compile import cache_tensors
+from ovspec.compile import cache_tensors, check_cache_precision, check_properties
 from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
 from ovspec.tables import Rows, build_tables
 from ovspec.verify_config import SparseVerify
@@ -21,15 +22,19 @@ from ovspec_ops import BLOCK_SIZE
 from ovspec_transforms import gather_logits, to_paged
 
 BACKENDS = ("stock", "dense", "sparse")
-# Backends that run the same compiled model, which holds the weights once. That selection stands in its
-# graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
-SHARING = {"stock": "stock", "dense": "native", "sparse": "native"}
+# The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. That
+# selection stands in its graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
+MODELS = {"stock": "stock", "dense": "native", "sparse": "native"}
+SPARSE = ("sparse",)
+KEYS_AND_VALUES = ("key_cache.", "value_cache.")
+_SELECTION = ("/KeySummary", "/BlockSelect")
 
 
 class Runner(Protocol):
     """What the bench needs of a paged model."""
 
     compiled: ov.CompiledModel
+    request: ov.InferRequest
     cache: KVCache
     blocks: BlockManager
     last_pass: PassStats
@@ -42,17 +47,21 @@ class Runner(Protocol):
 class StockRunner:
     """The plain paged transformation at the plugin's default properties: what OpenVINO does by itself.
 
-    `ModelRunner` chooses a cache precision, so it can't stand for the defaults.
+    `ModelRunner` chooses a cache precision, so it can't stand for the defaults. What the user asked for is
+    given to both.
     """
 
-    def __init__(self, model: ov.Model) -> None:
+    def __init__(self, model: ov.Model, properties: Mapping[str, object]) -> None:
         to_paged(model)
         # GenAI's pipelines gather the sampled rows too; without it every row would pay the LM head.
         gather_logits(model)
-        self.compiled = ov.Core().compile_model(model, "CPU")
-        self._request = self.compiled.create_infer_request()
+        core = ov.Core()
+        check_properties(core, "CPU", properties)
+        self.compiled = core.compile_model(model, "CPU", dict(properties))
+        check_cache_precision(self.compiled, properties)
+        self.request = self.compiled.create_infer_request()
         self._names = {port.get_any_name() for port in self.compiled.inputs}
-        self.cache = KVCache(self._request, cache_tensors(self.compiled))
+        self.cache = KVCache(self.request, cache_tensors(self.compiled))
         self.blocks = BlockManager(BLOCK_SIZE)
         self.last_pass = PassStats()
 
@@ -60,23 +69,30 @@ class StockRunner:
         """Run one pass; logits f32 `[sampled rows of all sequences, vocab]`."""
         inputs = build_tables(batch, self.blocks.block_size, native=False)
         for name in self._names & inputs.keys():
-            self._request.set_tensor(name, ov.Tensor(inputs[name], shared_memory=True))
+            self.request.set_tensor(name, ov.Tensor(inputs[name], shared_memory=True))
         started = perf_counter()
-        self._request.infer()
+        self.request.infer()
         context = float(sum(rows.context for rows in batch))
         self.last_pass = PassStats(1e6 * (perf_counter() - started), context, context)
         for rows in batch:
             rows.sequence.length = rows.context
-        logits: NDArray[np.float32] = self._request.get_tensor("logits").data
+        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One pass: milliseconds, and the share of the context's cache that its attention read."""
+    """One pass.
+
+    Attributes:
+        ms: milliseconds.
+        density: share of the context's cache that its attention read.
+        selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen.
+    """
 
     ms: float
     density: float
+    selection_ms: float | None = None
 
 
 class Subject:
@@ -89,6 +105,7 @@ class Subject:
         anchor_layers: as in `AttentionConfig`.
         max_context: tokens that the cache must hold.
         vocab_size: token ids are drawn below it.
+        properties: OpenVINO properties that the user asked for.
     """
 
     def __init__(
@@ -99,14 +116,17 @@ class Subject:
         anchor_layers: tuple[int, ...] | None,
         max_context: int,
         vocab_size: int,
+        properties: Mapping[str, object],
     ) -> None:
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self.runner: Runner
         if native:
-            self.runner = ModelRunner(model, "CPU", AttentionConfig("native", selects, anchor_layers))
+            attention = AttentionConfig("native", selects, anchor_layers)
+            # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
+            self.runner = ModelRunner(model, "CPU", attention, {**properties, "PERF_COUNT": True})
         else:
-            self.runner = StockRunner(model)
+            self.runner = StockRunner(model, properties)
         self._sequence = CachedSequence()
         block_size = self.runner.blocks.block_size
         self.runner.blocks.reserve(self._sequence, max_context)
@@ -114,25 +134,41 @@ class Subject:
         for spec in cache_tensors(self.runner.compiled):
             fill(self.runner.cache.tensor(spec.name), spec, block_size, self._rng)
 
-    def time_pass(self, context: int, tokens: int, budget: int | None) -> Timing:
+    def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.
 
         Args:
             context: tokens in the cache before the pass.
             tokens: rows of the pass.
-            budget: tokens of the context that sparse attention may read, `None` for all.
+            sparse: what sparse attention may read, `None` for all.
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
         blocks = -1
-        if budget is not None:
-            blocks = SparseVerify(budget=budget).budget_blocks(
-                context + tokens, self.runner.blocks.block_size
-            )
+        if sparse is not None:
+            blocks = sparse.budget_blocks(context + tokens, self.runner.blocks.block_size)
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
         self._sequence.rollback(context)
         stats = self.runner.last_pass
-        return Timing(stats.duration / 1e3, stats.attended_tokens / stats.context_tokens)
+        selection = self._selection_ms() if sparse is not None else None
+        return Timing(stats.duration / 1e3, stats.attended_tokens / stats.context_tokens, selection)
+
+    def _selection_ms(self) -> float:
+        """Milliseconds that the last pass spent in the operations that choose blocks."""
+        profile = self.runner.request.get_profiling_info()
+        microseconds = sum(
+            node.real_time.total_seconds() * 1e6 for node in profile if node.node_name.endswith(_SELECTION)
+        )
+        return float(microseconds / 1e3)
+
+    @property
+    def cache_bytes_per_token(self) -> float:
+        """Bytes of keys and values that one token of the context takes, over all layers."""
+        specs = [
+            spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
+        ]
+        block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
+        return block / self.runner.blocks.block_size
 
     @property
     def num_threads(self) -> int:
@@ -145,7 +181,6 @@ class Subject:
         block_size = self.runner.blocks.block_size
         found = {"inference": str(precision.get_type_name())}
         for spec in cache_tensors(self.runner.compiled):
-            side = spec.name.split(".")[0]
-            if side in ("key_cache", "value_cache"):
-                found[side] = cache_layout(spec, block_size)
+            if spec.name.startswith(KEYS_AND_VALUES):
+                found[spec.name.split(".")[0]] = cache_layout(spec, block_size)
         return found

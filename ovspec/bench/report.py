@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import ovspec
 import ovspec_ops
 from ovspec.bench.memory import total_bytes
 from ovspec.bench.source import ModelSource
+from ovspec_models.files import replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,9 @@ class Record:
         density: share of the context's cache bytes that attention read, over layers without a sliding
             window.
         budget: of sparse attention, in tokens; `None` for the dense backends.
+        selection_ms: of `ms`, the median spent on choosing blocks; `None` for the dense backends.
+        gb_s: gigabytes (1e9 bytes) of weights and cache that the pass needs, by its median time; `None` where
+            the bytes depend on the tokens (experts). A window's layers count like the others.
     """
 
     backend: str
@@ -45,6 +47,8 @@ class Record:
     density: float
     budget: int | None
     ms: Spread
+    selection_ms: float | None
+    gb_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +110,7 @@ class Report:
 
     def save(self, path: Path) -> None:
         """Write the JSON to `path`, which is never left half written."""
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(json.dumps(self.as_json(), indent=2) + "\n")
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, (json.dumps(self.as_json(), indent=2) + "\n").encode())
 
     def lines(self) -> list[str]:
         """What was measured and how, a sentence a line."""
@@ -135,6 +131,15 @@ class Report:
             lines.append("NOT interleaved: memory holds one compiled model at a time; distrust small ratios")
         return lines
 
+    def selection_lines(self) -> list[str]:
+        """The cost of choosing blocks, a line per sparse record."""
+        return [
+            f"selection at context {record.context:,}, {record.tokens} tokens: {record.selection_ms:.2f} of "
+            f"{record.ms.median:.1f} ms ({record.selection_ms / record.ms.median:.1%})"
+            for record in self.records
+            if record.selection_ms is not None
+        ]
+
     def table(self) -> Table:
         """Median milliseconds by context and tokens, and each backend's ratio to the first."""
         backends = list(self.settings)
@@ -143,6 +148,7 @@ class Report:
         ratios = backends[1:]
         names = ["context", "tokens", *[f"{backend}\nms" for backend in backends]]
         names += [f"{backend}/\n{backends[0]}" for backend in ratios]
+        names += [f"{backend}\nGB/s" for backend in backends]
         names += ["sparse\ndensity"] if "sparse" in backends else []
         for name in names:
             table.add_column(name, justify="right")
@@ -152,6 +158,8 @@ class Report:
             cells = [f"{context:,}", str(tokens)]
             cells += [f"{row[backend].ms.median:.1f}" for backend in backends]
             cells += [f"{row[backend].ms.median / base:.2f}" for backend in ratios]
+            speeds = [row[backend].gb_s for backend in backends]
+            cells += ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
             cells += [f"{row['sparse'].density:.2f}"] if "sparse" in backends else []
             table.add_row(*cells)
         return table

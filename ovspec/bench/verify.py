@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import openvino as ov
 
-from ovspec.bench.backends import BACKENDS, SHARING, Subject, Timing
+from ovspec.bench.backends import BACKENDS, MODELS, SPARSE, Subject, Timing
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
 from ovspec.bench.memory import available_bytes, fits_together
 from ovspec.bench.report import Record, Report, Spread
 from ovspec.bench.source import ModelSource
+from ovspec.bench.traffic import read_weight_bytes
 from ovspec.tables import MAX_VERIFY_ROWS
+from ovspec.verify_config import SparseVerify
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]
@@ -29,9 +31,10 @@ class VerifyBench:
         source: the model.
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
-        budget: tokens of the context that `sparse` may read.
+        sparse: what the sparse backend may read.
         repeat: timed passes per record; one more, untimed, warms up.
         backends: out of "stock", "dense", "sparse".
+        properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
 
     Raises:
         ValueError: a number out of range, or a context beyond the model's positions.
@@ -40,17 +43,17 @@ class VerifyBench:
     source: ModelSource
     contexts: tuple[int, ...]
     tokens: tuple[int, ...]
-    budget: int
+    sparse: SparseVerify
     repeat: int
     backends: tuple[str, ...] = BACKENDS
+    properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
             if min(values) < 1:
                 raise ValueError(f"{name} {min(values)}: expected numbers of tokens of at least 1")
-        for name, value in (("--budget", self.budget), ("--repeat", self.repeat)):
-            if value < 1:
-                raise ValueError(f"{name} {value}: expected at least 1")
+        if self.repeat < 1:
+            raise ValueError(f"--repeat {self.repeat}: expected at least 1")
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(
                 f"--tokens {max(self.tokens)}: a verification pass takes at most {MAX_VERIFY_ROWS} tokens"
@@ -77,7 +80,7 @@ class VerifyBench:
     @property
     def compiled_models(self) -> tuple[str, ...]:
         """The compiled models behind the backends: "stock", "native" or both."""
-        return tuple(dict.fromkeys(SHARING[backend] for backend in self.backends))
+        return tuple(dict.fromkeys(MODELS[backend] for backend in self.backends))
 
     def fits_interleaved(self, available: int) -> bool:
         """Whether all compiled models fit in memory at once.
@@ -111,7 +114,9 @@ class VerifyBench:
             interleaved = self.fits_interleaved(available_bytes())
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
+        weights = read_weight_bytes(model)
         bandwidth, threads = 0.0, 0
+        token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
         settings: dict[str, dict[str, str]] = {}
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
@@ -120,13 +125,17 @@ class VerifyBench:
                 tick("measuring the memory bandwidth")
                 threads = next(iter(subjects.values())).num_threads
                 bandwidth = read_bandwidth(threads)
-            backends = {b: subjects[SHARING[b]] for b in self.backends if SHARING[b] in subjects}
+            backends = {b: subjects[MODELS[b]] for b in self.backends if MODELS[b] in subjects}
             settings |= {backend: subject.settings() for backend, subject in backends.items()}
+            token_bytes |= {b: subject.cache_bytes_per_token for b, subject in backends.items()}
             timings |= self._time(backends, tick)
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
             gc.collect()
-        records = [self._record(point, timings[point]) for point in self._points(self.backends)]
+        records = [
+            self._record(point, timings[point], weights, token_bytes[point[2]])
+            for point in self._points(self.backends)
+        ]
         return Report(
             source=self.source,
             interleaved=interleaved,
@@ -149,6 +158,7 @@ class VerifyBench:
             anchor_layers=self.source.anchor_layers,
             max_context=max_context,
             vocab_size=self.source.vocab_size,
+            properties=self.properties,
         )
 
     def _points(self, backends: Mapping[str, Subject] | tuple[str, ...]) -> Iterator[Point]:
@@ -167,20 +177,29 @@ class VerifyBench:
                     first = turn % len(order)
                     for backend in order[first:] + order[:first]:
                         tick(f"context {context}, {tokens} tokens: {backend}")
-                        budget = self.budget if backend == "sparse" else None
-                        timing = backends[backend].time_pass(context, tokens, budget)
+                        sparse = self.sparse if backend in SPARSE else None
+                        timing = backends[backend].time_pass(context, tokens, sparse)
                         if turn:
                             timings[context, tokens, backend].append(timing)
         return timings
 
-    def _record(self, point: Point, timings: list[Timing]) -> Record:
+    def _record(
+        self, point: Point, timings: list[Timing], weight_bytes: int | None, token_bytes: float
+    ) -> Record:
         context, tokens, backend = point
         ms = [timing.ms for timing in timings]
+        density = sum(timing.density for timing in timings) / len(timings)
+        selection = [timing.selection_ms for timing in timings if timing.selection_ms is not None]
+        read = None
+        if weight_bytes is not None:
+            read = weight_bytes + density * (context + tokens) * token_bytes
         return Record(
             backend=backend,
             context=context,
             tokens=tokens,
-            density=sum(timing.density for timing in timings) / len(timings),
-            budget=self.budget if backend == "sparse" else None,
+            density=density,
+            budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
             ms=Spread(median(ms), min(ms), max(ms)),
+            selection_ms=median(selection) if selection else None,
+            gb_s=read / median(ms) / 1e6 if read is not None else None,
         )

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ovspec.bench import BACKENDS, HostBench, ModelSource, Report, VerifyBench
-from ovspec.cli.options import int_list
+from ovspec.bench import BACKENDS, HostBench, ModelSource, Report, VerifyBench, check_plot, plot_report
+from ovspec.cli.options import int_list, properties_from, property_option
+from ovspec.compile import CACHE_PRECISIONS
+from ovspec.verify_config import SparseVerify
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
@@ -44,8 +46,15 @@ def bench() -> None:
     help="Tokens of the context that sparse verification may read.",
 )
 @click.option("--backend", default=",".join(BACKENDS), show_default=True, help="What to time.")
+@click.option(
+    "--kv-cache-precision",
+    type=click.Choice(list(CACHE_PRECISIONS)),
+    help="Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
+)
+@property_option
 @click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw time against context to FILE.png.")
 def verify(
     model: Path | None,
     shape: str | None,
@@ -56,28 +65,41 @@ def verify(
     tokens: str,
     budget: int,
     backend: str,
+    kv_cache_precision: str | None,
+    properties: tuple[str, ...],
     repeat: int,
     json_path: str | None,
+    plot: Path | None,
 ) -> int:
     """Time one pass: stock OpenVINO, dense verification and sparse verification, in turn.
 
     stock is the plain paged transformation at the plugin's default properties; dense and sparse are one
     model with ovspec's attention. The context is random, so this measures time and bytes, not quality.
     """
+    chosen = properties_from(properties)
+    if kv_cache_precision is not None:
+        chosen["KV_CACHE_PRECISION"] = kv_cache_precision
     source = read_source(model, shape, layers, vocab_size, weight_format)
     settings = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
-        budget=budget,
+        sparse=SparseVerify(budget=budget),
         repeat=repeat,
         backends=tuple(backend.split(",")),
+        properties=chosen,
     )
     if json_path not in (None, "-"):
-        check_writable(Path(str(json_path)))
+        check_writable("--json", Path(str(json_path)))
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_plot(plot)
     if "native" in settings.compiled_models:
         check_operations()
-    show(run(settings), json_path)
+    report = run(settings)
+    if plot is not None:
+        plot_report(report, plot)
+    show(report, json_path)
     return 0
 
 
@@ -124,20 +146,20 @@ def read_source(
     return ModelSource.from_folder(model)
 
 
-def check_writable(path: Path) -> None:
+def check_writable(option: str, path: Path) -> None:
     """Refuse a file that can't be written, before the long work.
 
     Raises:
         ValueError: it is a folder, or its folder is missing or can't be written.
     """
     if path.is_dir():
-        raise ValueError(f"--json {path}: is a folder; give a file's name")
+        raise ValueError(f"{option} {path}: is a folder; give a file's name")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise ValueError(
-            f"--json {path}: the folder {path.parent} can't be written ({error.strerror}); give another"
+            f"{option} {path}: the folder {path.parent} can't be written ({error.strerror}); give another"
         ) from error
 
 
@@ -175,6 +197,8 @@ def show(report: Report, json_path: str | None) -> None:
     for line in report.lines():
         click.echo(line)
     console.print(report.table())
+    for line in report.selection_lines():
+        click.echo(line)
     if "sparse" in report.settings:
-        budget = next(record.budget for record in report.records if record.backend == "sparse")
+        budget = max(record.budget or 0 for record in report.records)
         click.echo(f"sparse is LOSSY: it reads {budget} tokens of the context, the blocks that score highest")

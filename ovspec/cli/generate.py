@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ovspec.cli.options import draft_folder, properties_from, verify_from, verify_options
+from ovspec.cli.options import draft_folder, properties_from, property_option, verify_from, verify_options
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.metrics import PerfMetrics
 from ovspec.model_runner import Attention
@@ -54,13 +54,7 @@ from ovspec.verify_config import SparseVerify, Verify
     show_default=True,
     help="Verification attention: ours, or OpenVINO's.",
 )
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="OpenVINO property, e.g. KV_CACHE_PRECISION=f16; repeatable.",
-)
+@property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
 @verify_options
 def generate(

@@ -14,6 +14,15 @@ from ovspec_models import OvspecConfig
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+property_option = click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="OpenVINO property, e.g. INFERENCE_PRECISION_HINT=f32; repeatable.",
+)
+
+
 def verify_options(command: Command) -> Command:
     """`--verify` and what shapes a sparse one."""
     for option in reversed(

@@ -29,13 +29,17 @@ WHOLE = ("--shape", "qwen3-0.6b")
         pytest.param([*WHOLE, "--tokens", "1,,2"], "--tokens '1,,2': expected whole", id="tokens 1,,2"),
         pytest.param([*WHOLE, "--tokens", "0,1"], "--tokens 0: expected", id="tokens 0"),
         pytest.param([*WHOLE, "--tokens", "65"], "at most 64 tokens", id="tokens 65"),
-        pytest.param([*WHOLE, "--budget", "0"], "--budget 0: expected at least 1", id="budget 0"),
+        pytest.param([*WHOLE, "--budget", "0"], "budget=0: expected a number", id="budget 0"),
         pytest.param([*WHOLE, "--repeat", "0"], "--repeat 0: expected at least 1", id="repeat 0"),
         pytest.param([*WHOLE, "--backend", "gpu"], "some of stock,dense,sparse", id="backend"),
         pytest.param([*WHOLE, "--backend", "stock,stock"], "each once", id="backend twice"),
         pytest.param([*WHOLE, "--json", "missing/f.json"], "missing can't be written (No", id="no folder"),
         pytest.param([*WHOLE, "--json", "/proc/f.json"], "folder /proc can't be written", id="json in /proc"),
         pytest.param([*WHOLE, "--json", "."], "--json .: is a folder", id="json is a folder"),
+        pytest.param([*WHOLE, "--plot", "missing/f.png"], "--plot missing/f.png: the folder", id="plot"),
+        pytest.param([*WHOLE, "--plot", "f.gif"], "ends in .png, .svg, .pdf", id="picture format"),
+        pytest.param([*WHOLE, "--kv-cache-precision", "u4"], "'u4' is not one of", id="cache precision"),
+        pytest.param([*WHOLE, "--property", "X"], "--property 'X': expected KEY=VALUE", id="property"),
     ],
 )
 def test_refused_with_one_line(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ovspec.bench import BACKENDS, ModelSource, VerifyBench
+from ovspec.verify_config import SparseVerify
 
 BLOCK = 32
 TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")
@@ -27,6 +28,7 @@ class Outcome:
     stdout: str
     stderr: str
     json: dict[str, Any]
+    plot: Path
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +36,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """One run of all backends as a user starts it, in a pipe."""
     path = tmp_path_factory.mktemp("bench") / "figures.json"
     arguments = ["bench", "verify", *TINY, "--context", "64,301", "--tokens", "1,3", "--budget", str(BUDGET)]
-    arguments += ["--repeat", "3", "--json", str(path)]
+    plot = path.with_name("figures.png")
+    arguments += ["--repeat", "3", "--json", str(path), "--plot", str(plot)]
     command = "import sys; from ovspec.cli import main; sys.argv[0] = 'ovspec'; main()"
     ran = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    return Outcome(ran.returncode, ran.stdout, ran.stderr, json.loads(path.read_text(encoding="utf-8")))
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, plot.name}
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    return Outcome(ran.returncode, ran.stdout, ran.stderr, figures, plot)
 
 
 def test_json_has_the_promised_keys(outcome: Outcome) -> None:
@@ -61,10 +65,22 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
     points = [(record["context"], record["tokens"], record["backend"]) for record in records]
     assert points == [(c, t, backend) for c in CONTEXTS for t in TOKENS for backend in BACKENDS]
     for record in records:
-        assert record.keys() == {"backend", "context", "tokens", "density", "budget", "ms"}
+        assert record.keys() == {
+            "backend",
+            "context",
+            "tokens",
+            "density",
+            "budget",
+            "ms",
+            "selection_ms",
+            "gb_s",
+        }
         assert record["ms"].keys() == {"median", "min", "max"}
         assert 0 < record["ms"]["min"] <= record["ms"]["median"] <= record["ms"]["max"]
-        assert record["budget"] == (BUDGET if record["backend"] == "sparse" else None)
+        sparse = record["backend"] == "sparse"
+        assert record["budget"] == (min(BUDGET, record["context"] + record["tokens"]) if sparse else None)
+        assert (record["selection_ms"] is not None) == sparse
+        assert not sparse or 0 < record["selection_ms"] < record["ms"]["max"]
 
 
 def test_density_is_the_share_of_the_context_that_attention_reads(outcome: Outcome) -> None:
@@ -76,6 +92,25 @@ def test_density_is_the_share_of_the_context_that_attention_reads(outcome: Outco
             # All blocks but those over the budget, of which the last, partial one is kept.
             dropped = -(-context // BLOCK) - BUDGET // BLOCK
             assert record["density"] == pytest.approx((context - dropped * BLOCK) / context)
+
+
+def test_gb_s_counts_weights_and_the_part_of_the_cache_that_is_read(outcome: Outcome) -> None:
+    # Two layers of 8 heads of 128: u8 by token has 8 bytes more a row, keys by channel a quarter more.
+    token_bytes = {"stock": 2 * 8 * (136 + 160), "dense": 2 * 8 * 2 * 136, "sparse": 2 * 8 * 2 * 136}
+    weights = outcome.json["model"]["weight_bytes"]
+    for record in outcome.json["records"]:
+        attended = record["density"] * (record["context"] + record["tokens"])
+        read = weights + attended * token_bytes[record["backend"]]
+        assert record["gb_s"] * record["ms"]["median"] * 1e6 == pytest.approx(read, rel=1e-3)
+
+
+def test_picture_is_drawn(outcome: Outcome) -> None:
+    assert outcome.plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_selection_has_a_line_of_its_own(outcome: Outcome) -> None:
+    lines = [line for line in outcome.stdout.splitlines() if line.startswith("selection at context")]
+    assert len(lines) == len(CONTEXTS) * len(TOKENS)
 
 
 def test_output_says_synthetic_precisions_and_lossy(outcome: Outcome) -> None:
@@ -125,7 +160,7 @@ def _read(terminal: int) -> bytes:
 
 def test_one_model_at_a_time_times_the_same_points_and_says_so() -> None:
     source = ModelSource.from_shape("qwen3-0.6b", 1, 256, "int8")
-    bench = VerifyBench(source, contexts=(64,), tokens=(2,), budget=32, repeat=1)
+    bench = VerifyBench(source, contexts=(64,), tokens=(2,), sparse=SparseVerify(budget=32), repeat=1)
     steps: list[str] = []
     report = bench.run(steps.append, interleaved=False)
     assert [record.backend for record in report.records] == list(BACKENDS)

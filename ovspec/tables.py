@@ -75,6 +75,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_past_lens": _i32(past),
         "verify_block_indices": _joined(tables),
         "verify_block_indices_begins": _begins(tables),
+        "verify_parents": _i32([]),
         "verify_budgets": _i32([rows.budget for rows in batch]),
     }
 

@@ -127,8 +127,8 @@ def _check_select(core: ov.Core, inputs: Inputs, summary: NDArray[np.float32]) -
     return float(differ), dict(zip(("selected_blocks", "selected_counts"), got, strict=True))
 
 
-def _check_attention(core: ov.Core, inputs: Inputs, selection: Inputs) -> float:
-    everything = inputs | selection
+def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
+    everything = inputs | others
     scale = K_SIZE**-0.5
     out = _run(core, "VerifyAttention", everything, {**SIZES, "v_size": V_SIZE, "scale": scale})[0]
     reference = verify_attention(
@@ -147,8 +147,15 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
         yield CheckResult(f"BlockSelect {precision}", isa, differ, 0.0)
         empty = np.zeros((KV_HEADS, 0), np.int32)
         dense = {"selected_blocks": empty, "selected_counts": empty}
-        for name, selected in {"dense": dense, "selected": selection}.items():
-            error = _check_attention(core, inputs, selected)
+        chain = {"sinks": np.zeros(0, np.float32), "verify_parents": np.zeros(0, np.int32)}
+        # The second sequence is not under verification, so its entries are not read.
+        tree = {
+            "sinks": rng.standard_normal(KV_HEADS * GROUP).astype(np.float32),
+            "verify_parents": np.array([-1, *[0] * 9, -1, 0, 0, 1, -1], np.int32),
+        }
+        cases = {"dense": dense | chain, "selected": selection | chain, "tree": dense | tree}
+        for name, others in cases.items():
+            error = _check_attention(core, inputs, others)
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 1e-5)
 
 

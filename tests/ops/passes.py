@@ -14,6 +14,11 @@ from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
 import ovspec_ops
 
 
+def random_parents(rng: np.random.Generator, rows: int) -> list[int]:
+    """A draft tree, as `verify_parents` has it: every row follows an earlier one or the past (-1)."""
+    return [int(rng.integers(-1, r)) for r in range(rows)]
+
+
 @dataclass
 class OpsPass:
     """`sequences` lists (tokens in the cache, rows of this pass, under verification)."""
@@ -28,6 +33,8 @@ class OpsPass:
     window: int = 0
     magnitude: float = 1.0
     keep: float | None = None  # share of blocks in random selections; None: dense
+    sinks: bool = False
+    tree: bool = False  # a random parent for every row; else a chain
     inputs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +68,9 @@ class OpsPass:
             "verify_block_indices_begins": np.cumsum([0, *map(len, tables)]).astype(np.int32),
         }
         self.inputs |= self._selection(rng)
+        self.inputs["sinks"] = (rng.standard_normal(heads * self.sinks) * 2).astype(np.float32)
+        parents = [random_parents(rng, r) for r in rows] if self.tree else []
+        self.inputs["verify_parents"] = np.array([p for tree in parents for p in tree], np.int32)
 
     @property
     def key_format(self) -> str:

@@ -23,7 +23,14 @@ def parameter(name: str, element_type: ov.Type, shape: list[int]) -> ov.Node:
     return node
 
 
-def _stock_node(params: dict[str, ov.Node], kv_heads: int, k_size: int, v_size: int, window: int) -> ov.Node:
+def _stock_node(
+    params: dict[str, ov.Node],
+    kv_heads: int,
+    k_size: int,
+    v_size: int,
+    window: int,
+    sinks: NDArray[np.float32] | None,
+) -> ov.Node:
     def constant(value: Any, dtype: Any) -> ov.Node:
         return ops.constant(np.array(value, dtype))
 
@@ -31,7 +38,8 @@ def _stock_node(params: dict[str, ov.Node], kv_heads: int, k_size: int, v_size: 
     tail = [
         constant(k_size**-0.5, np.float32), constant(window, np.int32), none_f32, params["max_context_len"],
         none_i32, none_i32, none_i32, none_f32, none_f32, constant(0, np.int32), constant(0, np.int32),
-        ops.constant(np.zeros((0, 0, 0, 0), np.float32)), constant(0, np.int32), none_i32, none_i32, none_i32,
+        ops.constant(np.zeros((0, 0, 0, 0), np.float32) if sinks is None else sinks.reshape(1, -1, 1, 1)),
+        constant(0, np.int32), none_i32, none_i32, none_i32,
         none_i32, constant([], np.uint8), none_i32,
     ]  # fmt: skip
     names = ["query", "key", "value", "key_cache.0", "value_cache.0", "past_lens", "subsequence_begins",
@@ -58,19 +66,32 @@ def _parameters(heads: int, kv_heads: int, k_size: int, v_size: int) -> dict[str
     return {node.get_friendly_name(): node for node in nodes}
 
 
-def stock_model(heads: int, kv_heads: int, k_size: int, v_size: int, window: int = 0) -> ov.Model:
-    """PagedAttention by itself: the reference implementation of the plugin."""
+def stock_model(
+    heads: int,
+    kv_heads: int,
+    k_size: int,
+    v_size: int,
+    window: int = 0,
+    sinks: NDArray[np.float32] | None = None,
+) -> ov.Model:
+    """PagedAttention by itself: the reference implementation of the plugin; `sinks` `[heads]`."""
     params = _parameters(heads, kv_heads, k_size, v_size)
-    node = _stock_node(params, kv_heads, k_size, v_size, window)
+    node = _stock_node(params, kv_heads, k_size, v_size, window, sinks)
     return ov.Model([ov.op.Result(node.output(0))], list(params.values()))
 
 
 def combined_model(
-    heads: int, kv_heads: int, k_size: int, v_size: int, window: int = 0, selective: bool = False
+    heads: int,
+    kv_heads: int,
+    k_size: int,
+    v_size: int,
+    window: int = 0,
+    sinks: NDArray[np.float32] | None = None,
+    selective: bool = False,
 ) -> ov.Model:
     """The stock node writes the cache, VerifyAttention reads it; `selective` adds the other two."""
     params = _parameters(heads, kv_heads, k_size, v_size)
-    stock = _stock_node(params, kv_heads, k_size, v_size, window)
+    stock = _stock_node(params, kv_heads, k_size, v_size, window, sinks)
     for name in ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins"):
         params[name] = parameter(name, I32, [-1])
     sizes = {"kv_heads": kv_heads, "k_size": k_size}
@@ -93,10 +114,12 @@ def combined_model(
         selection = [chosen.output(0), chosen.output(1)]
     else:
         selection = [ops.constant(np.zeros((kv_heads, 0), np.int32)).output(0)] * 2
+    params["verify_parents"] = parameter("verify_parents", I32, [-1])
+    logits = ops.constant(np.zeros(0, np.float32) if sinks is None else sinks)
     verify = ovspec_ops.create(
         "VerifyAttention",
         [params["query"], params["key_cache.0"], params["value_cache.0"], stock.output(0), begins, *tables,
-         *selection],
+         *selection, logits, params["verify_parents"]],
         {**sizes, "v_size": v_size, "scale": k_size**-0.5, "sliding_window": window},
     )  # fmt: skip
     outputs = [verify.output(0), *selection] if selective else [verify.output(0)]
@@ -157,5 +180,6 @@ def table_inputs(
         "max_context_len": np.array(max(p + r for p, r in zip(tail_past, rows, strict=True)), np.int32),
         "verify_past_lens": np.array([p if v else -1 for p, v in zip(past, verified, strict=True)], np.int32),
         "verify_block_indices": flat(full), "verify_block_indices_begins": begins(full),
+        "verify_parents": np.zeros(0, np.int32),
     }  # fmt: skip
     return whole, combined

@@ -22,7 +22,14 @@ Outputs = list[NDArray[Any]]
 
 def make_case(seed: int = 0) -> OpsPass:
     return OpsPass(
-        [(300, 4, True), (100, 2, True)], k_size=24, v_size=16, fmt="u8_token", window=200, seed=seed
+        [(300, 4, True), (100, 2, True)],
+        k_size=24,
+        v_size=16,
+        fmt="u8_token",
+        window=200,
+        seed=seed,
+        sinks=True,
+        tree=True,
     )
 
 
@@ -57,7 +64,15 @@ def make_model(case: OpsPass) -> ov.Model:
     )
     verify = ovspec_ops.create(
         "VerifyAttention",
-        [nodes["query"], *caches, begins, *tables, chosen.output(0), chosen.output(1)],
+        [
+            nodes["query"],
+            *caches,
+            begins,
+            *tables,
+            *chosen.outputs(),
+            nodes["sinks"],
+            nodes["verify_parents"],
+        ],
         case.attributes,
     )
     outputs = [verify.output(0), chosen.output(0), chosen.output(1)]

@@ -118,6 +118,19 @@ def test_combined_graph_is_exact_and_no_further_than_stock(
         assert np.array_equal(cache.data.view(np.uint8), stock.caches[name].data.view(np.uint8)), name
 
 
+@pytest.mark.parametrize("window", [0, 20])
+def test_sinks_are_those_of_stock(window: int) -> None:
+    sizes = SIZES["equal"]
+    sinks = np.array([-1.0, 0.0, 2.5, 6.0], np.float32)
+    chat = Conversation(*sizes, window)
+    stock = StockRunner(stock_model(*sizes, window, sinks), BLOCKS, **PRECISIONS["f32"])
+    ours = StockRunner(combined_model(*sizes, window, sinks), BLOCKS, **PRECISIONS["f32"])
+    for rows, verified, rejected in PASSES:
+        whole, combined, _ = chat.step(rows, verified)
+        assert_close("sinks", stock(**whole)[0], ours(**combined)[0])
+        chat.rollback(rejected)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_cache_written_by_the_plugin_decodes_to_its_tokens(precision: str) -> None:
     chat = Conversation(*SIZES["odd"])

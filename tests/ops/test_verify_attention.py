@@ -63,6 +63,31 @@ def test_sliding_window(isa: str, window: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("window", [0, 3, 70])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_trees(isa: str, fmt: str, window: int, sinks: bool) -> None:
+    case = OpsPass([*MIXED, (40, 64, True)], tree=True, sinks=sinks, window=window, fmt=fmt, k_size=24)
+    check(case)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_a_tree_that_is_a_chain_is_bitwise_the_chain(isa: str, rows: int) -> None:
+    chain, tree = OpsPass([(45, rows, True)], window=20), OpsPass([(45, rows, True)], window=20)
+    tree.inputs["verify_parents"] = np.arange(-1, rows - 1, dtype=np.int32)
+    assert np.array_equal(run(chain), run(tree))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_sink_above_every_score_takes_the_weight(isa: str, rows: int) -> None:
+    case = OpsPass([(45, rows, True)], sinks=True)
+    case.inputs["sinks"][:] = [-np.inf, 0.0, 3.0, 200.0]
+    check(case)
+    out = run(case).reshape(rows, 4, -1)
+    assert np.abs(out[:, :3]).max() > 0.0
+    assert not out[:, 3].any()
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("window", [0, 70])
 def test_selected_blocks(isa: str, fmt: str, keep: float, window: int) -> None:

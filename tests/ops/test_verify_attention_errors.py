@@ -84,6 +84,19 @@ BAD_INPUTS = {
         replace("selected_blocks", np.zeros((2, 1), np.int32)),
         r"selected_blocks holds 2 values, expected \[2, \d+\]",
     ),
+    "sinks of another size": (
+        replace("sinks", np.zeros(3, np.float32)),
+        r"sinks holds 3 values, expected 4, or none for no sink",
+    ),
+    "parents of another size": (
+        replace("verify_parents", np.zeros(3, np.int32)),
+        r"verify_parents holds 3 values, expected 7, or none for a chain",
+    ),
+    "parent that is its own child": (
+        put("verify_parents", 6, 1),
+        r"verify_parents\[6\] is 1, expected a row before row 1 of sequence 2, or -1 for the past",
+    ),
+    "parent below the past": (put("verify_parents", 0, -2), r"verify_parents\[0\] is -2, expected a row"),
 }
 
 
@@ -93,7 +106,7 @@ def run(case: OpsPass) -> None:
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
 def test_bad_input_is_refused(name: str) -> None:
-    case = OpsPass(SEQUENCES, keep=1.0)
+    case = OpsPass(SEQUENCES, keep=1.0, sinks=True, tree=True)
     run(case)
     change, message = BAD_INPUTS[name]
     change(case.inputs)
@@ -172,6 +185,6 @@ def test_bad_type_or_shape_is_refused(name: str, array: Any, message: str) -> No
 
 def test_wrong_number_of_inputs_is_refused() -> None:
     case = OpsPass(SEQUENCES)
-    del case.inputs["selected_counts"]
-    with pytest.raises(ValueError, match=r"VerifyAttention: got 9 inputs, expected 10"):
+    del case.inputs["verify_parents"]
+    with pytest.raises(ValueError, match=r"VerifyAttention: got 11 inputs, expected 12"):
         create(case, case.attributes)

@@ -108,6 +108,7 @@ def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
         types(model)["VerifyAttention"] == types(model)["PagedAttentionExtension"] == shape.num_hidden_layers
     )
     assert {"verify_past_lens", "verify_block_indices", "verify_block_indices_begins"} <= input_names(model)
+    assert "verify_parents" in input_names(model)
     for node in model.get_ops():
         if node.get_type_name() == "PagedAttentionExtension":
             consumers = {port.get_node().get_type_name() for port in node.output(0).get_target_inputs()}
@@ -161,21 +162,25 @@ def test_windowed_layers_stay_dense() -> None:
             assert selects == (node.get_attributes()["sliding_window"] == 0)
 
 
-@pytest.mark.parametrize(
-    ("position", "value", "message"),
-    [
-        (ALIBI_SLOPES, np.ones(4, np.float32), "ALiBi slopes"),
-        (SINKS, np.zeros((1, 4, 1, 1), np.float32), "sinks"),
-    ],
-    ids=["alibi", "sinks"],
-)
-def test_what_the_operation_cannot_do_is_refused_with_the_layer(
-    position: int, value: np.ndarray, message: str
-) -> None:
+def test_sinks_of_a_layer_reach_its_verification() -> None:
     model = paged(SHAPES["qwen3"])
-    set_input(model, [2], position, value)
+    set_input(model, [2], SINKS, np.zeros((1, 4, 1, 1), np.float16))
+    route_rows(model)
+    shapes = {
+        node.input(1).get_source_output().any_name: node.input(10).get_partial_shape().to_shape()
+        for node in model.get_ops()
+        if node.get_type_name() == "VerifyAttention"
+    }
+    assert {name: list(shape) for name, shape in shapes.items()} == {
+        f"key_cache.{layer}": [4 if layer == 2 else 0] for layer in range(5)
+    }
+
+
+def test_alibi_slopes_are_refused_with_the_layer() -> None:
+    model = paged(SHAPES["qwen3"])
+    set_input(model, [2], ALIBI_SLOPES, np.ones(4, np.float32))
     name = next(layer.name for layer in paged_layers(model) if layer.index == 2)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match="ALiBi slopes") as caught:
         route_rows(model)
     assert name in str(caught.value) and "attention='stock'" in str(caught.value)
 

@@ -26,6 +26,7 @@ VERIFY_ATTENTION = "VerifyAttention"
 VERIFY_PAST_LENS = "verify_past_lens"
 VERIFY_BLOCK_INDICES = "verify_block_indices"
 VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
+VERIFY_PARENTS = "verify_parents"
 
 
 class RouteRows(NodePass):
@@ -42,6 +43,7 @@ class RouteRows(NodePass):
         self._past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)
         self._blocks = add_parameter(model, VERIFY_BLOCK_INDICES, [-1], ov.Type.i32)
         self._begins = add_parameter(model, VERIFY_BLOCK_INDICES_BEGINS, [-1], ov.Type.i32)
+        self._parents = add_parameter(model, VERIFY_PARENTS, [-1], ov.Type.i32)
 
     def rewrite(self, node: ov.Node) -> bool:
         """Insert our operation between the stock node and its consumers."""
@@ -65,6 +67,8 @@ class RouteRows(NodePass):
                 self._begins.output(0),
                 dense.output(0),
                 dense.output(0),
+                _sinks(layer).output(0),
+                self._parents.output(0),
             ],
             self._attributes(layer),
         )
@@ -75,12 +79,11 @@ class RouteRows(NodePass):
 
     @staticmethod
     def _attributes(layer: PagedLayer) -> dict[str, int | float]:
-        for position, what in ((ALIBI_SLOPES, "ALiBi slopes"), (SINKS, "attention sinks")):
-            if constant_input(layer.node, position, what).size:
-                raise ValueError(
-                    f"layer {layer.name} has {what}, which VerifyAttention does not support; "
-                    "use attention='stock' to run this model"
-                )
+        if constant_input(layer.node, ALIBI_SLOPES, "ALiBi slopes").size:
+            raise ValueError(
+                f"layer {layer.name} has ALiBi slopes, which VerifyAttention does not support; "
+                "use attention='stock' to run this model"
+            )
         scale = constant_input(layer.node, SCALE, "scale")
         return {
             "kv_heads": layer.num_kv_heads,
@@ -91,11 +94,19 @@ class RouteRows(NodePass):
         }
 
 
+def _sinks(layer: PagedLayer) -> ov.Node:
+    """The layer's sinks as f32 `[heads]`, without an element where it has none; folded when compiled."""
+    source = layer.node.input(SINKS).get_source_output()
+    flat = ops.reshape(source, ops.constant([-1], ov.Type.i64), special_zero=False)
+    return ops.convert(flat, ov.Type.f32)
+
+
 def route_rows(model: ov.Model) -> PassReport:
     """Route verification rows of every layer to `VerifyAttention`.
 
     Adds the inputs `verify_past_lens` i32 `[sequences]` (-1: not under verification),
-    `verify_block_indices` i32 `[blocks]` and `verify_block_indices_begins` i32 `[sequences + 1]`.
+    `verify_block_indices` i32 `[blocks]`, `verify_block_indices_begins` i32 `[sequences + 1]` and
+    `verify_parents` i32 `[rows]`, the tree that drafted rows form, or no element for chains.
 
     Raises:
         ValueError: a layer has what the operation does not support, or the model is not paged.

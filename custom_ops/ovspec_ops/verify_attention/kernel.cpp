@@ -59,9 +59,9 @@ struct Scratch {
     float* queries; // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
     float* scores;  // narrow: `[rows, 32]`; wide: per group `[32, lanes of the group]`
     float* corrections;
-    float* query_sums; // narrow
-    std::int32_t* positions;
-    float* block; // wide: a block of keys or values as f32
+    float* query_sums;      // narrow
+    std::uint32_t* visible; // of every row, the slots of the block that it sees, as bits
+    float* block;           // wide: a block of keys or values as f32
 
     static std::size_t query_floats(const Geometry& g, const VerifyCall& call) {
         return round_up(g.narrow ? g.rows * g.key_stride : g.padded * call.keys.size, 16);
@@ -72,7 +72,7 @@ struct Scratch {
         scores = queries + query_floats(g, call);
         corrections = scores + g.padded * block_size;
         query_sums = corrections + round_up(g.padded, 16);
-        positions = (std::int32_t*)(query_sums + round_up(g.padded, 16));
+        visible = (std::uint32_t*)(query_sums + round_up(g.padded, 16));
         block = query_sums + 2 * round_up(g.padded, 16);
     }
 };
@@ -91,7 +91,6 @@ void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geome
     for (std::size_t r = 0; r < g.padded; r++) {
         const bool real = r < g.rows;
         const std::size_t row = (real ? r : g.rows - 1) / call.group;
-        scratch.positions[r] = s.past + (std::int32_t)row;
         if (g.narrow && !real)
             continue;
         const float* from =
@@ -156,6 +155,20 @@ Block block_at(const VerifyCall& call, const VerifyHead& head, std::size_t entry
 
 constexpr std::int32_t no_window = 0x7fffffff;
 
+// The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
+std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
+                            std::int32_t window) {
+    const std::int64_t own = (std::int64_t)s.past - first_key; // slot of row 0
+    const std::int64_t lowest = (std::int64_t)s.positions[row] - window + 1 - first_key;
+    std::uint64_t past = own <= 0 ? 0 : own >= 32 ? 0xffffffffu : (std::uint64_t{1} << own) - 1;
+    if (lowest > 0)
+        past = lowest >= 32 ? 0 : past >> lowest << lowest;
+    std::uint64_t rows = 0;
+    if (own < 32 && own > -64)
+        rows = own >= 0 ? s.seen[row] << own : s.seen[row] >> -own;
+    return (std::uint32_t)(past | rows);
+}
+
 struct Chunk {
     const VerifyCall& call;
     const VerifySequence& sequence;
@@ -166,19 +179,29 @@ struct Chunk {
 
     // Whether some row does not see some of the block's slots.
     bool masked(const Block& b) const {
-        const std::int64_t last_row = (std::int64_t)sequence.past + (std::int64_t)sequence.rows - 1;
-        return b.first_key + (std::int32_t)block_size - 1 > sequence.past || last_row - b.first_key >= window;
+        return b.first_key + (std::int32_t)block_size > sequence.past ||
+               sequence.last_position - b.first_key >= window;
+    }
+
+    // Fills scratch.visible for the block; false where every row sees all of it.
+    bool find_visible(const Block& b) const {
+        if (!masked(b))
+            return false;
+        for (std::size_t r = 0; r < g.padded; r++)
+            scratch.visible[r] =
+                visible_slots(sequence, smaller(r, g.rows - 1) / call.group, b.first_key, window);
+        return true;
     }
 };
 
 template <std::size_t V>
-void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, std::size_t first,
+void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, bool masked, std::size_t first,
                  Prefetch prefetch) {
     const std::size_t size = c.call.keys.size;
     float* scores = c.scratch.scores + first * block_size;
     wide::score_block<V>(keys.data, keys.stride, c.scratch.queries + first * size, size, scores, prefetch);
-    if (c.masked(b))
-        wide::mask_scores<V>(scores, b.tokens, b.first_key, c.window, c.scratch.positions + first);
+    if (masked)
+        wide::mask_scores<V>(scores, b.tokens, c.scratch.visible + first);
     wide::softmax<V>(scores, b.tokens, c.partial.maxima + first, c.partial.sums + first,
                      (Vec*)(c.scratch.corrections + first));
 }
@@ -195,11 +218,12 @@ void attend_block_wide(const Chunk& c, const Block& b, const Block& next) {
     const std::size_t pair = 2 * lanes;
     Prefetch ahead(c.call.values, b.values);
     const FloatBlock keys = float_block(c.call.keys, b.keys, b.tokens, c.scratch.block, c.g.key_stride);
+    const bool masked = c.find_visible(b);
     std::size_t first = 0;
     for (; first + pair <= c.g.padded; first += pair, ahead.bytes_per_token = 0)
-        score_group<2>(c, b, keys, first, ahead);
+        score_group<2>(c, b, keys, masked, first, ahead);
     if (first < c.g.padded)
-        score_group<1>(c, b, keys, first, ahead);
+        score_group<1>(c, b, keys, masked, first, ahead);
     ahead = Prefetch(c.call.keys, next.keys);
     const FloatBlock values =
         float_block(c.call.values, b.values, b.tokens, c.scratch.block, c.g.value_stride);
@@ -214,13 +238,12 @@ template <std::size_t R> void attend_block_narrow(const Chunk& c, const Block& b
         narrow::score_block<R>(rows, b.tokens, c.scratch.queries, c.g.key_stride, c.scratch.query_sums,
                                c.call.keys.size, c.scratch.scores, Prefetch(c.call.values, b.values));
     });
+    const bool masked = c.find_visible(b);
     for (std::size_t r = 0; r < R; r++) {
-        const std::int64_t seen = (std::int64_t)c.scratch.positions[r] - b.first_key; // last visible slot
-        const std::int64_t from = seen - c.window + 1;
-        const std::size_t to = seen < 0 ? 0 : smaller(b.tokens, (std::size_t)seen + 1);
-        c.scratch.corrections[r] =
-            narrow::softmax(c.scratch.scores + r * block_size, from < 0 ? 0 : smaller((std::size_t)from, to),
-                            to, c.partial.maxima + r, c.partial.sums + r);
+        float* scores = c.scratch.scores + r * block_size;
+        if (masked)
+            narrow::mask_scores(scores, c.scratch.visible[r]);
+        c.scratch.corrections[r] = narrow::softmax(scores, c.partial.maxima + r, c.partial.sums + r);
     }
     with_rows(c.call.values, b.values, [&](const auto& rows) {
         narrow::add_values<R>(rows, b.tokens, c.scratch.scores, c.scratch.corrections, c.call.values.size,
@@ -267,9 +290,13 @@ void attend_chunk(const VerifyCall& call, const VerifyHead& head, std::size_t ch
 // maxima of every chunk become the factors by which its output counts; rows are handled a vector at a time
 void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
     for (std::size_t r = 0; r < g.padded; r += lanes) {
-        Vec best = splat(no_maximum), total = {};
+        Vec sink = splat(minus_infinity);
+        for (std::size_t i = 0; call.sinks && i < lanes; i++)
+            sink[i] = call.sinks[head.head * call.group + (r + i) % call.group];
+        Vec best = max(sink, splat(no_maximum));
         for (std::size_t c = 0; c < head.chunks; c++)
             best = max(load(Partial(g, call, head, c).maxima + r), best);
+        Vec total = exp_nonpositive(sink - best);
         for (std::size_t c = 0; c < head.chunks; c++) {
             const Partial part(g, call, head, c);
             const Vec weight = exp_nonpositive(load(part.maxima + r) - best);

@@ -13,10 +13,13 @@ constexpr std::size_t max_verify_rows = 64;
 
 // One sequence under verification. Its rows' keys and values are already in the cache.
 struct VerifySequence {
-    std::size_t first_row;     // in query and output
-    std::size_t rows;          // 1 .. max_verify_rows
-    std::int32_t past;         // position of the first row
-    const std::int32_t* table; // logical block -> block of the cache
+    std::size_t first_row;         // in query and output
+    std::size_t rows;              // 1 .. max_verify_rows
+    std::int32_t past;             // tokens in the cache; row r stands in slot past + r
+    const std::int32_t* table;     // logical block -> block of the cache
+    const std::int32_t* positions; // of the rows: past + depth in the tree, for a chain past + r
+    const std::uint64_t* seen;     // bit j of entry r: row r sees row j of this pass
+    std::int32_t last_position;    // highest of `positions`
 };
 
 // One KV head of a sequence: the `begin` .. `end` blocks that some row sees, cut into chunks of
@@ -37,7 +40,8 @@ struct VerifyCall {
     float* output;      // `[rows, kv_heads * group * v_size]`
     CacheView keys;
     CacheView values;
-    std::size_t group; // query heads per KV head
+    const float* sinks; // `[kv_heads * group]`, a logit in the softmax' sum that has no value; null: none
+    std::size_t group;  // query heads per KV head
     float scale;
     std::int32_t window; // a row at position p sees the keys above p - window; 0: all
 };

@@ -58,12 +58,14 @@ static void score_block(const Rows& rows, std::size_t tokens, const float* queri
     }
 }
 
-// One row: scores outside [from, to) of the block count as -infinity. Returns the factor of older output.
-OVSPEC_INLINE float softmax(float* scores, std::size_t from, std::size_t to, float* maximum, float* total) {
-    for (std::size_t t = 0; t < from; t++)
-        scores[t] = minus_infinity;
-    for (std::size_t t = to; t < block_size; t++)
-        scores[t] = minus_infinity;
+// One row: scores of slots whose bit in `visible` is not set become -infinity.
+OVSPEC_INLINE void mask_scores(float* scores, std::uint32_t visible) {
+    for (std::size_t t = 0; t < block_size; t++)
+        scores[t] = visible >> t & 1 ? scores[t] : minus_infinity;
+}
+
+// One row's online softmax. Returns the factor of older output.
+OVSPEC_INLINE float softmax(float* scores, float* maximum, float* total) {
     Vec best = splat(*maximum);
     for (std::size_t t = 0; t < block_size; t += lanes)
         best = max(load(scores + t), best);

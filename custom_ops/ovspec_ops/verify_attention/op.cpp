@@ -25,6 +25,8 @@ enum Input : std::size_t {
     block_indices_begins,
     selected_blocks,
     selected_counts,
+    sinks,
+    parents,
     input_count,
 };
 
@@ -57,6 +59,15 @@ Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std
                        std::to_string(kv_heads) + ", " + std::to_string(sequences.table_size) +
                        "]: a column per entry of verify_block_indices");
     return {blocks.data<const std::int32_t>(), counts.data<const std::int32_t>(), sequences.table_size};
+}
+
+// A per-row or per-head input that may be left empty.
+template <class T>
+const T* optional_input(const ov::Tensor& tensor, const char* what, std::size_t count, const char* absent) {
+    if (tensor.get_size() != 0 && tensor.get_size() != count)
+        fail(name, std::string(what) + " holds " + std::to_string(tensor.get_size()) + " values, expected " +
+                       std::to_string(count) + ", or none for " + absent);
+    return tensor.get_size() ? tensor.data<const T>() : nullptr;
 }
 
 void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels,
@@ -117,6 +128,8 @@ void VerifyAttention::validate_and_infer_types() {
     check_input(*this, block_indices_begins, "verify_block_indices_begins", ov::element::i32, {-1});
     check_input(*this, selected_blocks, "selected_blocks", ov::element::i32, {-1, -1});
     check_input(*this, selected_counts, "selected_counts", ov::element::i32, {-1, -1});
+    check_input(*this, sinks, "sinks", ov::element::f32, {-1});
+    check_input(*this, parents, "verify_parents", ov::element::i32, {-1});
 
     const auto keys = get_input_element_type(key_cache), values = get_input_element_type(value_cache);
     if (keys.is_static() && values.is_static() && keys != values)
@@ -172,9 +185,12 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
     const Selection selection =
         view_selection(inputs[selected_blocks], inputs[selected_counts], call.keys.heads, sequences);
 
+    call.sinks = optional_input<float>(inputs[sinks], "sinks", call.keys.heads * call.group, "no sink");
+    const Parents tree = optional_input<std::int32_t>(inputs[parents], "verify_parents", rows[0], "a chain");
+
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
     auto workspace = workspaces().take();
-    workspace->plan.build(call, kernels, sequences, selection);
+    workspace->plan.build(call, kernels, sequences, selection, tree);
     outputs[0].set_shape(out_shape);
     call.query = inputs[query].data<const float>();
     call.output = outputs[0].data<float>();

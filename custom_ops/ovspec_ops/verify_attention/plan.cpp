@@ -51,7 +51,7 @@ void check_list(const Sequences& in, std::size_t s, std::size_t head, const std:
 } // namespace
 
 void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
-                       const Selection& selection) {
+                       const Selection& selection, Parents parents) {
     sequences.clear();
     heads.clear();
     items.clear();
@@ -59,6 +59,8 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     most_rows = 0;
     work = 0;
     sequences.reserve(in.count); // heads point into it
+    positions_.resize(in.rows);
+    seen_.resize(in.rows);
     in.check(-1);
     for (std::size_t s = 0; s < in.count; s++) {
         const std::size_t rows = in.row_count(s);
@@ -74,11 +76,39 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
                             " under verification; set " + in.past_name + "[" + std::to_string(s) +
                             "] to -1 for prefill");
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
-        sequences.push_back({in.first_row(s), rows, in.past_lens[s], in.table(s)});
+        add_rows(call, in, parents, s);
         most_rows = std::max(most_rows, rows);
         add_heads(call, in, selection, s);
     }
     add_work(call, kernels);
+}
+
+void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s) {
+    const std::size_t first = in.first_row(s), rows = in.row_count(s);
+    VerifySequence sequence{first,         rows,           in.past_lens[s], in.table(s), &positions_[first],
+                            &seen_[first], in.past_lens[s]};
+    for (std::size_t r = 0; r < rows; r++) {
+        const std::int32_t row = static_cast<std::int32_t>(r);
+        const std::int32_t parent = parents ? parents[first + r] : row - 1;
+        if (parent < -1 || parent >= row)
+            fail(in.op, "verify_parents[" + std::to_string(first + r) + "] is " + std::to_string(parent) +
+                            ", expected a row before row " + std::to_string(r) + " of sequence " +
+                            std::to_string(s) + ", or -1 for the past");
+        std::int32_t position = sequence.past;
+        std::uint64_t seen = 0;
+        if (parent >= 0) {
+            position = sequence.positions[parent] + 1;
+            seen = sequence.seen[parent];
+            // A window of w tokens ends at the ancestor w - 1 steps up.
+            for (std::size_t j = 0; call.window > 0 && j < r; j++)
+                if ((seen >> j & 1) && position - sequence.positions[j] >= call.window)
+                    seen &= ~(std::uint64_t{1} << j);
+        }
+        positions_[first + r] = position;
+        seen_[first + r] = seen | std::uint64_t{1} << r;
+        sequence.last_position = std::max(sequence.last_position, position);
+    }
+    sequences.push_back(sequence);
 }
 
 void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Selection& selection,

@@ -20,6 +20,9 @@ struct Selection {
     std::size_t columns;
 };
 
+// Input 11: the row that each row follows, counted within its sequence, -1 for the past; null: a chain.
+using Parents = const std::int32_t*;
+
 struct VerifyPlan {
     struct Item {
         std::size_t head; // in `heads`
@@ -40,13 +43,16 @@ struct VerifyPlan {
 
     // Throws std::invalid_argument before anything reads or writes query, caches or output.
     void build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& inputs,
-               const Selection& selection);
+               const Selection& selection, Parents parents);
 
 private:
+    void add_rows(const VerifyCall& call, const Sequences& inputs, Parents parents, std::size_t s);
     void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
                    std::size_t s);
     void add_work(const VerifyCall& call, const VerifyKernels& kernels);
     FloatBuffer partials_;
+    std::vector<std::int32_t> positions_; // of all rows of the query
+    std::vector<std::uint64_t> seen_;
     std::size_t head_capacity_ = 0;
 };
 

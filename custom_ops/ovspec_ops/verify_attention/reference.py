@@ -27,24 +27,37 @@ def attend(
     v_size: int,
     scale: float,
     sliding_window: int = 0,
+    sinks: NDArray[np.float32] | None = None,
+    parents: Sequence[int] | None = None,
 ) -> NDArray[np.float64]:
     """One KV head of one sequence: `query` `[rows, group, k_size]` -> `[rows, group, v_size]`.
 
     `keys` and `values` are that head's cache, `[blocks, rows of a block, row]`; `table` names the sequence's
-    blocks in it; `selected` the logical blocks that are read. Row r is at position past + r and sees the keys
-    up to its own position, with a window only those above past + r - sliding_window.
+    blocks in it; `selected` the logical blocks that are read. Row r's key stands in slot past + r. It follows
+    row `parents[r]`, or the past where that is -1 (without `parents` row r - 1), and sees the past, its
+    ancestors and itself; its position is past + its number of ancestors. With a window it sees only keys at
+    positions above its own - sliding_window. `sinks` `[group]` are logits that take weight and give no value.
     """
     rows, _, k_size = query.shape
-    position = np.concatenate([np.arange(BLOCK_SIZE) + b * BLOCK_SIZE for b in selected])
+    slot = np.concatenate([np.arange(BLOCK_SIZE) + b * BLOCK_SIZE for b in selected])
     physical = [table[b] for b in selected]
     key = decode_block(keys[physical], k_size).reshape(-1, k_size)
     value = decode_block(values[physical], v_size).reshape(-1, v_size)
     out = np.empty((rows, query.shape[1], v_size))
+    position = np.arange(past + rows)
+    paths: list[list[int]] = []
     for r in range(rows):
-        seen = position <= past + r
+        parent = r - 1 if parents is None else parents[r]
+        paths.append([*(paths[parent] if parent >= 0 else []), r])
+        position[past + r] = past + len(paths[r]) - 1
+        visible = [*range(past), *(past + row for row in paths[r])]
         if sliding_window:
-            seen &= position > past + r - sliding_window
-        out[r] = softmax(scale * query[r].astype(np.float64) @ key[seen].T) @ value[seen]
+            visible = [s for s in visible if position[s] > position[past + r] - sliding_window]
+        seen = np.isin(slot, visible)
+        scores = scale * query[r].astype(np.float64) @ key[seen].T
+        if sinks is not None:
+            scores = np.concatenate([scores, sinks[:, None]], axis=1)
+        out[r] = softmax(scores)[:, : int(seen.sum())] @ value[seen]
     return out
 
 
@@ -59,6 +72,8 @@ def verify_attention(
     verify_block_indices_begins: NDArray[np.int32],
     selected_blocks: NDArray[np.int32],
     selected_counts: NDArray[np.int32],
+    sinks: NDArray[np.float32] = np.zeros(0, np.float32),  # noqa: B008
+    verify_parents: NDArray[np.int32] = np.zeros(0, np.int32),  # noqa: B008
     *,
     kv_heads: int,
     k_size: int,
@@ -84,6 +99,7 @@ def verify_attention(
             )
             out[rows, h] = attend(
                 heads[rows, h], key_cache[:, h], value_cache[:, h], past, table, selected, v_size, scale,
-                sliding_window,
+                sliding_window, sinks[h * group : (h + 1) * group] if sinks.size else None,
+                verify_parents[rows].tolist() if verify_parents.size else None,
             )  # fmt: skip
     return out.reshape(query.shape[0], -1)

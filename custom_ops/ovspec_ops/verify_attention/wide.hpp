@@ -102,18 +102,15 @@ static void add_values(const float* values, std::size_t stride, const float* wei
             value_tile<2, V>(values + d, stride, weights, tokens, correction, out + d * V * lanes);
 }
 
-// Scores of keys that a row does not see become -infinity. `positions` are the rows', `first_key` is slot
-// 0's.
+// Scores of slots that a row does not see become -infinity; bit t of a row's `visible` says it sees slot t.
 template <std::size_t V>
-static void mask_scores(float* scores, std::size_t tokens, std::int32_t first_key, std::int32_t window,
-                        const std::int32_t* positions) {
+static void mask_scores(float* scores, std::size_t tokens, const std::uint32_t* visible) {
     for (std::size_t v = 0; v < V; v++) {
-        const IVec position = load_as<IVec>(positions + v * lanes);
+        UVec left = load_as<UVec>(visible + v * lanes);
         for (std::size_t t = 0; t < tokens; t++) {
-            const IVec distance = position - (first_key + (std::int32_t)t);
-            const IVec visible = (distance >= 0) & (distance < window);
             float* at = scores + (t * V + v) * lanes;
-            store(at, visible ? load(at) : splat(minus_infinity));
+            store(at, (left & 1u) != 0u ? load(at) : splat(minus_infinity));
+            left >>= 1;
         }
     }
 }

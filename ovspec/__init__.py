@@ -2,9 +2,10 @@
 
 from importlib.metadata import version
 
-from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus, TokenizedInputs
+from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
 from ovspec.draft_model import draft_model
+from ovspec.generation_config import GenerationConfig
 from ovspec.metrics import PerfMetrics
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults, EncodedResults

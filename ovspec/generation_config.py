@@ -257,8 +257,8 @@ def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) 
         for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
             if value:
                 raise ValueError(
-                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or drafter=... "
-                    "to it"
+                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or "
+                    "drafter=... to it"
                 )
         return 0, 0.0
     if threshold > 0:

@@ -19,6 +19,7 @@ from ovspec.draft_model import DraftModel
 from ovspec.drafter import Drafter
 from ovspec.drafters import (
     AssistantDrafter,
+    Auto,
     DrafterChoice,
     Parts,
     PromptLookup,
@@ -245,7 +246,7 @@ class LLMPipeline:
 
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
-        if settings.max_ngram_size and not isinstance(self._choice, PromptLookup):
+        if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
             raise ValueError(
                 f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
                 "drafter='prompt_lookup' to it"

@@ -99,6 +99,7 @@ class LLMPipeline:
         properties = {**(config or {}), **properties}
         routing = _routing(attention, self.verify, choice)
         if draft_model is not None:
+            draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
@@ -107,8 +108,21 @@ class LLMPipeline:
         self._target = ModelRunner(models_path, device, routing, properties)
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
-            self._assistant = self._load_assistant(
-                draft_model, device, attention, properties, max_num_batched_tokens
+            # Our operation runs on CPU; a draft elsewhere takes what its device has.
+            backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
+            sparse = sparse_part(self.verify) if backend == "native" else None
+            runner = ModelRunner(
+                draft_model.models_path,
+                draft_model.device or device,
+                AttentionConfig(backend, sparse is not None),
+                draft_model.properties or properties,
+            )
+            self._assistant = AssistantDrafter(
+                runner,
+                self._info.vocab_size,
+                max_num_batched_tokens,
+                draft_info.max_position_embeddings,
+                sparse,
             )
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
@@ -220,29 +234,6 @@ class LLMPipeline:
         """
         self._settings(config, {})
         self._config = updated(config, {})
-
-    def _load_assistant(
-        self,
-        draft_model: DraftModel,
-        device: str,
-        attention: Attention,
-        properties: Mapping[str, Any],
-        prefill_chunk: int,
-    ) -> AssistantDrafter:
-        info = ModelInfo.read(draft_model.models_path)
-        draft_device = draft_model.device or device
-        # Our operation runs on CPU; a draft elsewhere takes what its device has.
-        backend: Attention = attention if draft_device.startswith("CPU") else "stock"
-        sparse = sparse_part(self.verify) if backend == "native" else None
-        runner = ModelRunner(
-            draft_model.models_path,
-            draft_device,
-            AttentionConfig(backend, sparse is not None),
-            draft_model.properties or properties,
-        )
-        return AssistantDrafter(
-            runner, self._info.vocab_size, prefill_chunk, info.max_position_embeddings, sparse
-        )
 
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)

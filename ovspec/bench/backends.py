@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from ovspec.bench.cache_contents import cache_layout, fill
-from ovspec.cache import BlockManager, CachedSequence, KVCache
-from ovspec.compile import cache_tensors, check_cache_precision, check_properties
-from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
-from ovspec.tables import Rows, build_tables
+from ovspec.cache import CachedSequence
+from ovspec.compile import cache_tensors
+from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
-from ovspec_ops import BLOCK_SIZE
-from ovspec_transforms import gather_logits, to_paged
 
 BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. That
@@ -30,54 +25,12 @@ KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
 
-class Runner(Protocol):
-    """What the bench needs of a paged model."""
-
-    compiled: ov.CompiledModel
-    request: ov.InferRequest
-    cache: KVCache
-    blocks: BlockManager
-    last_pass: PassStats
-
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass."""
-        ...
-
-
-class StockRunner:
+def stock_runner(model: ov.Model, properties: Mapping[str, object]) -> ModelRunner:
     """The plain paged transformation at the plugin's default properties: what OpenVINO does by itself.
 
-    `ModelRunner` chooses a cache precision, so it can't stand for the defaults. What the user asked for is
-    given to both.
+    Logits are gathered for the sampled rows, as GenAI's pipelines do; else every row would pay the LM head.
     """
-
-    def __init__(self, model: ov.Model, properties: Mapping[str, object]) -> None:
-        to_paged(model)
-        # GenAI's pipelines gather the sampled rows too; without it every row would pay the LM head.
-        gather_logits(model)
-        core = ov.Core()
-        check_properties(core, "CPU", properties)
-        self.compiled = core.compile_model(model, "CPU", dict(properties))
-        check_cache_precision(self.compiled, properties)
-        self.request = self.compiled.create_infer_request()
-        self._names = {port.get_any_name() for port in self.compiled.inputs}
-        self.cache = KVCache(self.request, cache_tensors(self.compiled))
-        self.blocks = BlockManager(BLOCK_SIZE)
-        self.last_pass = PassStats()
-
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass; logits f32 `[sampled rows of all sequences, vocab]`."""
-        inputs = build_tables(batch, self.blocks.block_size, native=False)
-        for name in self._names & inputs.keys():
-            self.request.set_tensor(name, ov.Tensor(inputs[name], shared_memory=True))
-        started = perf_counter()
-        self.request.infer()
-        context = float(sum(rows.context for rows in batch))
-        self.last_pass = PassStats(1e6 * (perf_counter() - started), context, context)
-        for rows in batch:
-            rows.sequence.length = rows.context
-        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])
+    return ModelRunner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +73,12 @@ class Subject:
     ) -> None:
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
-        self.runner: Runner
         if native:
             attention = AttentionConfig("native", selects, anchor_layers)
             # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
             self.runner = ModelRunner(model, "CPU", attention, {**properties, "PERF_COUNT": True})
         else:
-            self.runner = StockRunner(model, properties)
+            self.runner = stock_runner(model, properties)
         self._sequence = CachedSequence()
         block_size = self.runner.blocks.block_size
         self.runner.blocks.reserve(self._sequence, max_context)

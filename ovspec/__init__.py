@@ -2,9 +2,11 @@
 
 from importlib.metadata import version
 
-from openvino_genai import ChatHistory, GenerationConfig, StreamerBase, StreamingStatus, TokenizedInputs
+from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
+from ovspec.commit_verify import CommitVerify
 from ovspec.draft_model import draft_model
+from ovspec.generation_config import GenerationConfig
 from ovspec.metrics import PerfMetrics
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults, EncodedResults
@@ -14,6 +16,7 @@ from ovspec_ops import extension_path
 __version__ = version("ovspec")
 __all__ = [
     "ChatHistory",
+    "CommitVerify",
     "DecodedResults",
     "EncodedResults",
     "GenerationConfig",

@@ -81,11 +81,38 @@ def greedy_accept(draft_tokens: Sequence[int], target_argmax: Iterable[int]) -> 
     )
 
 
+def lenient_accept(
+    draft_tokens: Sequence[int],
+    target_choice: Iterable[int],
+    ratio: Callable[[int], float],
+    threshold: float,
+) -> Accepted:
+    """Accept draft tokens as long as each is the target's own choice, or nearly as probable. Lossy.
+
+    The lenience of Leviathan et al., appendix A.5.
+
+    Args:
+        draft_tokens: x_1 .. x_k; k may be 0.
+        target_choice: the k + 1 tokens that the target chooses; an iterator is read only as far as needed.
+        ratio: `ratio(i)` is how probable the target holds x_{i+1}, as a share of its most probable token
+            under greedy decoding, of the drafter's probability under sampling.
+        threshold: t, the smallest ratio that is accepted.
+    """
+    for i, token in enumerate(target_choice):
+        if i == len(draft_tokens) or (token != draft_tokens[i] and ratio(i) < threshold):
+            return Accepted(i, int(token))
+    raise ValueError(
+        f"target_choice must have {len(draft_tokens) + 1} entries for {len(draft_tokens)} draft tokens, but "
+        "ended early; pass one per draft token and one for the bonus token"
+    )
+
+
 def speculative_sample(
     draft_tokens: Sequence[int],
     q: Sequence[Distribution | None] | None,
     p: Callable[[int], Distribution],
     streams: RandomStreams,
+    threshold: float = 1.0,
 ) -> Accepted:
     """Accept x_i with probability min(1, p_i(x_i) / q_i(x_i)), in turn, until one is rejected.
 
@@ -99,6 +126,8 @@ def speculative_sample(
             on x_i, which is exact however x_i was chosen.
         p: `p(i)` is p_{i+1}, for i from 0 to k. Called in order, once each, not past the first rejection.
         streams: random numbers. A call uses one uniform of `accept` per tested token and one of `residual`.
+        threshold: t. Tokens with p/q >= t are accepted without a test; at 1.0 that is the exact rule, which
+            accepts them anyway, below it is lossy.
 
     Raises:
         ValueError: `q` does not have k entries, or gives zero to a token that was drawn from it.
@@ -120,7 +149,8 @@ def speculative_sample(
             )
         p_i = p(i)
         # u < p/q without the division; u < 1, so equal p and q never reject.
-        if streams.accept.random() * q_x < p_i.prob(x):
+        p_x = p_i.prob(x)
+        if streams.accept.random() * q_x < p_x or (threshold < 1.0 and p_x >= threshold * q_x):
             continue
         # No mass left means p <= q everywhere. Both sum to 1, so they differ by rounding only, and this
         # rejection had no more than that rounding's probability: drawing from p stays as exact as p is.

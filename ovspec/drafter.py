@@ -1,114 +1,110 @@
-"""The assistant: a smaller model that proposes what the target verifies."""
+"""What every drafter has in common: the proposal it makes, and how it is checked."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ovspec.model_runner import ModelRunner
 from ovspec.sampling import Distribution
 from ovspec.sequence import Sequence
-from ovspec.tables import Rows
 
 
 @dataclass(slots=True)
 class Proposal:
     """Draft tokens x_1 .. x_k of one sequence, and q_1 .. q_k that they were drawn from.
 
-    `q` stays empty under greedy decoding, whose acceptance does not look at it.
+    Attributes:
+        tokens: token ids; none where the drafter has nothing to say.
+        q: what each token was drawn from. An empty list, or `None` in it, is a token that was not drawn but
+            chosen; greedy acceptance does not look at it.
+        parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
+            precedes its children. `None` is a chain.
     """
 
     tokens: list[int] = field(default_factory=list)
-    q: list[Distribution] = field(default_factory=list)
+    q: list[Distribution | None] = field(default_factory=list)
+    parents: list[int] | None = None
+
+    def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
+        """The proposal, once it was found sound.
+
+        Args:
+            name: of the drafter, for the error.
+            k: tokens that were asked for.
+            vocab_size: of the target.
+
+        Raises:
+            ValueError: too many tokens, ids outside the vocabulary, or probabilities or parents that don't
+                fit the tokens.
+        """
+        count = len(self.tokens)
+        if count > k:
+            raise ValueError(
+                f"drafter {name!r} returned {count} tokens, asked for {k}: return at most so many"
+            )
+        wrong = next((token for token in self.tokens if not 0 <= token < vocab_size), None)
+        if wrong is not None:
+            raise ValueError(
+                f"drafter {name!r} returned token {wrong}, which is none of the target's 0 to "
+                f"{vocab_size - 1}: map its ids to the target's"
+            )
+        for token, q in zip(self.tokens, self.q or [None] * count, strict=True):
+            if q is not None and q.prob(token) <= 0:
+                raise ValueError(
+                    f"drafter {name!r} gives token {token} probability 0: return the distribution that it "
+                    "was drawn from"
+                )
+        self._check_parents(name)
+        return self
+
+    def _check_parents(self, name: str) -> None:
+        if self.parents is None:
+            return
+        count = len(self.tokens)
+        if len(self.parents) != count:
+            raise ValueError(
+                f"drafter {name!r} returned {len(self.parents)} parents for {count} tokens: return one for "
+                "each, or None"
+            )
+        for index, parent in enumerate(self.parents):
+            if not -1 <= parent < index:
+                raise ValueError(
+                    f"drafter {name!r} returned parent {parent} for token {index}: expected -1 or the index "
+                    "of a token before it"
+                )
 
 
-class AssistantDrafter:
-    """Drafts with an assistant model, for several sequences at once.
+class Drafter(ABC):
+    """Proposes tokens for several sequences at once.
 
-    Args:
-        runner: the draft model.
-        vocab_size: of the target. Where one of the two models has padded its vocabulary further, the ids
-            that only one of them has do not exist.
-        prefill_chunk: rows per pass while it reads a prompt.
-        positions: tokens that the draft model can see; past them it proposes nothing.
+    What a drafter remembers of a sequence it keeps in `Sequence.draft_states` under its name, so that it ends
+    with the sequence.
+
+    Attributes:
+        name: as in `LLMPipeline(drafter=...)`.
+        last_duration: time inside a model of the last `propose`, microseconds.
     """
 
-    def __init__(
-        self, runner: ModelRunner, vocab_size: int, prefill_chunk: int, positions: int | None = None
-    ) -> None:
-        self.runner = runner
-        self.last_duration = 0.0
-        self._vocab_size = vocab_size
-        self._prefill_chunk = prefill_chunk
-        self._positions = math.inf if positions is None else positions
+    name: str
+    last_duration: float = 0.0
 
-    def propose(self, sequences: SequenceOf[Sequence]) -> list[Proposal]:
-        """Draft for every sequence, as many tokens as its settings and its limit allow."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
-        lengths = [
-            min(s.settings.num_assistant_tokens, s.remaining - 1, self._positions - len(s.tokens))
-            for s in sequences
-        ]
-        drafting = [index for index, length in enumerate(lengths) if length > 0]
-        for index in drafting:
-            self._catch_up(sequences[index])
-        while drafting:
-            logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
-            still = []
-            for index, row in zip(drafting, logits, strict=True):
-                confident = self._extend(sequences[index], proposals[index], row)
-                if confident and len(proposals[index].tokens) < lengths[index]:
-                    still.append(index)
-            drafting = still
-        return proposals
+    @abstractmethod
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft tokens that may follow each sequence's.
+
+        Args:
+            sequences: what is generated.
+            counts: tokens that are wanted for each at most; 0 wants none.
+
+        Returns:
+            One proposal per sequence.
+        """
+
+    def unread(self, sequences: SequenceOf[Sequence]) -> int:
+        """Tokens that it must read with a model before it can draft, over all sequences."""
+        return 0
 
     def release(self, sequence: Sequence) -> None:
-        """Give the sequence's share of the draft model's cache back."""
-        self.runner.release(sequence.draft)
-
-    def _catch_up(self, sequence: Sequence) -> None:
-        """Read what is not cached, all but the last token, which the first drafting pass takes."""
-        missing = sequence.uncached(sequence.draft)[:-1]
-        if len(missing) > 1:
-            self.runner.prefill(sequence.draft, missing, self._prefill_chunk)
-            self.last_duration += self.runner.last_pass.duration
-
-    def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
-        batch = []
-        for sequence, drafted in drafts:
-            context = sequence.tokens[sequence.draft.length :]
-            done = max(0, sequence.draft.length - len(sequence.tokens))
-            batch.append(Rows(sequence.draft, np.array(context + drafted[done:], np.int64)))
-        logits = self.runner.forward(batch)
-        self.last_duration += self.runner.last_pass.duration
-        missing = self._vocab_size - logits.shape[1]
-        if missing > 0:
-            return np.pad(logits, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return logits[:, : self._vocab_size]
-
-    @staticmethod
-    def _extend(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> bool:
-        """Draw the next draft token; whether the drafter is confident enough to go on after it.
-
-        The token that falls below the threshold is still proposed. Dropping it would make the
-        proposals depend on what was drawn, and sampling inexact.
-        """
-        settings, drafted = sequence.settings, proposal.tokens
-        if settings.sampling.do_sample:
-            q = sequence.processor.distribution(logits, drafted)
-            token = q.sample(sequence.streams.draft.random())
-            proposal.q.append(q)
-        else:
-            token = sequence.processor.argmax(logits, drafted)
-        drafted.append(token)
-        threshold = settings.assistant_confidence_threshold
-        return threshold == 0.0 or _probability(logits, token) >= threshold
-
-
-def _probability(logits: NDArray[np.float32], token: int) -> float:
-    return float(1.0 / np.exp(logits - logits[token], dtype=np.float64).sum())
+        """Give back what the sequence holds of a cache of the drafter's own."""
+        return

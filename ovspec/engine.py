@@ -1,21 +1,24 @@
-"""Speculative decoding, step by step: draft, verify, accept, roll back."""
+"""Generation: prefill, then one step of speculation after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
-import numpy as np
-from numpy.typing import NDArray
 from openvino_genai import GenerationFinishReason
 
-from ovspec.acceptance import Accepted, greedy_accept, speculative_sample
-from ovspec.drafter import AssistantDrafter, Proposal
+from ovspec.commit import CommittedSpeculation
+from ovspec.commit_verify import CommitVerify
+from ovspec.drafter import Drafter, Proposal
 from ovspec.metrics import RawPerfMetrics, microseconds
 from ovspec.model_runner import ModelRunner
+from ovspec.provisional import COMMIT_INTERVALS
+from ovspec.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
 from ovspec.sequence import Sequence
-from ovspec.tables import Rows
-from ovspec.verify_config import SparseVerify, Verify
+from ovspec.speculation import Speculation, Step, accept
+from ovspec.tables import MAX_VERIFY_ROWS
+from ovspec.verifier import Verifier
+from ovspec.verify_mode import VerifyMode, sparse_part
 
 # Called with a sequence and its new tokens; returns whether generation goes on.
 TokenCallback = Callable[[Sequence, list[int]], bool]
@@ -27,18 +30,29 @@ class Engine:
     Args:
         target: the model whose distribution counts.
         drafter: proposes tokens; without one every step is plain decoding.
-        verify: dense, or sparse with a budget.
+        verify: dense, sparse with a budget, or sparse with commits.
         prefill_chunk: rows per pass while a prompt is read.
+        budget_scales: multiples of the sparse budget that a schedule may choose from.
     """
 
     def __init__(
-        self, target: ModelRunner, drafter: AssistantDrafter | None, verify: Verify, prefill_chunk: int
+        self,
+        target: ModelRunner,
+        drafter: Drafter | None,
+        verify: VerifyMode,
+        prefill_chunk: int,
+        budget_scales: tuple[float, ...] = (1.0,),
     ) -> None:
         self._target = target
         self._drafter = drafter
-        self._verify_config = verify
         self._prefill_chunk = prefill_chunk
-        self._metrics = RawPerfMetrics()
+        self._budget_scales = budget_scales
+        self._commit_intervals: tuple[int, ...] = ()
+        verifier = Verifier(target, sparse_part(verify))
+        self._speculation = Speculation(verifier, drafter)
+        if isinstance(verify, CommitVerify):
+            self._speculation = CommittedSpeculation(verifier, drafter, verify.interval)
+            self._commit_intervals = (verify.interval,) if verify.interval else COMMIT_INTERVALS
 
     def run(
         self,
@@ -46,6 +60,7 @@ class Engine:
         on_tokens: TokenCallback,
         metrics: RawPerfMetrics,
         started: float | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """Generate until every sequence has finished or the callback says stop.
 
@@ -54,17 +69,25 @@ class Engine:
             on_tokens: gets every sequence's new tokens.
             metrics: gets what was measured.
             started: when the user's call began (`microseconds`), from where the first token counts.
+            schedule: decides how much is drafted; `None` takes the settings' constant number.
         """
-        self._metrics = metrics
         started = microseconds() if started is None else started
+        schedule = schedule or ConstantSchedule(sequences[0].settings.num_assistant_tokens)
+        schedule.begin()
         for sequence in sequences:
-            token = self._prefill(sequence)
+            token = self._prefill(sequence, metrics)
             metrics.m_times_to_first_token.append(microseconds() - started)
             if not on_tokens(sequence, sequence.append([token])):
                 return
-        while running := [sequence for sequence in sequences if not sequence.finished]:
-            if not self._step(running, on_tokens):
-                return
+        goes_on, since = True, microseconds()
+        while goes_on and (running := [sequence for sequence in sequences if not sequence.finished]):
+            goes_on, emitted = self._step(running, on_tokens, metrics, schedule)
+            if emitted:
+                # Steps that only added provisional tokens count for the next that emits.
+                share = (microseconds() - since) * len(running) / emitted
+                metrics.m_durations.extend([share] * emitted)
+                since = microseconds()
+        metrics.acceptance_collapses = schedule.collapses
 
     def release(self, sequence: Sequence) -> None:
         """Give the sequence's share of both caches back."""
@@ -72,73 +95,82 @@ class Engine:
         if self._drafter:
             self._drafter.release(sequence)
 
-    def _prefill(self, sequence: Sequence) -> int:
+    def _prefill(self, sequence: Sequence, metrics: RawPerfMetrics) -> int:
         logits = self._target.prefill(
             sequence.target, sequence.uncached(sequence.target), self._prefill_chunk
         )
-        self._metrics.prefill_durations.append(self._target.last_pass.duration)
-        self._metrics.inference_durations.append(self._target.last_pass.duration)
-        return self._accept(sequence, Proposal(), logits).next_token
+        metrics.prefill_durations.append(self._target.last_pass.duration)
+        metrics.inference_durations.append(self._target.last_pass.duration)
+        accepted, _ = accept(sequence, Proposal(), logits)
+        return accepted.next_token
 
-    def _step(self, sequences: SequenceOf[Sequence], on_tokens: TokenCallback) -> bool:
+    def _step(
+        self,
+        sequences: SequenceOf[Sequence],
+        on_tokens: TokenCallback,
+        metrics: RawPerfMetrics,
+        schedule: Schedule,
+    ) -> tuple[bool, int]:
+        """One step as the schedule plans it; whether to go on, and how many tokens were emitted."""
         started = microseconds()
-        proposals = self._draft(sequences)
-        drafted = self._drafter.last_duration if self._drafter else 0.0
-        logits = self._verify(sequences, proposals)
-        verified = self._target.last_pass.duration
-        goes_on, emitted, sampling = True, 0, microseconds()
-        for sequence, proposal, rows in zip(sequences, proposals, logits, strict=True):
-            accepted = self._accept(sequence, proposal, rows)
-            self._metrics.count_draft(len(proposal.tokens), accepted.n)
-            tokens = sequence.append([*proposal.tokens[: accepted.n], accepted.next_token])
-            emitted += len(tokens)
-            goes_on &= on_tokens(sequence, tokens)
+        state = self._state(sequences)
+        plan = schedule.plan(state)
+        step = self._speculation.step(sequences, plan, metrics)
+        goes_on, emitted, delivering = True, 0, microseconds()
+        for sequence, tokens in zip(sequences, step.tokens, strict=True):
+            if tokens:
+                emitted += len(tokens)
+                goes_on &= on_tokens(sequence, tokens)
         ended = microseconds()
-        self._metrics.sampling_durations.append(ended - sampling)
-        step = ended - started
-        self._metrics.host_durations.append(step - drafted - verified)
-        self._metrics.inference_durations.append(drafted + verified)
-        self._metrics.m_durations.extend([step * len(sequences) / emitted] * emitted)
-        return goes_on
-
-    def _draft(self, sequences: SequenceOf[Sequence]) -> list[Proposal]:
-        if self._drafter is None:
-            return [Proposal() for _ in sequences]
-        proposals = self._drafter.propose(sequences)
-        self._metrics.draft_durations.append(self._drafter.last_duration)
-        return proposals
-
-    def _verify(
-        self, sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal]
-    ) -> list[NDArray[np.float32]]:
-        """One target pass over every sequence's last token and draft; logits `[k + 1, vocab]` each."""
-        batch = []
-        for sequence, proposal in zip(sequences, proposals, strict=True):
-            rows = np.array([sequence.tokens[-1], *proposal.tokens], np.int64)
-            context = sequence.target.length + len(rows)
-            batch.append(Rows(sequence.target, rows, sampled=len(rows), budget=self._budget(context)))
-        logits = self._target.forward(batch)
-        stats = self._target.last_pass
-        self._metrics.verify_durations.append(stats.duration)
-        self._metrics.attended_tokens += stats.attended_tokens
-        self._metrics.context_tokens += stats.context_tokens
-        ends = np.cumsum([len(rows.tokens) for rows in batch])
-        return np.split(logits, ends[:-1])
-
-    def _budget(self, context: int) -> int:
-        if isinstance(self._verify_config, SparseVerify):
-            return self._verify_config.budget_blocks(context, self._target.block_size)
-        return -1
-
-    @staticmethod
-    def _accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
-        processor, x = sequence.processor, proposal.tokens
-        if sequence.settings.sampling.do_sample:
-            return speculative_sample(
-                x, proposal.q, lambda i: processor.distribution(logits[i], x[:i]), sequence.streams
+        step.sampling_duration += ended - delivering
+        _record(step, plan, ended - started, metrics)
+        models = step.draft_duration + step.verify_duration + step.commit_duration
+        schedule.observe(
+            StepOutcome(
+                plan,
+                state.contexts,
+                tuple(step.proposed),
+                tuple(step.accepted),
+                step.draft_duration,
+                step.verify_duration,
+                ended - started - models,
+                state.unread if any(step.proposed) else 0,
+                step.commit_duration,
+                step.commit_rows,
+                step.confirmed,
             )
-        choices: Iterator[int] = (processor.argmax(row, x[:i]) for i, row in enumerate(logits))
-        return greedy_accept(x, choices)
+        )
+        return goes_on, emitted
+
+    def _state(self, sequences: SequenceOf[Sequence]) -> StepState:
+        longest = max(sequence.remaining for sequence in sequences) - 1
+        commits = bool(self._commit_intervals)
+        return StepState(
+            contexts=tuple(len(sequence.tokens) for sequence in sequences),
+            remaining=tuple(sequence.remaining for sequence in sequences),
+            max_draft=min(MAX_VERIFY_ROWS - 1, longest) if self._drafter else 0,
+            unread=self._drafter.unread(sequences) if self._drafter else 0,
+            pending=tuple(len(sequence.provisional) for sequence in sequences) if commits else (),
+            budget_scales=self._budget_scales,
+            commit_intervals=self._commit_intervals,
+        )
+
+
+def _record(step: Step, plan: Plan, duration: float, metrics: RawPerfMetrics) -> None:
+    metrics.num_assistant_tokens.append(plan.num_assistant_tokens)
+    for proposed, accepted in zip(step.proposed, step.accepted, strict=True):
+        metrics.count_draft(proposed, accepted)
+    if step.draft_duration:
+        metrics.draft_durations.append(step.draft_duration)
+    metrics.verify_durations.append(step.verify_duration)
+    if step.commit_rows:
+        metrics.commit_durations.append(step.commit_duration)
+        metrics.num_provisional_tokens += step.commit_rows
+        metrics.num_confirmed_tokens += step.confirmed
+    metrics.sampling_durations.append(step.sampling_duration)
+    models = step.draft_model_duration + step.verify_duration + step.commit_duration
+    metrics.inference_durations.append(models)
+    metrics.host_durations.append(duration - models)
 
 
 def stop(sequences: SequenceOf[Sequence], reason: GenerationFinishReason) -> None:

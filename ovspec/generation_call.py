@@ -25,6 +25,7 @@ class GenerationCall:
         tokenizer: of the target.
         load_time: of the pipeline, milliseconds, for the metrics.
         streamer: the user's streamer, or none.
+        why_lossy: for the metrics.
 
     Attributes:
         metrics: of this call alone.
@@ -32,7 +33,12 @@ class GenerationCall:
     """
 
     def __init__(
-        self, engine: Engine, tokenizer: openvino_genai.Tokenizer, load_time: float, streamer: Streamer | None
+        self,
+        engine: Engine,
+        tokenizer: openvino_genai.Tokenizer,
+        load_time: float,
+        streamer: Streamer | None,
+        why_lossy: str = "",
     ) -> None:
         self._started = microseconds()
         self._engine = engine
@@ -40,7 +46,7 @@ class GenerationCall:
         self._stream = OutputStream(streamer)
         self._streams = streamer is not None
         self._detokenizers: list[IncrementalDetokenizer] = []
-        self.metrics = PerfMetrics(load_time=load_time)
+        self.metrics = PerfMetrics(load_time=load_time, why_lossy=why_lossy)
         self.cancelled = False
 
     @contextmanager
@@ -77,6 +83,7 @@ class GenerationCall:
         finally:
             stop(sequences, GenerationFinishReason.STOP)
             for sequence in sequences:
+                sequence.take_back()
                 sequence.trim_caches()
             # A streamer that another thread waits on is told of the end even if it came as an exception.
             self._stream.end()

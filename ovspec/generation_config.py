@@ -24,7 +24,6 @@ _UNSUPPORTED: dict[str, object] = {
     "no_repeat_ngram_size": 2**64 - 1,
     "logprobs": 0,
     "echo": False,
-    "max_ngram_size": 0,
     "branching_factor": 1,
     "tree_depth": 0,
     "pruning_ratio": 0,
@@ -37,6 +36,28 @@ _UNSUPPORTED: dict[str, object] = {
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
 _ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
+_DRAFTER_OFF: dict[str, Any] = {**_ASSISTANT_OFF, "max_ngram_size": 0, "acceptance_threshold": 1.0}
+
+
+class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,unused-ignore]
+    """openvino_genai's configuration with the fields that only ovspec has, which stand beside the others.
+
+    An `openvino_genai.GenerationConfig` is taken wherever this one is; the fields are then at their defaults.
+
+    Attributes:
+        acceptance_threshold: a draft token is accepted wherever the target's probability is at least this
+            share of the drafter's. 1.0 is the exact rule; anything lower is lossy.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
+        super().__init__(*args, **kwargs)
+        for name, value in own.items():
+            setattr(self, name, value)
+
+
+# Fields that openvino_genai.GenerationConfig does not have, with their defaults.
+_OWN_FIELDS: dict[str, Any] = {"acceptance_threshold": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,10 @@ class GenerationSettings:
         include_stop_str_in_output: whether a stop string stays in the text.
         num_assistant_tokens: draft tokens per round, at most.
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
+        max_ngram_size: longest n-gram that prompt lookup searches for; 0 leaves it to the drafter.
+        acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
+        coupled: sampling draws every token with random numbers of its position (`ovspec.coupling`), so that
+            the text does not depend on the lengths of the drafts.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
     """
@@ -64,6 +89,9 @@ class GenerationSettings:
     include_stop_str_in_output: bool
     num_assistant_tokens: int
     assistant_confidence_threshold: float
+    max_ngram_size: int
+    acceptance_threshold: float
+    coupled: bool
     num_return_sequences: int
     apply_chat_template: bool
 
@@ -99,7 +127,7 @@ def updated(
             f"generation_config: expected an openvino_genai.GenerationConfig, got {type(config).__name__}; "
             "pass single options as keywords"
         )
-    copy = openvino_genai.GenerationConfig()
+    copy = GenerationConfig()
     for name in _fields(config):
         setattr(copy, name, getattr(config, name))
     for given, other in (_ASSISTANT_OPTIONS, _ASSISTANT_OPTIONS[::-1]):
@@ -107,7 +135,7 @@ def updated(
         if given in overrides and other not in overrides:
             setattr(copy, other, _ASSISTANT_OFF[other])
     for name, value in overrides.items():
-        if name not in _fields(config):
+        if name not in _fields(copy):
             raise ValueError(
                 f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
             )
@@ -135,7 +163,7 @@ def check_supported(config: openvino_genai.GenerationConfig) -> None:
 
 def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
     """A folder's defaults for a pipeline that does not draft, where those for drafting mean nothing."""
-    return updated(config, dict(_ASSISTANT_OFF))
+    return updated(config, dict(_DRAFTER_OFF))
 
 
 def resolve(
@@ -152,6 +180,7 @@ def resolve(
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
     """
+    config = updated(config, {})
     check_supported(config)
     eos = _eos(config, eos_token_ids)
     _validate(config, eos)
@@ -166,6 +195,9 @@ def resolve(
         include_stop_str_in_output=config.include_stop_str_in_output,
         num_assistant_tokens=tokens,
         assistant_confidence_threshold=threshold,
+        max_ngram_size=config.max_ngram_size,
+        acceptance_threshold=_acceptance_threshold(config, has_draft),
+        coupled=sampling.do_sample and not has_draft,
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )
@@ -186,7 +218,8 @@ def _limit(value: int) -> int | None:
 
 
 def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
-    checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos})
+    # openvino_genai wants a max_ngram_size beside a num_assistant_tokens; here both have defaults.
+    checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos, "max_ngram_size": 0})
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
         raise ValueError(
             f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
@@ -200,6 +233,20 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
         raise ValueError("stop_strings: an empty text would stop everything; remove it")
 
 
+def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
+    threshold = config.acceptance_threshold
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+        raise ValueError(
+            f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
+        )
+    if threshold < 1 and not has_draft:
+        raise ValueError(
+            f"acceptance_threshold={threshold:g}: this pipeline does not draft; pass draft_model=... or "
+            "drafter=... to it"
+        )
+    return float(threshold)
+
+
 def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) -> tuple[int, float]:
     tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
     if not 0 <= threshold < 1:
@@ -210,7 +257,8 @@ def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) 
         for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
             if value:
                 raise ValueError(
-                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... to it"
+                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or "
+                    "drafter=... to it"
                 )
         return 0, 0.0
     if threshold > 0:

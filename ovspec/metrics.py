@@ -38,11 +38,18 @@ class RawPerfMetrics:
         m_durations: per token after a sequence's first, its share of the step that emitted it.
         inference_durations: model time of the whole call, target and draft.
         verify_durations: per verification pass of the target.
-        draft_durations: per drafting round.
+        draft_durations: per drafting round, in models and outside them.
+        commit_durations: per dense pass that went over provisional tokens.
         host_durations: per step, everything outside the models.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
+        proposed_lengths: tokens of each draft that was verified.
+        accepted_lengths: how many of them were accepted.
+        num_assistant_tokens: per step, the draft tokens that its plan allowed.
+        acceptance_collapses: times that drafting was given up because hardly anything was accepted.
+        num_provisional_tokens: tokens that sparse verification accepted and a dense pass judged.
+        num_confirmed_tokens: those of them that it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
     """
@@ -58,10 +65,17 @@ class RawPerfMetrics:
     prefill_durations: list[float] = field(default_factory=list)
     verify_durations: list[float] = field(default_factory=list)
     draft_durations: list[float] = field(default_factory=list)
+    commit_durations: list[float] = field(default_factory=list)
     host_durations: list[float] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     num_drafts: int = 0
+    proposed_lengths: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
+    num_assistant_tokens: list[int] = field(default_factory=list)
+    acceptance_collapses: int = 0
+    num_provisional_tokens: int = 0
+    num_confirmed_tokens: int = 0
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
 
@@ -70,6 +84,8 @@ class RawPerfMetrics:
         if proposed == 0:
             return
         self.num_drafts += 1
+        self.proposed_lengths.append(proposed)
+        self.accepted_lengths.append(accepted)
         for counts, number in ((self.proposed, proposed), (self.accepted, accepted)):
             counts.extend([0] * (proposed - len(counts)))
             for position in range(number):
@@ -92,12 +108,16 @@ class PerfMetrics:
     """Metrics of one call, or of several added up; getters give milliseconds unless said otherwise.
 
     Getters carry openvino_genai's names. Those of speculative decoding follow vLLM's definitions.
+
+    Attributes:
+        why_lossy: what makes the output differ from the model's own; empty where nothing does.
     """
 
     load_time: float = 0.0
     num_generated_tokens: int = 0
     num_input_tokens: int = 0
     raw_metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
+    why_lossy: str = ""
 
     def __add__(self, other: PerfMetrics) -> PerfMetrics:
         """Metrics of two calls of one pipeline together."""
@@ -106,6 +126,7 @@ class PerfMetrics:
             self.num_generated_tokens + other.num_generated_tokens,
             self.num_input_tokens + other.num_input_tokens,
             self.raw_metrics.joined(other.raw_metrics),
+            "; ".join(dict.fromkeys(reason for reason in (self.why_lossy, other.why_lossy) if reason)),
         )
 
     def get_load_time(self) -> float:
@@ -188,6 +209,22 @@ class PerfMetrics:
         """Time of one verification pass of the target."""
         return MeanStdPair.of(self.raw_metrics.verify_durations)
 
+    def get_num_commits(self) -> int:
+        """Dense passes that went over provisional tokens."""
+        return len(self.raw_metrics.commit_durations)
+
+    def get_num_provisional_tokens(self) -> int:
+        """Tokens that sparse verification accepted and a dense pass judged."""
+        return self.raw_metrics.num_provisional_tokens
+
+    def get_num_confirmed_tokens(self) -> int:
+        """Provisional tokens that a dense pass confirmed."""
+        return self.raw_metrics.num_confirmed_tokens
+
+    def get_commit_duration(self) -> MeanStdPair:
+        """Time of one dense pass over provisional tokens."""
+        return MeanStdPair.of(self.raw_metrics.commit_durations)
+
     def get_host_duration(self) -> MeanStdPair:
         """Time of one step outside the models."""
         return MeanStdPair.of(self.raw_metrics.host_durations)
@@ -214,4 +251,9 @@ class PerfMetrics:
             "acceptance_rate": self.get_acceptance_rate(),
             "acceptance_rate_per_position": self.get_acceptance_rate_per_position(),
             "attention_density": self.get_attention_density(),
+            "commits": self.get_num_commits(),
+            "commit_ms": self.get_commit_duration().mean,
+            "num_provisional_tokens": self.get_num_provisional_tokens(),
+            "num_confirmed_tokens": self.get_num_confirmed_tokens(),
+            "why_lossy": self.why_lossy or None,
         }

@@ -14,8 +14,20 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
+from ovspec.commit_verify import CommitVerify
 from ovspec.draft_model import DraftModel
-from ovspec.drafter import AssistantDrafter
+from ovspec.drafter import Drafter
+from ovspec.drafters import (
+    AssistantDrafter,
+    Auto,
+    DrafterChoice,
+    Parts,
+    PromptLookup,
+    ProposesTokens,
+    SparseSelf,
+    build_drafter,
+    parse_drafter,
+)
 from ovspec.engine import Engine
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
@@ -32,7 +44,7 @@ from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.results import DecodedResults, EncodedResults
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
-from ovspec.verify_config import SparseVerify, Verify, calibrated, parse_verify
+from ovspec.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
@@ -47,8 +59,11 @@ class LLMPipeline:
         models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
         device: OpenVINO device.
         config: OpenVINO properties as a mapping, joined with `properties`.
-        draft_model: from `ovspec.draft_model`; without one, decoding is plain.
-        verify: "dense", which changes nothing, or `SparseVerify`, which is lossy.
+        draft_model: from `ovspec.draft_model`.
+        drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
+            "auto", one of these with options (`ovspec.drafters`), or an object of your own with
+            `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
+        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or `SparseVerify`, which is lossy.
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own (dense only).
         max_num_batched_tokens: rows per pass while a prompt is read.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token.
@@ -65,7 +80,8 @@ class LLMPipeline:
         config: Mapping[str, Any] | None = None,
         *,
         draft_model: DraftModel | None = None,
-        verify: Verify | str = "dense",
+        drafter: DrafterChoice | ProposesTokens | str | None = None,
+        verify: VerifyMode | str = "dense",
         attention: Attention = "native",
         max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
         **properties: Any,
@@ -77,34 +93,28 @@ class LLMPipeline:
             )
         if draft_model is not None and not isinstance(draft_model, DraftModel):
             raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
+        choice = parse_drafter(drafter, draft_model is not None)
         self._info = ModelInfo.read(models_path)
-        self.verify = calibrated(parse_verify(verify), OvspecConfig.load(models_path))
-        sparse = self.verify if isinstance(self.verify, SparseVerify) else None
+        self.verify = calibrated_mode(parse_verify(verify), OvspecConfig.load(models_path))
         properties = {**(config or {}), **properties}
-        routing = AttentionConfig(attention, sparse is not None, sparse.anchor_layers if sparse else None)
+        routing = _routing(attention, self.verify, choice)
         if draft_model is not None:
-            draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         self._target = ModelRunner(models_path, device, routing, properties)
-        self._drafter: AssistantDrafter | None = None
-        if draft_model is None:
+        self._assistant: AssistantDrafter | None = None
+        if draft_model is not None:
+            self._assistant = self._load_assistant(
+                draft_model, device, attention, properties, max_num_batched_tokens
+            )
+        parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
+        self._choice = choice
+        self._drafter: Drafter | None = build_drafter(choice, parts)
+        if self._drafter is None:
             self._config = without_assistant(self._config)
-        else:
-            draft_device = draft_model.device or device
-            runner = ModelRunner(
-                draft_model.models_path,
-                draft_device,
-                # Our operation runs on CPU; a draft elsewhere takes what its device has.
-                AttentionConfig(attention if draft_device.startswith("CPU") else "stock"),
-                draft_model.properties or properties,
-            )
-            self._drafter = AssistantDrafter(
-                runner, self._info.vocab_size, max_num_batched_tokens, draft_info.max_position_embeddings
-            )
         self._engine = Engine(self._target, self._drafter, self.verify, max_num_batched_tokens)
         self._chat = Chat()
         self._load_time = 1e3 * (time.perf_counter() - started)
@@ -158,8 +168,14 @@ class LLMPipeline:
         Raises:
             ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
         """
-        call = GenerationCall(self._engine, self._tokenizer, self._load_time, streamer)
         settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
+        call = GenerationCall(
+            self._engine,
+            self._tokenizer,
+            self._load_time,
+            streamer,
+            why_lossy(self.verify, settings.acceptance_threshold),
+        )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
@@ -205,8 +221,41 @@ class LLMPipeline:
         self._settings(config, {})
         self._config = updated(config, {})
 
+    def _load_assistant(
+        self,
+        draft_model: DraftModel,
+        device: str,
+        attention: Attention,
+        properties: Mapping[str, Any],
+        prefill_chunk: int,
+    ) -> AssistantDrafter:
+        info = ModelInfo.read(draft_model.models_path)
+        draft_device = draft_model.device or device
+        # Our operation runs on CPU; a draft elsewhere takes what its device has.
+        backend: Attention = attention if draft_device.startswith("CPU") else "stock"
+        sparse = sparse_part(self.verify) if backend == "native" else None
+        runner = ModelRunner(
+            draft_model.models_path,
+            draft_device,
+            AttentionConfig(backend, sparse is not None),
+            draft_model.properties or properties,
+        )
+        return AssistantDrafter(
+            runner, self._info.vocab_size, prefill_chunk, info.max_position_embeddings, sparse
+        )
+
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
+        if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
+            raise ValueError(
+                f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
+                "drafter='prompt_lookup' to it"
+            )
+        if settings.acceptance_threshold < 1.0 and isinstance(self.verify, CommitVerify):
+            raise ValueError(
+                f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
+                "is exact: leave one of them out"
+            )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:
             raise ValueError(
@@ -268,7 +317,23 @@ class LLMPipeline:
 
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
-        return caches + ([(self._drafter.runner, self._chat.draft)] if self._drafter else [])
+        return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
+
+
+def _routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
+    """What the target's graph must be able to do."""
+    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
+    if drafting is not None and attention == "stock":
+        raise ValueError("drafter='sparse_self' needs attention='native': stock attention reads everything")
+    verifying = sparse_part(verify)
+    anchors = [sparse.anchor_layers for sparse in (verifying, drafting) if sparse and sparse.anchor_layers]
+    if len(set(anchors)) > 1:
+        raise ValueError(
+            f"anchor_layers={anchors[0]} of verify and {anchors[1]} of the drafter differ: one graph has one "
+            "list"
+        )
+    selects = verifying is not None or drafting is not None
+    return AttentionConfig(attention, selects, anchors[0] if anchors else None)
 
 
 def _texts(inputs: object) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,11 @@ from openvino_genai import GenerationFinishReason
 
 from ovspec.acceptance import RandomStreams
 from ovspec.cache import CachedSequence
+from ovspec.coupling import Coupling
 from ovspec.generation_config import GenerationSettings
 from ovspec.logits_processors import LogitsProcessor
+from ovspec.provisional import Provisional
+from ovspec.sampling import Distribution
 
 
 @dataclass(slots=True)
@@ -20,14 +24,18 @@ class Sequence:
     """A prompt and what was generated so far.
 
     Attributes:
-        tokens: prompt and output. Between steps all but the last are in the target's cache.
+        tokens: prompt, output and provisional tokens. Between steps all but the last are in the target's
+            cache.
         prompt_length: tokens of the prompt.
         limit: new tokens it may get.
         settings: how it is generated.
         processor: its sampling rules, which see its tokens.
         streams: its random numbers.
+        coupling: its random numbers by position.
         target: its share of the target's cache.
         draft: its share of the draft model's cache.
+        draft_states: what drafters remember of it, by their names.
+        provisional: what there is to know of the last tokens while no dense pass has confirmed them.
         finish_reason: why it ended; NONE while it runs.
     """
 
@@ -37,8 +45,11 @@ class Sequence:
     settings: GenerationSettings
     processor: LogitsProcessor
     streams: RandomStreams
+    coupling: Coupling
     target: CachedSequence = field(default_factory=CachedSequence)
     draft: CachedSequence = field(default_factory=CachedSequence)
+    draft_states: dict[str, Any] = field(default_factory=dict)
+    provisional: Provisional = field(default_factory=Provisional)
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
 
     @classmethod
@@ -51,16 +62,22 @@ class Sequence:
             settings=settings,
             processor=LogitsProcessor(settings.sampling, prompt),
             streams=RandomStreams(settings.sampling.rng_seed, index),
+            coupling=Coupling(settings.sampling.rng_seed, index),
         )
 
     @property
     def generated(self) -> list[int]:
-        """The output's tokens, a stop token included."""
-        return self.tokens[self.prompt_length :]
+        """The output's tokens, a stop token included, without the provisional ones."""
+        return self.tokens[self.prompt_length : self.confirmed]
+
+    @property
+    def confirmed(self) -> int:
+        """Tokens of prompt and output, without the provisional ones."""
+        return len(self.tokens) - len(self.provisional)
 
     @property
     def remaining(self) -> int:
-        """New tokens it may still get."""
+        """New tokens it may still get beside the provisional ones."""
         return self.limit - (len(self.tokens) - self.prompt_length)
 
     @property
@@ -87,6 +104,25 @@ class Sequence:
         self.processor.extend(taken)
         self.trim_caches()
         return taken
+
+    def add_provisional(self, tokens: SequenceOf[int], q: SequenceOf[Distribution | None]) -> None:
+        """Take tokens for the time being; `q` has one entry for each."""
+        self.tokens.extend(tokens)
+        self.processor.extend(tokens)
+        self.provisional.q.extend(q)
+        self.trim_caches()
+
+    def take_back(self) -> tuple[list[int], list[Distribution | None]]:
+        """Remove the provisional tokens and the target's keys and values of them; return them and their q.
+
+        The draft model's cache is left as it is: `append` trims what does not come back.
+        """
+        tokens, q = self.tokens[self.confirmed :], self.provisional.q
+        del self.tokens[self.confirmed :]
+        self.processor.rollback(len(tokens))
+        self.provisional.q = []
+        self.target.rollback(min(self.target.length, len(self.tokens) - 1))
+        return tokens, q
 
     def truncate(self, length: int) -> None:
         """End the sequence with its first `length` tokens, e.g. where a stop string was found."""

@@ -76,19 +76,6 @@ DEFAULT_RHO = 0.1
 Verify = Literal["dense"] | SparseVerify
 
 
-def parse_verify(verify: object) -> Verify:
-    """Check a user's `verify` argument.
-
-    Raises:
-        ValueError: it is neither "dense" nor a `SparseVerify`.
-    """
-    if verify == "dense":
-        return "dense"
-    if isinstance(verify, SparseVerify):
-        return verify
-    raise ValueError(f"verify={verify!r}: expected 'dense' or ovspec.SparseVerify(...)")
-
-
 def calibrated(verify: Verify, config: OvspecConfig | None) -> Verify:
     """Fill what the user left open with what was calibrated for the model, if it was."""
     if not isinstance(verify, SparseVerify) or config is None or config.verify is None:

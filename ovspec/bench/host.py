@@ -9,7 +9,7 @@ from typing import Any
 
 from openvino_genai import GenerationConfig
 
-from ovspec.drafter import AssistantDrafter
+from ovspec.drafters import AssistantDrafter
 from ovspec.engine import Engine
 from ovspec.generation_config import resolve, updated
 from ovspec.metrics import RawPerfMetrics

@@ -1,4 +1,4 @@
-"""`ovspec demo`: plain decoding, dense and sparse verification of the embedded pair, side by side."""
+"""`ovspec demo`: plain decoding and ways to speed it up, with the embedded pair, side by side."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ovspec.cli.generate import lossless, print_piece
+from ovspec.cli.generate import print_piece
+from ovspec.commit_verify import CommitVerify
 from ovspec.draft_model import draft_model
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults
-from ovspec.verify_config import SparseVerify, Verify
+from ovspec.verify_config import SparseVerify
+from ovspec.verify_mode import VerifyMode, why_lossy
 from ovspec_models import demo_pair_path
 
 # Exactness is shown in f32; the default precision is faster, and rounds differently per number of rows.
@@ -27,46 +29,68 @@ _NUM_ASSISTANT_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to decode: its label, and how the pipeline is set up for it."""
+    """One way to decode.
+
+    Attributes:
+        label: in the table.
+        heading: what it does, in a line.
+        drafter: who drafts, or nobody.
+        verify: how drafts are verified.
+    """
 
     label: str
-    drafts: bool
-    verify: Verify = "dense"
+    heading: str
+    drafter: str | None = "assistant"
+    verify: VerifyMode = "dense"
 
     def pipeline(self) -> LLMPipeline:
         """The pipeline of the embedded pair in this mode."""
         folder = demo_pair_path()
-        draft = draft_model(folder / "draft") if self.drafts else None
         return LLMPipeline(
             folder,
             "CPU",
-            draft_model=draft,
+            draft_model=draft_model(folder / "draft") if self.drafter == "assistant" else None,
+            drafter=self.drafter,
             verify=self.verify,
-            attention="native" if self.drafts else "stock",
+            attention="native" if self.drafter else "stock",
             **_EXACT,
         )
 
 
-MODES = (Mode("plain", False), Mode("dense", True), Mode("sparse", True, _SPARSE))
+_BUDGET = f"L0={_SPARSE.L0}, rho={_SPARSE.rho}"
+MODES = (
+    Mode("plain", "plain decoding: one token a pass", None),
+    Mode("dense", f"dense verification of {_NUM_ASSISTANT_TOKENS} draft tokens a pass: lossless"),
+    Mode("sparse", f"sparse verification, {_BUDGET}: LOSSY, reads part of the context", verify=_SPARSE),
+    Mode(
+        "commit",
+        f"sparse verification, {_BUDGET}, confirmed by dense passes: lossless",
+        verify=CommitVerify(_SPARSE),
+    ),
+    Mode(
+        "prompt_lookup", "drafts copied from prompt and output, verified densely: lossless", "prompt_lookup"
+    ),
+)
 
 
 @click.command()
 @click.option("--max-new-tokens", type=click.IntRange(2, 4096), default=96, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(max_new_tokens: int, as_json: bool) -> int:
-    """Generate with the embedded demo pair: plain, dense and sparse verification side by side.
+    """Generate with the embedded demo pair: plain decoding, verification dense, sparse and committed, and
+    prompt lookup, side by side.
 
-    Fails if the dense text differs from the plain one: dense verification is lossless.
+    Fails if the text of a lossless mode differs from the plain one.
     """
     prompt = files("ovspec").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
     results: dict[str, DecodedResults] = {}
     for mode in MODES:
         pipeline = mode.pipeline()
-        options = {"num_assistant_tokens": _NUM_ASSISTANT_TOKENS} if mode.drafts else {}
+        options = {"num_assistant_tokens": _NUM_ASSISTANT_TOKENS} if mode.drafter else {}
         # One round unmeasured: kernels are built and weights are packed on first use.
         pipeline.generate(prompt, max_new_tokens=8, **options)
         if not as_json:
-            click.secho(f"\n{heading(mode)}\n", bold=True)
+            click.secho(f"\n{mode.heading}\n", bold=True)
             click.echo(click.style(f"...{prompt[-80:]}", dim=True), nl=False)
         results[mode.label] = pipeline.generate(
             [prompt], max_new_tokens=max_new_tokens, streamer=None if as_json else print_piece, **options
@@ -80,19 +104,11 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
         )
     else:
         show(results, same)
-    if not same["dense"]:
-        click.echo("ovspec: error: the dense text differs from the plain text", err=True)
+    differing = [mode.label for mode in MODES if not why_lossy(mode.verify) and not same[mode.label]]
+    if differing:
+        click.echo(f"ovspec: error: the {differing[0]} text differs from the plain text", err=True)
         return 1
     return 0
-
-
-def heading(mode: Mode) -> str:
-    """What a mode does, in a line."""
-    if not mode.drafts:
-        return "plain decoding: one token a pass"
-    if lossless(mode.verify):
-        return f"dense verification of {_NUM_ASSISTANT_TOKENS} draft tokens a pass: lossless"
-    return f"sparse verification, L0={_SPARSE.L0}, rho={_SPARSE.rho}: LOSSY, reads part of the context"
 
 
 def as_record(result: DecodedResults, same: bool) -> dict[str, object]:

@@ -9,29 +9,22 @@ from typing import Any
 
 import click
 
-from ovspec.cli.options import draft_folder, properties_from, property_option, verify_from, verify_options
+from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
+from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.metrics import PerfMetrics
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults
-from ovspec.verify_config import SparseVerify, Verify
+from ovspec.verify_mode import VerifyMode
 
 
 @click.command()
 @click.option(
     "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
 )
-@click.option(
-    "--draft-model",
-    default="auto",
-    show_default=True,
-    help="Folder of the draft model; auto: the one exported with the model; none: plain decoding.",
-)
 @click.option("-p", "--prompt", help="The prompt; default: standard input.")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
-@click.option("--num-assistant-tokens", type=int, help="Draft tokens per round.  [default: 5]")
-@click.option("--assistant-confidence-threshold", type=float, help="End a draft after a less probable token.")
 @click.option(
     "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
 )
@@ -56,10 +49,10 @@ from ovspec.verify_config import SparseVerify, Verify
 )
 @property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
+@drafting_options
 @verify_options
 def generate(
     model: Path,
-    draft_model: str,
     prompt: str | None,
     prompt_file: Path | None,
     device: str,
@@ -71,22 +64,19 @@ def generate(
     rho: float | None,
     budget: int | None,
     anchor_layers: str | None,
+    commit_interval: int | None,
     **options: Any,
 ) -> None:
     """Generate text from a prompt, streamed to standard output; figures go to standard error."""
-    mode = verify_from(verify, L0, rho, budget, anchor_layers)
+    mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
+    drafting = drafting_from(model, options)
     settings = generation_options(options)
     text = read_prompt(prompt, prompt_file)
-    draft = draft_folder(model, draft_model)
-    for name in ("num_assistant_tokens", "assistant_confidence_threshold"):
-        if draft is None and settings.get(name):
-            raise ValueError(
-                f"--{name.replace('_', '-')} {settings[name]} needs a draft model: give --draft-model DIR"
-            )
     pipeline = LLMPipeline(
         model,
         device,
-        draft_model=name_draft_model(draft) if draft else None,
+        draft_model=name_draft_model(drafting.model) if drafting.model else None,
+        drafter=drafting.choice,
         verify=mode,
         attention=attention,
         **properties_from(properties),
@@ -94,10 +84,10 @@ def generate(
     streamer = None if as_json else print_piece
     results = pipeline.generate([text], streamer=streamer, **settings)
     if as_json:
-        click.echo(json.dumps(report(results, pipeline.verify, draft), indent=2))
+        click.echo(json.dumps(report(results, pipeline.verify, drafting), indent=2))
     else:
         click.echo()
-        click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
+        click.echo(summary_line(results.perf_metrics), err=True)
 
 
 def print_piece(piece: str) -> None:
@@ -154,13 +144,8 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return prompt
 
 
-def lossless(verify: Verify) -> bool:
-    """Whether a verification mode leaves the target's distribution as it is."""
-    return not isinstance(verify, SparseVerify)
-
-
-def summary_line(metrics: PerfMetrics, verify: Verify) -> str:
-    """One line of figures, saying so where the mode is lossy."""
+def summary_line(metrics: PerfMetrics) -> str:
+    """One line of figures, saying so where the output is not the model's own."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -168,19 +153,25 @@ def summary_line(metrics: PerfMetrics, verify: Verify) -> str:
     ]
     if metrics.raw_metrics.num_drafts:
         parts.append(f"mean acceptance length {metrics.get_mean_acceptance_length():.2f}")
-    if not lossless(verify):
-        density = metrics.get_attention_density()
-        parts.append(f"attention density {density:.2f} (LOSSY: sparse verification approximates the model)")
+    if metrics.get_attention_density() < 1.0:
+        parts.append(f"attention density {metrics.get_attention_density():.2f}")
+    if metrics.get_num_commits():
+        confirmed, provisional = metrics.get_num_confirmed_tokens(), metrics.get_num_provisional_tokens()
+        parts.append(f"{metrics.get_num_commits()} commits: {confirmed} of {provisional} tokens confirmed")
+    if metrics.why_lossy:
+        parts.append(f"LOSSY: {metrics.why_lossy}")
     return "[" + ", ".join(parts) + "]"
 
 
-def report(results: DecodedResults, verify: Verify, draft: Path | None) -> dict[str, object]:
+def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
     """What `--json` prints."""
+    metrics = results.perf_metrics
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
-        "verify": "dense" if lossless(verify) else str(verify),
-        "lossless": lossless(verify),
-        "draft_model": str(draft) if draft else None,
-        "metrics": results.perf_metrics.summary(),
+        "verify": str(verify),
+        "lossless": not metrics.why_lossy,
+        "drafter": drafting.choice.name if drafting.choice else None,
+        "draft_model": str(drafting.model) if drafting.model else None,
+        "metrics": metrics.summary(),
     }

@@ -29,10 +29,10 @@ def verify_options(command: Command) -> Command:
         [
             click.option(
                 "--verify",
-                type=click.Choice(["dense", "sparse"]),
+                type=click.Choice(["dense", "sparse", "commit"]),
                 default="dense",
                 show_default=True,
-                help="Verification attention; sparse is lossy.",
+                help="Verification attention; sparse is lossy, commit makes it lossless.",
             ),
             click.option("--l0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
             click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
@@ -59,7 +59,8 @@ def verify_from(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(
-                    f"{name} {value} contradicts --verify dense: add --verify sparse or leave it out"
+                    f"{name} {value} contradicts --verify dense: add --verify sparse or commit, or leave "
+                    "it out"
                 )
         return "dense"
     anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None

@@ -99,12 +99,16 @@ def test_self_check_is_green() -> None:
     assert all(check["ok"] for check in checks)
 
 
-def test_demo_shows_three_modes() -> None:
+def test_demo_shows_every_mode() -> None:
     run = ovspec("demo", "--max-new-tokens", "48", "--json")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
-    assert list(report) == ["plain", "dense", "sparse"]
-    assert report["dense"]["same_as_plain"] and report["dense"]["text"] == report["plain"]["text"]
+    assert list(report) == ["plain", "dense", "sparse", "commit", "prompt_lookup"]
+    for mode in ("dense", "commit", "prompt_lookup"):
+        assert report[mode]["same_as_plain"] and report[mode]["text"] == report["plain"]["text"]
+        assert report[mode]["metrics"]["why_lossy"] is None
+    assert report["sparse"]["metrics"]["why_lossy"]
+    assert report["commit"]["metrics"]["commits"] > 0
     assert report["dense"]["metrics"]["attention_density"] == 1.0
     assert report["sparse"]["metrics"]["attention_density"] < 0.5
     assert report["dense"]["metrics"]["mean_acceptance_length"] > 1.0

@@ -35,7 +35,7 @@ BAD_OPTIONS = {
     "beams": ({"num_beams": 2}, "num_beams=2 is not supported"),
     "echo": ({"echo": True}, "echo=True is not supported"),
     "logprobs": ({"logprobs": 1}, "logprobs=1 is not supported"),
-    "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3 is not supported"),
+    "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),
     "both": (
         {"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.3},
         "num_assistant_tokens=3 and assistant_confidence_threshold=0.3 are mutually exclusive",

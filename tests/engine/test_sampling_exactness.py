@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from settings import F32
 
 from ovspec.cache import CachedSequence
-from ovspec.drafter import AssistantDrafter
+from ovspec.drafters import AssistantDrafter
 from ovspec.engine import Engine
 from ovspec.generation_config import resolve
 from ovspec.metrics import RawPerfMetrics

@@ -1,0 +1,110 @@
+"""Options that choose the drafter, how its drafts are accepted and how they are committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ovspec.cli.options import Command, draft_folder
+from ovspec.commit_verify import CommitVerify
+from ovspec.drafters import NAMES, Assistant, Auto, DrafterChoice, Suffix, parse_drafter
+from ovspec.verify_config import SparseVerify
+from ovspec.verify_mode import VerifyMode
+
+
+def drafting_options(command: Command) -> Command:
+    """`--draft-model`, `--drafter` and what goes with them."""
+    for option in reversed(
+        [
+            click.option(
+                "--draft-model",
+                default="auto",
+                show_default=True,
+                help="Folder of the draft model; auto: the one exported with the model; none: go without.",
+            ),
+            click.option(
+                "--drafter",
+                type=click.Choice(NAMES),
+                help="Who drafts.  [default: assistant with a draft model, else nobody]",
+            ),
+            click.option("--num-assistant-tokens", type=int, help="Draft tokens per round.  [default: 5]"),
+            click.option(
+                "--assistant-confidence-threshold",
+                type=float,
+                help="End a draft after a less probable token.",
+            ),
+            click.option("--max-ngram-size", type=int, help="Prompt lookup: longest n-gram.  [default: 3]"),
+            click.option(
+                "--suffix-corpus",
+                type=click.Path(path_type=Path),
+                help="Suffix lookup: text file that is searched as well.",
+            ),
+            click.option(
+                "--acceptance-threshold",
+                type=float,
+                help="Accept where p/q is at least this; below 1 it is lossy.  [default: 1.0, exact]",
+            ),
+            click.option(
+                "--commit-interval",
+                type=int,
+                help="Commit: tokens between dense passes.  [default: 16 to 32, adapted]",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """What the options ask for.
+
+    Attributes:
+        model: folder of the draft model, if there is one.
+        choice: the drafter, if there is one.
+    """
+
+    model: Path | None
+    choice: DrafterChoice | None
+
+
+def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
+    """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options.
+
+    Raises:
+        ValueError: options that contradict each other, or that need a drafter where there is none.
+    """
+    draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
+    # The model that was exported along is for the drafters that use one.
+    if name not in (None, Assistant.name, Auto.name) and draft_model == "auto":
+        draft_model = "none"
+    folder = draft_folder(model, draft_model)
+    choice = parse_drafter(name, folder is not None)
+    if corpus is not None:
+        if not isinstance(choice, (Suffix, Auto)):
+            raise ValueError(f"--suffix-corpus {corpus} needs --drafter suffix or auto")
+        choice = type(choice)(corpus)
+    for key in ("num_assistant_tokens", "assistant_confidence_threshold"):
+        if choice is None and options.get(key):
+            raise ValueError(
+                f"--{key.replace('_', '-')} {options[key]} needs a draft model or a drafter: give "
+                "--draft-model DIR or --drafter NAME"
+            )
+    return Drafting(folder, choice)
+
+
+def mode_from(verify: str, mode: SparseVerify | str, interval: int | None) -> VerifyMode | str:
+    """The pipeline's `verify` argument: `mode`, from the options of sparse verification, or with commits.
+
+    Raises:
+        ValueError: `--commit-interval` beside another mode, or a bad value.
+    """
+    if verify == "commit":
+        assert isinstance(mode, SparseVerify)
+        return CommitVerify(mode, interval)
+    if interval is not None:
+        raise ValueError(f"--commit-interval {interval} needs --verify commit")
+    return mode

@@ -1,0 +1,41 @@
+"""Drafters, each in a file of its own, and how one is chosen."""
+
+from ovspec.drafters.assistant import AssistantDrafter
+from ovspec.drafters.auto import AutoDrafter
+from ovspec.drafters.build import Parts, build_drafter
+from ovspec.drafters.choice import (
+    NAMES,
+    Assistant,
+    Auto,
+    DrafterChoice,
+    PromptLookup,
+    SparseSelf,
+    Suffix,
+    UserChoice,
+    parse_drafter,
+)
+from ovspec.drafters.prompt_lookup import PromptLookupDrafter
+from ovspec.drafters.sparse_self import SparseSelfDrafter
+from ovspec.drafters.suffix import SuffixDrafter
+from ovspec.drafters.user import ProposesTokens, UserDrafter
+
+__all__ = [
+    "NAMES",
+    "Assistant",
+    "AssistantDrafter",
+    "Auto",
+    "AutoDrafter",
+    "DrafterChoice",
+    "Parts",
+    "PromptLookup",
+    "PromptLookupDrafter",
+    "ProposesTokens",
+    "SparseSelf",
+    "SparseSelfDrafter",
+    "Suffix",
+    "SuffixDrafter",
+    "UserChoice",
+    "UserDrafter",
+    "build_drafter",
+    "parse_drafter",
+]

@@ -1,0 +1,98 @@
+"""`assistant`: a smaller model drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.drafter import Drafter, Proposal
+from ovspec.drafters.drawing import draw
+from ovspec.model_runner import ModelRunner
+from ovspec.sequence import Sequence
+from ovspec.tables import Rows
+from ovspec.verify_config import SparseVerify
+
+
+class AssistantDrafter(Drafter):
+    """Drafts with an assistant model, for several sequences at once.
+
+    Args:
+        runner: the draft model.
+        vocab_size: of the target. Where one of the two models has padded its vocabulary further, the ids
+            that only one of them has do not exist.
+        prefill_chunk: rows per pass while it reads a prompt.
+        positions: tokens that the draft model can see; past them it proposes nothing.
+        sparse: the budget of the draft model's own attention, whose graph must then select; `None` is dense.
+    """
+
+    name = "assistant"
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        vocab_size: int,
+        prefill_chunk: int,
+        positions: int | None = None,
+        sparse: SparseVerify | None = None,
+    ) -> None:
+        self.runner = runner
+        self._vocab_size = vocab_size
+        self._prefill_chunk = prefill_chunk
+        self._positions = math.inf if positions is None else positions
+        self._sparse = sparse
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft for every sequence, as many tokens as asked and as the draft model has positions."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        lengths = [
+            min(count, self._positions - len(sequence.tokens))
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+        drafting = [index for index, length in enumerate(lengths) if length > 0]
+        for index in drafting:
+            self._catch_up(sequences[index])
+        while drafting:
+            logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
+            still = []
+            for index, row in zip(drafting, logits, strict=True):
+                confident = draw(sequences[index], proposals[index], row)
+                if confident and len(proposals[index].tokens) < lengths[index]:
+                    still.append(index)
+            drafting = still
+        return proposals
+
+    def unread(self, sequences: SequenceOf[Sequence]) -> int:
+        """Tokens beyond those that the first drafting pass takes anyway."""
+        return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in sequences)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give the sequence's share of the draft model's cache back."""
+        self.runner.release(sequence.draft)
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """Read what is not cached, all but the last token, which the first drafting pass takes."""
+        missing = sequence.uncached(sequence.draft)[:-1]
+        if len(missing) > 1:
+            self.runner.prefill(sequence.draft, missing, self._prefill_chunk)
+            self.last_duration += self.runner.last_pass.duration
+
+    def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
+        batch = []
+        for sequence, drafted in drafts:
+            context = sequence.tokens[sequence.draft.length :]
+            done = max(0, sequence.draft.length - len(sequence.tokens))
+            tokens = np.array(context + drafted[done:], np.int64)
+            batch.append(Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens))))
+        logits = self.runner.forward(batch)
+        self.last_duration += self.runner.last_pass.duration
+        missing = self._vocab_size - logits.shape[1]
+        if missing > 0:
+            return np.pad(logits, ((0, 0), (0, missing)), constant_values=-np.inf)
+        return logits[:, : self._vocab_size]
+
+    def _budget(self, context: int) -> int:
+        return -1 if self._sparse is None else self._sparse.budget_blocks(context, self.runner.block_size)

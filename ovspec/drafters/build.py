@@ -1,0 +1,62 @@
+"""From a choice to a drafter, with the models it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import openvino_genai
+
+from ovspec.drafter import Drafter
+from ovspec.drafters.assistant import AssistantDrafter
+from ovspec.drafters.auto import AutoDrafter
+from ovspec.drafters.choice import Auto, DrafterChoice, PromptLookup, SparseSelf, Suffix, UserChoice
+from ovspec.drafters.corpus import Corpus
+from ovspec.drafters.prompt_lookup import PromptLookupDrafter
+from ovspec.drafters.sparse_self import SparseSelfDrafter
+from ovspec.drafters.suffix import SuffixDrafter
+from ovspec.drafters.user import UserDrafter
+from ovspec.model_runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What drafters are made of.
+
+    Attributes:
+        target: the target's runner.
+        tokenizer: the target's.
+        vocab_size: the target's.
+        assistant: the drafter of the draft model, if there is one.
+    """
+
+    target: ModelRunner
+    tokenizer: openvino_genai.Tokenizer
+    vocab_size: int
+    assistant: AssistantDrafter | None
+
+
+def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
+    """The drafter of a choice.
+
+    Raises:
+        ValueError: a corpus that can't be read.
+    """
+    if choice is None:
+        return None
+    if isinstance(choice, UserChoice):
+        return UserDrafter(choice.proposer, parts.vocab_size)
+    if isinstance(choice, PromptLookup):
+        return PromptLookupDrafter(choice.max_ngram_size)
+    if isinstance(choice, Suffix):
+        return SuffixDrafter(_corpus(choice.corpus, parts))
+    if isinstance(choice, SparseSelf):
+        return SparseSelfDrafter(parts.target, choice.sparse)
+    if isinstance(choice, Auto):
+        lookups = [SuffixDrafter(_corpus(choice.corpus, parts)), PromptLookupDrafter()]
+        return AutoDrafter([*lookups, parts.assistant] if parts.assistant else lookups)
+    return parts.assistant
+
+
+def _corpus(path: str | Path | None, parts: Parts) -> Corpus | None:
+    return None if path is None else Corpus.read(Path(path), parts.tokenizer)

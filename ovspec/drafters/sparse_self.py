@@ -1,0 +1,59 @@
+"""`sparse_self`: the target drafts for itself, with a tight attention budget and no second model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+
+from ovspec.drafter import Drafter, Proposal
+from ovspec.drafters.drawing import draw
+from ovspec.model_runner import ModelRunner
+from ovspec.sequence import Sequence
+from ovspec.tables import Rows
+from ovspec.verify_config import SparseVerify
+
+
+class SparseSelfDrafter(Drafter):
+    """Decodes with the target over few blocks of the context.
+
+    The keys and values of a draft lie in the target's own cache until the verification pass, which begins
+    at the same row, rewrites them.
+
+    Args:
+        target: the target, whose graph must be able to select blocks.
+        sparse: the budget of a drafting pass.
+    """
+
+    name = "sparse_self"
+
+    def __init__(self, target: ModelRunner, sparse: SparseVerify) -> None:
+        self._target = target
+        self._sparse = sparse
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft all sequences together, a token of each per pass."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        drafting = [index for index, count in enumerate(counts) if count > 0]
+        try:
+            while drafting:
+                batch = [self._rows(sequences[index], proposals[index]) for index in drafting]
+                logits = self._target.forward(batch)
+                self.last_duration += self._target.last_pass.duration
+                still = []
+                for index, row in zip(drafting, logits, strict=True):
+                    confident = draw(sequences[index], proposals[index], row)
+                    if confident and len(proposals[index].tokens) < counts[index]:
+                        still.append(index)
+                drafting = still
+        finally:
+            for sequence in sequences:
+                sequence.target.rollback(min(sequence.target.length, len(sequence.tokens) - 1))
+        return proposals
+
+    def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
+        token = proposal.tokens[-1] if proposal.tokens else sequence.tokens[-1]
+        context = sequence.target.length + 1
+        budget = self._sparse.budget_blocks(context, self._target.block_size)
+        return Rows(sequence.target, np.array([token], np.int64), budget=budget)

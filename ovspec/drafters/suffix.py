@@ -1,0 +1,85 @@
+"""`suffix`: the most frequent continuation of the longest suffix seen before.
+
+The idea of LLMA (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975): search prompt, output and, if
+there is one, a reference corpus; draft more where a longer suffix matched, and stop where continuations
+disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.drafter import Drafter, Proposal
+from ovspec.drafters.corpus import Corpus
+from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
+from ovspec.sequence import Sequence
+
+# A single token that was seen before says little.
+_MIN_MATCH = 2
+# Tokens drafted per matched one, at most (alpha of SuffixDecoding).
+_TOKENS_PER_MATCH = 2
+# A draft ends where the shares of its continuations multiply to less.
+_MIN_SHARE = 0.2
+
+
+class SuffixDrafter(Drafter):
+    """Continues the longest suffix that occurred before, by how often each token followed it.
+
+    Args:
+        corpus: a reference text that is searched beside prompt and output.
+    """
+
+    name = "suffix"
+
+    def __init__(self, corpus: Corpus | None = None) -> None:
+        self._corpus = corpus
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """The continuations; none where nothing matched."""
+        return [
+            Proposal(self._continue(sequence, count)) if count > 0 else Proposal()
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+
+    def _continue(self, sequence: Sequence, k: int) -> list[int]:
+        automaton: SuffixAutomaton = sequence.draft_states.setdefault(self.name, SuffixAutomaton())
+        # Provisional tokens may still be replaced, and nothing can be taken out again.
+        automaton.extend(sequence.tokens[automaton.size : sequence.confirmed])
+        tail = sequence.tokens[-MAX_DEPTH:]
+        state, length = automaton.match(tail)
+        if self._corpus is not None:
+            positions, corpus_length = self._corpus.match(tail)
+            if corpus_length > length:
+                return _from_corpus(self._corpus, positions, _limit(k, corpus_length))
+        return _from_automaton(automaton, state, _limit(k, length))
+
+
+def _limit(k: int, length: int) -> int:
+    return min(k, _TOKENS_PER_MATCH * length) if length >= _MIN_MATCH else 0
+
+
+def _from_automaton(automaton: SuffixAutomaton, state: int, limit: int) -> list[int]:
+    draft: list[int] = []
+    share = 1.0
+    while len(draft) < limit and (following := automaton.follow(state)) is not None:
+        token, state, part = following
+        share *= part
+        if share < _MIN_SHARE:
+            break
+        draft.append(token)
+    return draft
+
+
+def _from_corpus(corpus: Corpus, positions: NDArray[np.int64], limit: int) -> list[int]:
+    draft: list[int] = []
+    share = 1.0
+    while len(draft) < limit and len(positions):
+        token, positions, part = corpus.follow(positions)
+        share *= part
+        if share < _MIN_SHARE:
+            break
+        draft.append(token)
+    return draft

@@ -1,0 +1,93 @@
+"""A user's own drafter, behind the checks that keep its mistakes from becoming the output's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ovspec.drafter import Drafter, Proposal
+from ovspec.sampling import Distribution
+from ovspec.sequence import Sequence
+
+
+@runtime_checkable
+class ProposesTokens(Protocol):
+    """The protocol of a drafter of one's own."""
+
+    def propose(self, context: list[int], k: int) -> Any:
+        """Draft at most `k` tokens that may follow `context`.
+
+        Returns:
+            `(tokens, probabilities, parents)`. `probabilities` has one row `[vocab]` per token, the
+            distribution it was drawn from, or `None` if the tokens were chosen; `parents` has the index of
+            each token's parent (-1: the context) for a tree, or `None` for a chain. Sampling is exact only
+            if a token with probabilities really was drawn from them.
+        """
+
+
+class UserDrafter(Drafter):
+    """Calls the user's object for one sequence after the other, and checks what it returns.
+
+    Args:
+        proposer: the user's object; its `name`, if it has one, appears in errors.
+        vocab_size: of the target.
+    """
+
+    def __init__(self, proposer: ProposesTokens, vocab_size: int) -> None:
+        self.name = str(getattr(proposer, "name", type(proposer).__name__))
+        self._proposer = proposer
+        self._vocab_size = vocab_size
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """What the user's object proposes.
+
+        Raises:
+            ValueError: a proposal that can't be verified; it names the drafter.
+        """
+        return [
+            self._ask(list(sequence.tokens), count) if count > 0 else Proposal()
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+
+    def _ask(self, context: list[int], k: int) -> Proposal:
+        answer = self._proposer.propose(context, k)
+        if not isinstance(answer, tuple) or len(answer) != 3:
+            raise ValueError(
+                f"drafter {self.name!r} returned {type(answer).__name__}: return a tuple of tokens, "
+                "probabilities or None, parents or None"
+            )
+        tokens, probabilities, parents = answer
+        tokens = self._ints("tokens", tokens)
+        if probabilities is not None and len(probabilities) != len(tokens):
+            raise ValueError(
+                f"drafter {self.name!r} returned {len(probabilities)} rows of probabilities for "
+                f"{len(tokens)} tokens: return one for each, or None"
+            )
+        proposal = Proposal(
+            tokens,
+            [] if probabilities is None else [self._distribution(row) for row in probabilities],
+            None if parents is None else self._ints("parents", parents),
+        )
+        return proposal.checked(self.name, k, self._vocab_size)
+
+    def _ints(self, what: str, values: Any) -> list[int]:
+        array = np.asarray(values)
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            raise ValueError(f"drafter {self.name!r} returned {what}={values!r}: expected whole numbers")
+        return [int(value) for value in array]
+
+    def _distribution(self, row: Any) -> Distribution | None:
+        if row is None:
+            return None
+        array = np.asarray(row, np.float64)
+        if array.shape != (self._vocab_size,):
+            raise ValueError(
+                f"drafter {self.name!r} returned probabilities of shape {list(array.shape)}: expected rows "
+                f"of {self._vocab_size}, the target's vocabulary"
+            )
+        try:
+            return Distribution.from_probs(array)
+        except ValueError as error:
+            raise ValueError(f"drafter {self.name!r}: {error}") from error

@@ -1,0 +1,143 @@
+"""Schedules: how many tokens to draft, and what verification may spend, step by step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What a schedule may know before a step.
+
+    Attributes:
+        contexts: tokens of every running sequence, prompt and output, provisional ones included.
+        remaining: new tokens that each of them may still get.
+        max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
+        unread: tokens that the drafter has yet to read before it can draft, over all sequences; 0 where
+            it reads none, as for lookups.
+        pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
+        budget_scales: multiples of the configured sparse budget that the step may use, ascending;
+            (1.0,) where the user's budget is to be honoured, or verification is dense.
+        commit_intervals: numbers of provisional tokens after which a commit may come, ascending; () without
+            commits.
+    """
+
+    contexts: tuple[int, ...]
+    remaining: tuple[int, ...]
+    max_draft: int
+    unread: int = 0
+    pending: tuple[int, ...] = ()
+    budget_scales: tuple[float, ...] = (1.0,)
+    commit_intervals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a step is to do.
+
+    Attributes:
+        num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
+        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None` keeps
+            the configured one.
+        commit_interval: provisional tokens of a sequence after which the dense pass comes; `None` keeps
+            the configured one.
+    """
+
+    num_assistant_tokens: int
+    budget_scale: float | None = None
+    commit_interval: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step did and cost; durations in microseconds.
+
+    Attributes:
+        plan: what it was asked to do.
+        contexts: as in its `StepState`.
+        proposed: tokens drafted for each sequence; its verification took 1 + that many rows.
+        accepted: how many of them were accepted.
+        draft_duration: of the drafter, models and host, catching up included.
+        caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
+        verify_duration: of the target's verification pass.
+        host_duration: of all else, without the commit.
+        commit_duration: of the commit after the step; 0 when there was none.
+        commit_rows: provisional tokens that the commit went over, over all sequences.
+        confirmed: those of them that it kept.
+    """
+
+    plan: Plan
+    contexts: tuple[int, ...]
+    proposed: tuple[int, ...]
+    accepted: tuple[int, ...]
+    draft_duration: float
+    verify_duration: float
+    host_duration: float
+    caught_up: int = 0
+    commit_duration: float = 0.0
+    commit_rows: int = 0
+    confirmed: int = 0
+
+
+class Schedule(ABC):
+    """Decides what every verification step does, and learns from what it cost."""
+
+    @abstractmethod
+    def plan(self, state: StepState) -> Plan:
+        """Called once before each step, for all running sequences together."""
+
+    @abstractmethod
+    def observe(self, outcome: StepOutcome) -> None:
+        """Called once after each step."""
+
+    def begin(self) -> None:
+        """Called when a `generate` call begins; what is counted per call starts again."""
+        return
+
+    @property
+    def collapses(self) -> int:
+        """Times since `begin` that drafting was given up because its acceptance had collapsed."""
+        return 0
+
+
+class ConstantSchedule(Schedule):
+    """The same number of draft tokens in every step.
+
+    Args:
+        num_assistant_tokens: that number.
+    """
+
+    def __init__(self, num_assistant_tokens: int) -> None:
+        self._plan = Plan(num_assistant_tokens)
+
+    def plan(self, state: StepState) -> Plan:
+        """The number; the engine cuts what a sequence has no room for."""
+        return self._plan
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Nothing to learn."""
+
+
+class HeuristicSchedule(Schedule):
+    """The rule of transformers: two more after a draft that was accepted whole, else one fewer.
+
+    Args:
+        num_assistant_tokens: where it starts.
+        max_num_assistant_tokens: where it ends.
+    """
+
+    def __init__(self, num_assistant_tokens: int, max_num_assistant_tokens: int) -> None:
+        self._number = num_assistant_tokens
+        self._max = max_num_assistant_tokens
+
+    def plan(self, state: StepState) -> Plan:
+        """The number it has come to."""
+        return Plan(self._number)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Move by what became of the drafts; a step that drafted nothing says nothing."""
+        if not any(outcome.proposed):
+            return
+        whole = outcome.accepted == outcome.proposed
+        self._number = min(self._number + 2, self._max) if whole else max(self._number - 1, 1)

@@ -1,0 +1,68 @@
+"""Verification: one pass of the target over every sequence's last token and draft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.metrics import RawPerfMetrics
+from ovspec.model_runner import ModelRunner
+from ovspec.sequence import Sequence
+from ovspec.tables import Rows
+from ovspec.verify_config import SparseVerify
+
+Draft = tuple[Sequence, SequenceOf[int]]
+DENSE = -1
+
+
+class Verifier:
+    """Runs drafts through the target.
+
+    Args:
+        target: the model whose distribution counts.
+        sparse: the budget of a pass; `None` makes every pass dense.
+    """
+
+    def __init__(self, target: ModelRunner, sparse: SparseVerify | None) -> None:
+        self.target = target
+        self._sparse = sparse
+        self.last_duration = 0.0
+
+    def verify(
+        self, drafts: SequenceOf[Draft], budgets: SequenceOf[int], metrics: RawPerfMetrics
+    ) -> list[NDArray[np.float32]]:
+        """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_1 .. x_i.
+
+        Args:
+            drafts: sequences, whose tokens are cached but for the last, each with its draft.
+            budgets: of each sequence, from `budget`.
+            metrics: gets what the pass read.
+        """
+        batch = []
+        for (sequence, draft), budget in zip(drafts, budgets, strict=True):
+            tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
+            batch.append(Rows(sequence.target, tokens, sampled=len(draft) + 1, budget=budget))
+        logits = self.target.forward(batch)
+        stats = self.target.last_pass
+        self.last_duration = stats.duration
+        metrics.attended_tokens += stats.attended_tokens
+        metrics.context_tokens += stats.context_tokens
+        ends = np.cumsum([rows.sampled for rows in batch])
+        return np.split(logits, ends[:-1])
+
+    def budget(self, context: int, scale: float | None = None) -> int:
+        """Blocks that verification attention may read of a context; `DENSE` for all of it.
+
+        Args:
+            context: tokens that the last row sees.
+            scale: multiple of the configured budget, `math.inf` for a dense pass.
+        """
+        if self._sparse is None or scale == math.inf:
+            return DENSE
+        if scale is None or scale == 1.0:
+            return self._sparse.budget_blocks(context, self.target.block_size)
+        tokens = math.ceil(scale * self._sparse.budget_tokens(context))
+        return DENSE if tokens >= context else max(1, math.ceil(tokens / self.target.block_size))

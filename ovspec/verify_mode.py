@@ -1,0 +1,58 @@
+"""The modes of verification: what a user may ask for, and which of them change the output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from ovspec.commit_verify import CommitVerify
+from ovspec.verify_config import SparseVerify, calibrated
+from ovspec_models import OvspecConfig
+
+VerifyMode: TypeAlias = Literal["dense"] | SparseVerify | CommitVerify
+
+
+def parse_verify(verify: object) -> VerifyMode:
+    """Check a user's `verify` argument; "commit" is `CommitVerify()`.
+
+    Raises:
+        ValueError: it is no mode.
+    """
+    if verify == "dense":
+        return "dense"
+    if verify == "commit":
+        return CommitVerify()
+    if isinstance(verify, (SparseVerify, CommitVerify)):
+        return verify
+    raise ValueError(
+        f"verify={verify!r}: expected 'dense' or ovspec.SparseVerify(...), 'commit' or "
+        "ovspec.CommitVerify(...)"
+    )
+
+
+def calibrated_mode(verify: VerifyMode, config: OvspecConfig | None) -> VerifyMode:
+    """Fill what the user left open with what was calibrated for the model, if it was."""
+    if isinstance(verify, CommitVerify):
+        sparse = calibrated(verify.sparse, config)
+        assert isinstance(sparse, SparseVerify)
+        return replace(verify, sparse=sparse)
+    return calibrated(verify, config)
+
+
+def sparse_part(verify: VerifyMode) -> SparseVerify | None:
+    """The sparse verification in a mode, provisional or not; `None` where there is none."""
+    if isinstance(verify, CommitVerify):
+        return verify.sparse
+    return verify if isinstance(verify, SparseVerify) else None
+
+
+def why_lossy(verify: VerifyMode, acceptance_threshold: float = 1.0) -> str:
+    """What makes the output differ from the model's own, in a few words; empty where nothing does."""
+    reasons = []
+    if isinstance(verify, SparseVerify):
+        reasons.append("sparse verification approximates the model")
+    if acceptance_threshold < 1.0:
+        reasons.append(
+            f"acceptance_threshold={acceptance_threshold:g} accepts tokens that the model would not"
+        )
+    return "; ".join(reasons)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import openvino as ov
@@ -25,12 +26,42 @@ KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
 
-def stock_runner(model: ov.Model, properties: Mapping[str, object]) -> ModelRunner:
-    """The plain paged transformation at the plugin's default properties: what OpenVINO does by itself.
+R = TypeVar("R", bound=ModelRunner)
 
-    Logits are gathered for the sampled rows, as GenAI's pipelines do; else every row would pay the LM head.
+
+def load_runner(
+    runner: type[R],
+    name: str,
+    model: ov.Model,
+    anchor_layers: tuple[int, ...] | None,
+    properties: Mapping[str, object],
+    selects: bool = True,
+) -> R:
+    """Compile one of the models behind the backends.
+
+    Args:
+        runner: its class.
+        name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
+            by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
+            our attention.
+        model: a stateful model, which is transformed in place.
+        anchor_layers: as in `AttentionConfig`.
+        properties: OpenVINO properties that the user asked for.
+        selects: whether the native model can select blocks.
     """
-    return ModelRunner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
+    if name == "stock":
+        return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
+    return runner(model, "CPU", AttentionConfig("native", selects, anchor_layers), properties)
+
+
+def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
+    """A sequence whose cache holds random keys and values for up to `tokens` tokens."""
+    sequence = CachedSequence()
+    runner.blocks.reserve(sequence, tokens)
+    runner.cache.ensure(runner.blocks.num_blocks)
+    for spec in cache_tensors(runner.compiled):
+        fill(runner.cache.tensor(spec.name), spec, runner.block_size, rng)
+    return sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +83,16 @@ class Subject:
     """One compiled model with a cache full of random keys and values, ready for any context.
 
     Args:
-        model: a stateful model, which is transformed in place.
-        native: our attention, or stock OpenVINO.
-        selects: whether the native model can select blocks.
-        anchor_layers: as in `AttentionConfig`.
+        runner: the compiled model.
         max_context: tokens that the cache must hold.
         vocab_size: token ids are drawn below it.
-        properties: OpenVINO properties that the user asked for.
     """
 
-    def __init__(
-        self,
-        model: ov.Model,
-        native: bool,
-        selects: bool,
-        anchor_layers: tuple[int, ...] | None,
-        max_context: int,
-        vocab_size: int,
-        properties: Mapping[str, object],
-    ) -> None:
+    def __init__(self, runner: ModelRunner, max_context: int, vocab_size: int) -> None:
+        self.runner = runner
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
-        if native:
-            attention = AttentionConfig("native", selects, anchor_layers)
-            # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
-            self.runner = ModelRunner(model, "CPU", attention, {**properties, "PERF_COUNT": True})
-        else:
-            self.runner = stock_runner(model, properties)
-        self._sequence = CachedSequence()
-        block_size = self.runner.blocks.block_size
-        self.runner.blocks.reserve(self._sequence, max_context)
-        self.runner.cache.ensure(self.runner.blocks.num_blocks)
-        for spec in cache_tensors(self.runner.compiled):
-            fill(self.runner.cache.tensor(spec.name), spec, block_size, self._rng)
+        self._sequence = random_context(runner, max_context, self._rng)
 
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.
@@ -98,7 +106,7 @@ class Subject:
         self._sequence.length = context
         blocks = -1
         if sparse is not None:
-            blocks = sparse.budget_blocks(context + tokens, self.runner.blocks.block_size)
+            blocks = sparse.budget_blocks(context + tokens, self.runner.block_size)
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
         self._sequence.rollback(context)
         stats = self.runner.last_pass
@@ -120,7 +128,7 @@ class Subject:
             spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
         ]
         block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
-        return block / self.runner.blocks.block_size
+        return block / self.runner.block_size
 
     @property
     def num_threads(self) -> int:
@@ -130,7 +138,7 @@ class Subject:
     def settings(self) -> dict[str, str]:
         """Precisions in force: `inference`, `key_cache`, `value_cache`."""
         precision = self.runner.compiled.get_property("INFERENCE_PRECISION_HINT")
-        block_size = self.runner.blocks.block_size
+        block_size = self.runner.block_size
         found = {"inference": str(precision.get_type_name())}
         for spec in cache_tensors(self.runner.compiled):
             if spec.name.startswith(KEYS_AND_VALUES):

@@ -34,15 +34,21 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
 
 
 def compile_paged(
-    core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
+    core: ov.Core,
+    model: ov.Model,
+    device: str,
+    properties: Mapping[str, object],
+    plugin_defaults: bool = False,
 ) -> ov.CompiledModel:
     """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
+
+    What `properties` leaves open is ours to choose, or the plugin's with `plugin_defaults`.
 
     Raises:
         ValueError: an unknown device or property, a bad value, or a cache precision that this
             device and inference precision do not give.
     """
-    settings = with_defaults(properties, device)
+    settings = dict(properties) if plugin_defaults else with_defaults(properties, device)
     check_properties(core, device, settings)
     try:
         compiled = core.compile_model(model, device, settings)

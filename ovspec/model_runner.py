@@ -79,6 +79,7 @@ class ModelRunner:
         device: OpenVINO device, e.g. "CPU".
         attention: which attention verification rows take.
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
+        plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -91,6 +92,7 @@ class ModelRunner:
         device: str = "CPU",
         attention: AttentionConfig | None = None,
         properties: Mapping[str, object] | None = None,
+        plugin_defaults: bool = False,
     ) -> None:
         self.attention = attention or AttentionConfig()
         core = ov.Core()
@@ -102,7 +104,7 @@ class ModelRunner:
             ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.reports = transform(graph, self.attention)
-        self.compiled = compile_paged(core, graph, device, properties or {})
+        self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
         self.request = self.compiled.create_infer_request()
         self.cache = KVCache(self.request, cache_tensors(self.compiled))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE

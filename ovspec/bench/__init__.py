@@ -1,10 +1,23 @@
 """Measurements behind `ovspec bench`: a pass for several backends, and a step outside the models."""
 
+from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import BACKENDS
+from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.host import HostBench
 from ovspec.bench.plot import check_plot, plot_report
 from ovspec.bench.report import Report
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
 
-__all__ = ["BACKENDS", "HostBench", "ModelSource", "Report", "VerifyBench", "check_plot", "plot_report"]
+__all__ = [
+    "BACKENDS",
+    "MODES",
+    "AcceptanceTrace",
+    "DecodeBench",
+    "HostBench",
+    "ModelSource",
+    "Report",
+    "VerifyBench",
+    "check_plot",
+    "plot_report",
+]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from ovspec.bench.cache_contents import cache_layout, fill
-from ovspec.cache import BlockManager, CachedSequence, KVCache
-from ovspec.compile import cache_tensors, check_cache_precision, check_properties
-from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
-from ovspec.tables import Rows, build_tables
+from ovspec.cache import CachedSequence
+from ovspec.compile import cache_tensors
+from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
-from ovspec_ops import BLOCK_SIZE
-from ovspec_transforms import gather_logits, to_paged
 
 BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. That
@@ -30,54 +26,42 @@ KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
 
-class Runner(Protocol):
-    """What the bench needs of a paged model."""
-
-    compiled: ov.CompiledModel
-    request: ov.InferRequest
-    cache: KVCache
-    blocks: BlockManager
-    last_pass: PassStats
-
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass."""
-        ...
+R = TypeVar("R", bound=ModelRunner)
 
 
-class StockRunner:
-    """The plain paged transformation at the plugin's default properties: what OpenVINO does by itself.
+def load_runner(
+    runner: type[R],
+    name: str,
+    model: ov.Model,
+    anchor_layers: tuple[int, ...] | None,
+    properties: Mapping[str, object],
+    selects: bool = True,
+) -> R:
+    """Compile one of the models behind the backends.
 
-    `ModelRunner` chooses a cache precision, so it can't stand for the defaults. What the user asked for is
-    given to both.
+    Args:
+        runner: its class.
+        name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
+            by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
+            our attention.
+        model: a stateful model, which is transformed in place.
+        anchor_layers: as in `AttentionConfig`.
+        properties: OpenVINO properties that the user asked for.
+        selects: whether the native model can select blocks.
     """
+    if name == "stock":
+        return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
+    return runner(model, "CPU", AttentionConfig("native", selects, anchor_layers), properties)
 
-    def __init__(self, model: ov.Model, properties: Mapping[str, object]) -> None:
-        to_paged(model)
-        # GenAI's pipelines gather the sampled rows too; without it every row would pay the LM head.
-        gather_logits(model)
-        core = ov.Core()
-        check_properties(core, "CPU", properties)
-        self.compiled = core.compile_model(model, "CPU", dict(properties))
-        check_cache_precision(self.compiled, properties)
-        self.request = self.compiled.create_infer_request()
-        self._names = {port.get_any_name() for port in self.compiled.inputs}
-        self.cache = KVCache(self.request, cache_tensors(self.compiled))
-        self.blocks = BlockManager(BLOCK_SIZE)
-        self.last_pass = PassStats()
 
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass; logits f32 `[sampled rows of all sequences, vocab]`."""
-        inputs = build_tables(batch, self.blocks.block_size, native=False)
-        for name in self._names & inputs.keys():
-            self.request.set_tensor(name, ov.Tensor(inputs[name], shared_memory=True))
-        started = perf_counter()
-        self.request.infer()
-        context = float(sum(rows.context for rows in batch))
-        self.last_pass = PassStats(1e6 * (perf_counter() - started), context, context)
-        for rows in batch:
-            rows.sequence.length = rows.context
-        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])
+def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
+    """A sequence whose cache holds random keys and values for up to `tokens` tokens."""
+    sequence = CachedSequence()
+    runner.blocks.reserve(sequence, tokens)
+    runner.cache.ensure(runner.blocks.num_blocks)
+    for spec in cache_tensors(runner.compiled):
+        fill(runner.cache.tensor(spec.name), spec, runner.block_size, rng)
+    return sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,40 +83,16 @@ class Subject:
     """One compiled model with a cache full of random keys and values, ready for any context.
 
     Args:
-        model: a stateful model, which is transformed in place.
-        native: our attention, or stock OpenVINO.
-        selects: whether the native model can select blocks.
-        anchor_layers: as in `AttentionConfig`.
+        runner: the compiled model.
         max_context: tokens that the cache must hold.
         vocab_size: token ids are drawn below it.
-        properties: OpenVINO properties that the user asked for.
     """
 
-    def __init__(
-        self,
-        model: ov.Model,
-        native: bool,
-        selects: bool,
-        anchor_layers: tuple[int, ...] | None,
-        max_context: int,
-        vocab_size: int,
-        properties: Mapping[str, object],
-    ) -> None:
+    def __init__(self, runner: ModelRunner, max_context: int, vocab_size: int) -> None:
+        self.runner = runner
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
-        self.runner: Runner
-        if native:
-            attention = AttentionConfig("native", selects, anchor_layers)
-            # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
-            self.runner = ModelRunner(model, "CPU", attention, {**properties, "PERF_COUNT": True})
-        else:
-            self.runner = StockRunner(model, properties)
-        self._sequence = CachedSequence()
-        block_size = self.runner.blocks.block_size
-        self.runner.blocks.reserve(self._sequence, max_context)
-        self.runner.cache.ensure(self.runner.blocks.num_blocks)
-        for spec in cache_tensors(self.runner.compiled):
-            fill(self.runner.cache.tensor(spec.name), spec, block_size, self._rng)
+        self._sequence = random_context(runner, max_context, self._rng)
 
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.
@@ -146,7 +106,7 @@ class Subject:
         self._sequence.length = context
         blocks = -1
         if sparse is not None:
-            blocks = sparse.budget_blocks(context + tokens, self.runner.blocks.block_size)
+            blocks = sparse.budget_blocks(context + tokens, self.runner.block_size)
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
         self._sequence.rollback(context)
         stats = self.runner.last_pass
@@ -168,7 +128,7 @@ class Subject:
             spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
         ]
         block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
-        return block / self.runner.blocks.block_size
+        return block / self.runner.block_size
 
     @property
     def num_threads(self) -> int:
@@ -178,7 +138,7 @@ class Subject:
     def settings(self) -> dict[str, str]:
         """Precisions in force: `inference`, `key_cache`, `value_cache`."""
         precision = self.runner.compiled.get_property("INFERENCE_PRECISION_HINT")
-        block_size = self.runner.blocks.block_size
+        block_size = self.runner.block_size
         found = {"inference": str(precision.get_type_name())}
         for spec in cache_tensors(self.runner.compiled):
             if spec.name.startswith(KEYS_AND_VALUES):

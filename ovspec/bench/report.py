@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import openvino as ov
 from rich.table import Table
 
-import ovspec
-import ovspec_ops
-from ovspec.bench.memory import total_bytes
+from ovspec.bench.machine import machine, versions
 from ovspec.bench.source import ModelSource
 from ovspec_models.files import replace_file
 
@@ -75,12 +70,7 @@ class Report:
         source = self.source
         return {
             "machine": self._machine(),
-            "versions": {
-                "ovspec": ovspec.__version__,
-                "openvino": ov.get_version(),
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-            },
+            "versions": versions(),
             "model": {
                 "name": source.name,
                 "synthetic": source.synthetic,
@@ -98,15 +88,8 @@ class Report:
         }
 
     def _machine(self) -> dict[str, object]:
-        core = ov.Core()
         native = any(record.backend != "stock" for record in self.records)
-        return {
-            "processor": str(core.get_property("CPU", "FULL_DEVICE_NAME")),
-            "num_threads": self.num_threads,
-            "openvino_capabilities": list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")),
-            "instruction_set": ovspec_ops.active_isa() if native else None,
-            "memory_bytes": total_bytes(),
-        }
+        return {**machine(native), "num_threads": self.num_threads}
 
     def save(self, path: Path) -> None:
         """Write the JSON to `path`, which is never left half written."""
@@ -114,12 +97,12 @@ class Report:
 
     def lines(self) -> list[str]:
         """What was measured and how, a sentence a line."""
-        source, machine = self.source, self._machine()
+        source = self.source
         kind = "synthetic: random weights of this shape" if source.synthetic else "not synthetic"
         lines = [
             f"{source.name} ({kind}), layers: {source.num_hidden_layers}, weights: {source.weight_format} "
             f"({source.weight_bytes / 1e9:.2f} GB), vocabulary: {source.vocab_size:,}; the context is random",
-            f"{machine['processor']}, {self.num_threads} threads, "
+            f"{self._machine()['processor']}, {self.num_threads} threads, "
             f"{self.bandwidth_gb_s:.1f} GB/s ({self.bandwidth_method})",
         ]
         lines += [

@@ -1,0 +1,133 @@
+"""A recorded sequence of acceptances, which decides in a benchmark which draft tokens stand.
+
+Random weights accept nothing, and no two models draft alike. A trace makes the passes of two engines
+comparable: both verify the same numbers of draft tokens and keep the same numbers of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from ovspec_models.files import replace_file
+
+SCHEMA_VERSION = 1
+_SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)")
+_MAX_DRAFT = 63
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceTrace:
+    """What happened to the drafts of a run, in order; a benchmark repeats it as often as it needs.
+
+    Attributes:
+        source: where it comes from, for the output.
+        proposed: draft tokens of every verification, 1 to 63.
+        accepted: how many of them stood, 0 to `proposed`.
+        confirmed: tokens that dense passes of committed mode confirmed between one correction and the
+            next; empty when there was no correction.
+
+    Raises:
+        ValueError: lists that are empty, of different lengths, or out of range.
+    """
+
+    source: str
+    proposed: list[int]
+    accepted: list[int]
+    confirmed: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.proposed or len(self.proposed) != len(self.accepted):
+            raise ValueError(
+                f"{self.source}: {len(self.proposed)} numbers of proposed and {len(self.accepted)} of "
+                "accepted tokens; expected as many of one as of the other, and at least one"
+            )
+        for index, (proposed, accepted) in enumerate(zip(self.proposed, self.accepted, strict=True)):
+            if not 1 <= proposed <= _MAX_DRAFT or not 0 <= accepted <= proposed:
+                raise ValueError(
+                    f"{self.source}: draft {index} has {proposed} proposed and {accepted} accepted tokens; "
+                    f"expected 1 to {_MAX_DRAFT}, and no more accepted than proposed"
+                )
+        if any(tokens < 0 for tokens in self.confirmed):
+            raise ValueError(
+                f"{self.source}: confirmed has {min(self.confirmed)}, expected numbers of at least 0"
+            )
+
+    @classmethod
+    def of(cls, text: str) -> AcceptanceTrace:
+        """The trace that `--acceptance` names: `synthetic:A/N` (A of N accepted, always) or a file.
+
+        Raises:
+            ValueError: it is neither, or its numbers are out of range.
+        """
+        found = _SYNTHETIC.fullmatch(text)
+        if found:
+            return cls(text, [int(found[2])], [int(found[1])])
+        if text.startswith("synthetic"):
+            raise ValueError(f"--acceptance {text}: expected synthetic:A/N, e.g. synthetic:3/4")
+        return cls.load(Path(text))
+
+    @classmethod
+    def load(cls, path: Path) -> AcceptanceTrace:
+        """Read a file that `save` wrote.
+
+        Raises:
+            ValueError: the file can't be read or holds no trace.
+        """
+        remedy = "record one with `ovspec bench trace`, or give synthetic:A/N"
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"--acceptance {path}: {error.strerror}; {remedy}") from error
+        except ValueError as error:
+            raise ValueError(f"--acceptance {path} is no JSON ({error}); {remedy}") from error
+        if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"--acceptance {path}: no trace of schema_version {SCHEMA_VERSION}; {remedy}")
+        lists = {
+            name: _integers(path, name, body.get(name)) for name in ("proposed", "accepted", "confirmed")
+        }
+        return cls(f"{path.name}: {body.get('source', 'unknown')}", **lists)
+
+    def save(self, path: Path) -> None:
+        """Write the trace, whole or not at all."""
+        body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        replace_file(path, (json.dumps(body) + "\n").encode())
+
+    def drafts(self) -> Iterator[tuple[int, int]]:
+        """Proposed and accepted tokens of one draft after the other, without end."""
+        return cycle(zip(self.proposed, self.accepted, strict=True))
+
+    def tokens_per_pass(self) -> float:
+        """Tokens that a verification yields, the correction or bonus token included."""
+        return 1.0 + sum(self.accepted) / len(self.accepted)
+
+
+def _integers(path: Path, name: str, value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ValueError(
+            f"--acceptance {path}: {name} is {str(value)[:40]!r}, expected a list of whole numbers"
+        )
+    return value
+
+
+class Confirmations:
+    """Plays `AcceptanceTrace.confirmed`: how many of the tokens that a dense pass checks it confirms."""
+
+    def __init__(self, trace: AcceptanceTrace) -> None:
+        self._runs = cycle(trace.confirmed) if trace.confirmed else None
+        self._left = next(self._runs) if self._runs else 0
+
+    def take(self, tokens: int) -> int:
+        """Of `tokens` provisional tokens the number that stands; fewer means a correction follows."""
+        if self._runs is None:
+            return tokens
+        if tokens <= self._left:
+            self._left -= tokens
+            return tokens
+        confirmed, self._left = self._left, next(self._runs)
+        return confirmed

@@ -1,0 +1,214 @@
+"""The timing of `ovspec bench decode`: tokens per second behind a long context, mode against mode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import mean
+from time import perf_counter
+
+import numpy as np
+import openvino as ov
+from openvino_genai import GenerationConfig
+
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.backends import load_runner, random_context
+from ovspec.bench.bandwidth import buffer_bytes
+from ovspec.bench.decode_report import DecodeRecord, DecodeReport
+from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.bench.source import ModelSource
+from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
+from ovspec.cache import CachedSequence
+from ovspec.commit_verify import CommitVerify
+from ovspec.drafter import Drafter
+from ovspec.drafters import SparseSelfDrafter
+from ovspec.engine import Engine
+from ovspec.generation_config import resolve, updated
+from ovspec.metrics import PerfMetrics
+from ovspec.sequence import Sequence
+from ovspec.verify_config import SparseVerify
+from ovspec.verify_mode import VerifyMode
+
+Tick = Callable[[str], None]
+# What each mode runs on, and how it verifies. The stock modes are OpenVINO's own attention at its defaults.
+MODES = {
+    "stock_plain": "stock",
+    "stock_speculative": "stock",
+    "plain": "native",
+    "dense": "native",
+    "sparse": "native",
+    "commit": "native",
+    "sparse_self": "native",
+}
+PLAIN = ("stock_plain", "plain")
+_PREFILL_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBench:
+    """What to time.
+
+    Attributes:
+        source: the model.
+        context: tokens in the cache before the first new one.
+        trace: decides how many draft tokens are accepted, for every mode that drafts.
+        sparse: what sparse passes may read.
+        interval: of commits, `None` for the adaptive one.
+        draft_budget: tokens of the context that a drafting pass of `sparse_self` may read.
+        max_new_tokens: of a generation.
+        repeat: timed generations per mode; one more, untimed, warms up.
+        modes: out of `MODES`.
+        properties: OpenVINO properties for every mode; without one, stock runs at the plugin's defaults.
+
+    Raises:
+        ValueError: a number out of range, or a context beyond the model's positions.
+    """
+
+    source: ModelSource
+    context: int
+    trace: AcceptanceTrace
+    sparse: SparseVerify
+    interval: int | None
+    draft_budget: int
+    max_new_tokens: int
+    repeat: int
+    modes: tuple[str, ...]
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("--context", self.context),
+            ("--draft-budget", self.draft_budget),
+            ("--repeat", self.repeat),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} {value}: expected at least 1")
+        if self.max_new_tokens < 2:
+            raise ValueError(f"--max-new-tokens {self.max_new_tokens}: expected at least 2")
+        limit = self.source.max_position_embeddings - self.max_new_tokens
+        if self.context > limit:
+            raise ValueError(
+                f"--context {self.context}: {self.source.name} has {self.source.max_position_embeddings} "
+                f"positions; with {self.max_new_tokens} new tokens give at most {limit}"
+            )
+        for position, mode in enumerate(self.modes):
+            if mode not in MODES or mode in self.modes[:position]:
+                raise ValueError(
+                    f"--mode {','.join(self.modes)}: expected some of {','.join(MODES)}, each once"
+                )
+        if "commit" in self.modes and self.sparse.budget_tokens(self.context) >= self.context:
+            raise ValueError(
+                f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
+                "nothing to commit; give a smaller budget or a longer --context"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """How often `run` calls its `tick`."""
+        return 1 + len(self._models()) + len(self.modes) * (1 + self.repeat)
+
+    def _models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(MODES[mode] for mode in self.modes))
+
+    def run(self, tick: Tick = lambda step: None) -> DecodeReport:
+        """Time everything; modes take turns, generation by generation.
+
+        Raises:
+            ValueError: the model can't be served, or does not fit in memory.
+        """
+        self._check_memory()
+        tick("loading the model")
+        model = self.source.load(native="native" in self._models())
+        players = {name: self._player(name, model, tick) for name in self._models()}
+        records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
+        for turn in range(1 + self.repeat):
+            # Another one begins every round, so that none always runs behind the same other.
+            first = turn % len(self.modes)
+            for mode in self.modes[first:] + self.modes[:first]:
+                tick(f"round {turn} of {self.repeat}: {mode}")
+                record = self._generate(mode, players[MODES[mode]])
+                if turn:
+                    records[mode].append(record)
+        return DecodeReport(
+            source=self.source,
+            context=self.context,
+            max_new_tokens=self.max_new_tokens,
+            trace=self.trace,
+            sparse=self.sparse,
+            interval=self.interval,
+            draft_budget=self.draft_budget,
+            records=records,
+        )
+
+    def _check_memory(self) -> None:
+        threads = len(os.sched_getaffinity(0))
+        source, tokens = self.source, self.context + self.max_new_tokens
+        models = {n: source.weight_bytes + source.cache_bytes(tokens, n == "stock") for n in self._models()}
+        shared = buffer_bytes(threads) + (source.weight_bytes if source.synthetic else 0)
+        if not fits_together(models, shared, available_bytes()):
+            raise ValueError(
+                "not enough memory for all modes side by side: give fewer --mode, fewer --layers (with "
+                "--shape) or a shorter --context"
+            )
+
+    def _player(self, name: str, model: ov.Model, tick: Tick) -> _Player:
+        tick(f"compiling {name}")
+        # The clone shares the weights.
+        runner = load_runner(TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties)
+        rng = np.random.default_rng(0)
+        # A pass writes its draft before it is known how much of it stands.
+        cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
+        return _Player(runner, cached, rng.integers(0, self.source.vocab_size, self.context + 1).tolist())
+
+    def _generate(self, mode: str, player: _Player) -> DecodeRecord:
+        runner = player.runner
+        drafter: Drafter | None = None
+        if mode == "sparse_self":
+            drafter = SparseSelfDrafter(runner, SparseVerify(budget=self.draft_budget))
+        elif mode not in PLAIN:
+            drafter = TraceDrafter(self.trace, self.source.vocab_size)
+        runner.replay(self.trace if drafter else None, commits=mode == "commit")
+        engine = Engine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
+        player.cached.length = self.context
+        sequence = self._sequence(player, drafter is not None)
+        metrics = PerfMetrics()
+        started = perf_counter()
+        engine.run([sequence], lambda _, __: True, metrics.raw_metrics)
+        seconds = perf_counter() - started
+        return DecodeRecord(
+            tokens_per_second=len(sequence.generated) / seconds,
+            tokens_per_pass=metrics.get_mean_acceptance_length(),
+            verify_ms=_mean_ms(metrics.raw_metrics.verify_durations),
+            draft_ms=_mean_ms(metrics.raw_metrics.draft_durations),
+            commit_ms=_mean_ms(metrics.raw_metrics.commit_durations),
+            commits=len(metrics.raw_metrics.commit_durations),
+            density=metrics.get_attention_density(),
+        )
+
+    def _verify(self, mode: str) -> VerifyMode:
+        if mode == "commit":
+            return CommitVerify(self.sparse, self.interval)
+        return self.sparse if mode == "sparse" else "dense"
+
+    def _sequence(self, player: _Player, drafts: bool) -> Sequence:
+        chosen = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True}
+        if drafts:
+            chosen["num_assistant_tokens"] = max(self.trace.proposed)
+        settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=drafts)
+        sequence = Sequence.start(player.prompt, self.max_new_tokens, settings, 0)
+        sequence.target = player.cached
+        return sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """A compiled model, its share of a full cache, and the tokens that stand for that."""
+
+    runner: TracedRunner
+    cached: CachedSequence
+    prompt: list[int]
+
+
+def _mean_ms(durations: list[float]) -> float | None:
+    return mean(durations) / 1e3 if durations else None

@@ -1,0 +1,131 @@
+"""What `ovspec bench decode` found, as JSON and as a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from rich.table import Table
+
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.machine import machine, versions
+from ovspec.bench.source import ModelSource
+from ovspec.verify_config import SparseVerify
+
+BASELINES = ("stock_plain", "stock_speculative")
+LOSSY = ("sparse",)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRecord:
+    """One generation; durations are means in milliseconds, `None` where there was none.
+
+    Attributes:
+        tokens_per_second: of the whole generation.
+        tokens_per_pass: tokens that a verification yielded.
+        commits: dense passes over provisional tokens.
+        density: share of the context's cache that verification read, commits included.
+    """
+
+    tokens_per_second: float
+    tokens_per_pass: float
+    verify_ms: float | None
+    draft_ms: float | None
+    commit_ms: float | None
+    commits: int
+    density: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A mode's speed against another's, round by round: median, lowest, highest."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeReport:
+    """Everything that one run of `ovspec bench decode` found; `records` has the rounds of each mode."""
+
+    source: ModelSource
+    context: int
+    max_new_tokens: int
+    trace: AcceptanceTrace
+    sparse: SparseVerify
+    interval: int | None
+    draft_budget: int
+    records: dict[str, list[DecodeRecord]]
+
+    def ratio(self, mode: str, baseline: str) -> Ratio:
+        """Tokens per second of a mode over those of a baseline in the same round."""
+        pairs = zip(self.records[mode], self.records[baseline], strict=True)
+        ratios = [ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs]
+        return Ratio(median(ratios), min(ratios), max(ratios))
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object: machine, versions, settings, and per mode its rounds and ratios."""
+        return {
+            "machine": machine(native=any(mode not in BASELINES for mode in self.records)),
+            "versions": versions(),
+            "model": {"name": self.source.name, "synthetic": self.source.synthetic},
+            "context": self.context,
+            "max_new_tokens": self.max_new_tokens,
+            "acceptance": {
+                "source": self.trace.source,
+                "tokens_per_pass": self.trace.tokens_per_pass(),
+                "decides": "which drafts are accepted, in every mode alike",
+            },
+            "budget": self.sparse.budget_tokens(self.context),
+            "commit_interval": self.interval,
+            "draft_budget": self.draft_budget,
+            "modes": {
+                mode: {
+                    "lossy": mode in LOSSY,
+                    "rounds": [asdict(record) for record in records],
+                    **{f"over_{base}": asdict(self.ratio(mode, base)) for base in self._baselines()},
+                }
+                for mode, records in self.records.items()
+            },
+        }
+
+    def _baselines(self) -> list[str]:
+        return [mode for mode in BASELINES if mode in self.records]
+
+    def lines(self) -> list[str]:
+        """What was measured and how, a sentence a line."""
+        kind = "random weights of this shape" if self.source.synthetic else "its own weights"
+        return [
+            f"{self.source.name} ({kind}), context of {self.context:,} random tokens, "
+            f"{self.max_new_tokens} new tokens a generation",
+            f"a trace decides which drafts are accepted, in every mode alike: {self.trace.source}, "
+            f"{self.trace.tokens_per_pass():.2f} tokens a verification",
+            "drafts come from the trace at the cost of a lookup, but for sparse_self, which drafts by itself",
+        ]
+
+    def table(self) -> Table:
+        """Tokens per second by mode, and the ratios to stock."""
+        rounds = len(next(iter(self.records.values())))
+        table = Table(
+            title=f"median of {rounds} generations; ratios round by round, lowest to highest",
+            title_justify="left",
+        )
+        names = ["tokens/s", *["x " + base.replace("_", "\n") for base in self._baselines()]]
+        names += ["tokens\na pass", "verify\nms", "draft\nms", "commit\nms", "density"]
+        table.add_column("mode", no_wrap=True)
+        for name in names:
+            table.add_column(name, justify="right", no_wrap=True)
+        for mode, records in self.records.items():
+            cells = [f"{median(record.tokens_per_second for record in records):.1f}"]
+            for base in self._baselines():
+                ratio = self.ratio(mode, base)
+                cells.append(f"{ratio.median:.2f} ({ratio.min:.2f}-{ratio.max:.2f})")
+            cells.append(f"{mean(record.tokens_per_pass for record in records):.2f}")
+            for name in ("verify_ms", "draft_ms", "commit_ms"):
+                values = [value for record in records if (value := getattr(record, name)) is not None]
+                cells.append(f"{mean(values):.1f}" if values else "-")
+            cells.append(f"{mean(record.density for record in records):.2f}")
+            table.add_row(f"{mode} (LOSSY)" if mode in LOSSY else mode, *cells)
+        return table

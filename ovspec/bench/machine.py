@@ -1,0 +1,33 @@
+"""What a benchmark ran on, for its report."""
+
+from __future__ import annotations
+
+import platform
+
+import numpy as np
+import openvino as ov
+
+import ovspec
+import ovspec_ops
+from ovspec.bench.memory import total_bytes
+
+
+def machine(native: bool) -> dict[str, object]:
+    """Processor, what OpenVINO finds in it, the instruction set of our operations if they ran, memory."""
+    core = ov.Core()
+    return {
+        "processor": str(core.get_property("CPU", "FULL_DEVICE_NAME")),
+        "openvino_capabilities": list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")),
+        "instruction_set": ovspec_ops.active_isa() if native else None,
+        "memory_bytes": total_bytes(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Releases of what is measured."""
+    return {
+        "ovspec": ovspec.__version__,
+        "openvino": ov.get_version(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,98 @@
+"""`ovspec bench decode`: tokens per second behind a long context, mode against mode."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
+from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
+from ovspec.cli.options import properties_from, property_option
+from ovspec.verify_config import SparseVerify
+from ovspec_models.files import replace_file
+
+DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
+
+
+@click.command()
+@source_options
+@click.option("--context", type=int, default=16384, show_default=True, help="Tokens in the cache.")
+@click.option(
+    "--acceptance",
+    default="synthetic:3/4",
+    show_default=True,
+    metavar="TRACE",
+    help="What decides which drafts are accepted: synthetic:A/N, or a file of `ovspec bench trace`.",
+)
+@click.option("--mode", default=DEFAULT_MODES, show_default=True, help=f"What to time: {', '.join(MODES)}.")
+@click.option("--budget", type=int, default=2048, show_default=True, help="Tokens that a sparse pass reads.")
+@click.option("--commit-interval", type=int, help="Provisional tokens before a dense pass.  [adaptive]")
+@click.option(
+    "--draft-budget",
+    type=int,
+    default=512,
+    show_default=True,
+    help="Tokens that a pass of sparse_self reads.",
+)
+@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens of a generation.")
+@click.option("--repeat", type=int, default=5, show_default=True, help="Timed generations per mode.")
+@property_option
+@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+def decode(
+    model: Path | None,
+    shape: str | None,
+    layers: int | None,
+    vocab_size: int | None,
+    weight_format: str | None,
+    context: int,
+    acceptance: str,
+    mode: str,
+    budget: int,
+    commit_interval: int | None,
+    draft_budget: int,
+    max_new_tokens: int,
+    repeat: int,
+    properties: tuple[str, ...],
+    json_path: str | None,
+) -> int:
+    """Time whole generations behind a random context, mode against mode, in turn.
+
+    Passes are real; a trace decides which drafts are accepted, for stock and for ours alike. The stock modes
+    are OpenVINO's own attention at the plugin's defaults, in the same decoding loop.
+    """
+    settings = DecodeBench(
+        source=read_source(model, shape, layers, vocab_size, weight_format),
+        context=context,
+        trace=AcceptanceTrace.of(acceptance),
+        sparse=SparseVerify(budget=budget),
+        interval=commit_interval,
+        draft_budget=draft_budget,
+        max_new_tokens=max_new_tokens,
+        repeat=repeat,
+        modes=tuple(mode.split(",")),
+        properties=properties_from(properties),
+    )
+    if json_path not in (None, "-"):
+        check_writable("--json", Path(str(json_path)))
+    if "native" in {MODES[name] for name in settings.modes}:
+        check_operations()
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=settings.num_steps)
+        report = settings.run(lambda step: progress.update(task, advance=1, description=step))
+    text = json.dumps(report.as_json(), indent=2)
+    if json_path == "-":
+        click.echo(text)
+        return 0
+    if json_path is not None:
+        replace_file(Path(json_path), (text + "\n").encode())
+    for line in report.lines():
+        click.echo(line)
+    # In a pipe there is no width to keep to.
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120).print(report.table())
+    return 0

@@ -1,0 +1,92 @@
+"""Options that the benchmarks share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ovspec.bench import ModelSource
+from ovspec_models.shapes import SHAPES
+from ovspec_models.synthetic import WEIGHT_FORMATS
+from ovspec_ops.self_check import self_check
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def source_options(command: Command) -> Command:
+    """`--model` or `--shape`, and what shapes the latter."""
+    for option in reversed(
+        [
+            click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
+            click.option("--shape", help=f"Random weights of a real shape instead: {', '.join(SHAPES)}."),
+            click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
+            click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
+            click.option(
+                "--weight-format",
+                type=click.Choice(WEIGHT_FORMATS),
+                help="With --shape: format of the weights.  [int8]",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def read_source(
+    model: Path | None,
+    shape: str | None,
+    layers: int | None,
+    vocab_size: int | None,
+    weight_format: str | None,
+) -> ModelSource:
+    """The model to time.
+
+    Raises:
+        ValueError: both or none of --model and --shape, options of --shape beside --model, or a bad one.
+    """
+    if (model is None) == (shape is None):
+        given = "both" if model else "none"
+        raise ValueError(f"give either --model DIR or --shape NAME ({', '.join(SHAPES)}), got {given}")
+    if shape is not None:
+        return ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0])
+    assert model is not None
+    options = {"--layers": layers, "--vocab-size": vocab_size, "--weight-format": weight_format}
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} {value} needs --shape: the model in {model} is what it is")
+    return ModelSource.from_folder(model)
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse a file that can't be written, before the long work.
+
+    Raises:
+        ValueError: it is a folder, or its folder is missing or can't be written.
+    """
+    if path.is_dir():
+        raise ValueError(f"{option} {path}: is a folder; give a file's name")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{option} {path}: the folder {path.parent} can't be written ({error.strerror}); give another"
+        ) from error
+
+
+def check_operations() -> None:
+    """Refuse to time operations that compute wrong results.
+
+    Raises:
+        RuntimeError: a native operation differs from its reference on this machine.
+    """
+    failed = [f"{check.name} ({check.isa})" for check in self_check() if not check.ok]
+    if failed:
+        raise RuntimeError(
+            f"the self-check of the native operations failed: {', '.join(failed)}; nothing is timed on wrong "
+            "results, see `ovspec info --self-check`"
+        )

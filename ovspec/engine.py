@@ -165,8 +165,8 @@ def _record(step: Step, plan: Plan, duration: float, metrics: RawPerfMetrics) ->
     metrics.verify_durations.append(step.verify_duration)
     if step.commit_rows:
         metrics.commit_durations.append(step.commit_duration)
-        metrics.num_provisional_tokens += step.commit_rows
-        metrics.num_confirmed_tokens += step.confirmed
+        metrics.provisional_lengths.append(step.commit_rows)
+        metrics.confirmed_lengths.append(step.confirmed)
     metrics.sampling_durations.append(step.sampling_duration)
     models = step.draft_model_duration + step.verify_duration + step.commit_duration
     metrics.inference_durations.append(models)

@@ -48,8 +48,8 @@ class RawPerfMetrics:
         accepted_lengths: how many of them were accepted.
         num_assistant_tokens: per step, the draft tokens that its plan allowed.
         acceptance_collapses: times that drafting was given up because hardly anything was accepted.
-        num_provisional_tokens: tokens that sparse verification accepted and a dense pass judged.
-        num_confirmed_tokens: those of them that it confirmed.
+        provisional_lengths: per commit, the tokens of sparse verification that its dense pass judged.
+        confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
     """
@@ -74,8 +74,8 @@ class RawPerfMetrics:
     accepted_lengths: list[int] = field(default_factory=list)
     num_assistant_tokens: list[int] = field(default_factory=list)
     acceptance_collapses: int = 0
-    num_provisional_tokens: int = 0
-    num_confirmed_tokens: int = 0
+    provisional_lengths: list[int] = field(default_factory=list)
+    confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
 
@@ -215,11 +215,11 @@ class PerfMetrics:
 
     def get_num_provisional_tokens(self) -> int:
         """Tokens that sparse verification accepted and a dense pass judged."""
-        return self.raw_metrics.num_provisional_tokens
+        return sum(self.raw_metrics.provisional_lengths)
 
     def get_num_confirmed_tokens(self) -> int:
         """Provisional tokens that a dense pass confirmed."""
-        return self.raw_metrics.num_confirmed_tokens
+        return sum(self.raw_metrics.confirmed_lengths)
 
     def get_commit_duration(self) -> MeanStdPair:
         """Time of one dense pass over provisional tokens."""

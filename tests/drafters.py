@@ -1,0 +1,55 @@
+"""Every drafter, for tests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from families import Family
+
+from ovspec.drafter import Drafter
+from ovspec.drafters import (
+    AssistantDrafter,
+    AutoDrafter,
+    PromptLookupDrafter,
+    SparseSelfDrafter,
+    SuffixDrafter,
+    UserDrafter,
+)
+from ovspec.drafters.corpus import Corpus
+from ovspec.verify_config import SparseVerify
+
+SPARSE = SparseVerify(L0=16, rho=0.1)
+
+
+class Chance:
+    """A drafter of one's own that drafts at random, from probabilities that it tells."""
+
+    name = "chance"
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._rng = np.random.default_rng(5)
+
+    def propose(self, context: list[int], k: int) -> tuple[list[int], list[Any], None]:
+        q = self._rng.dirichlet(np.full(self._vocab_size, 0.5), k)
+        return [int(self._rng.choice(self._vocab_size, p=row)) for row in q], list(q), None
+
+
+def _assistant(models: Family) -> AssistantDrafter:
+    return AssistantDrafter(models.draft, models.vocab_size, 128, sparse=SPARSE)
+
+
+def _suffix(models: Family) -> SuffixDrafter:
+    return SuffixDrafter(Corpus(np.array(models.prompts[-1] + models.prompts[-2])))
+
+
+DRAFTERS: dict[str, Callable[[Family], Drafter]] = {
+    "assistant": _assistant,
+    "prompt_lookup": lambda models: PromptLookupDrafter(),
+    "suffix": _suffix,
+    "sparse_self": lambda models: SparseSelfDrafter(models.target, SPARSE),
+    "auto": lambda models: AutoDrafter([_suffix(models), PromptLookupDrafter(), _assistant(models)]),
+    "own": lambda models: UserDrafter(Chance(models.vocab_size), models.vocab_size),
+}

@@ -40,10 +40,10 @@ class AcceptanceModel:
     """
 
     def __init__(self, positions: int) -> None:
-        self._accepted = np.zeros(positions)
-        self._tried = np.zeros(positions)
-        self._offered = np.zeros(positions)
-        self._asked = np.zeros(positions)
+        self._accepted = [0.0] * positions
+        self._tried = [0.0] * positions
+        self._offered = [0.0] * positions
+        self._asked = [0.0] * positions
         self._recent: deque[tuple[int, int]] = deque(maxlen=max(_SHIFT_WINDOWS))
 
     def rates(self, positions: int) -> Array:
@@ -61,9 +61,10 @@ class AcceptanceModel:
     def weaken(self, drafts: float) -> None:
         """Let what is known weigh at most this many drafts, as before another prompt."""
         for counts, totals in ((self._accepted, self._tried), (self._offered, self._asked)):
-            factor = np.minimum(1.0, drafts / np.maximum(totals, 1e-9))
-            counts *= factor
-            totals *= factor
+            for i, total in enumerate(totals):
+                if total > drafts:
+                    counts[i] *= drafts / total
+                    totals[i] = drafts
         self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
@@ -92,8 +93,7 @@ class AcceptanceModel:
         return None
 
     def _restart(self, drafts: list[tuple[int, int]]) -> None:
-        self._accepted[:] = 0.0
-        self._tried[:] = 0.0
+        self._accepted[:] = self._tried[:] = [0.0] * len(self._tried)
         for proposed, accepted in drafts:
             _count(self._accepted, self._tried, accepted, min(proposed, accepted + 1))
         self._recent.clear()
@@ -125,17 +125,17 @@ class ConfirmationRate:
         self._tried = self._tried * decay + tried
 
 
-def _count(counts: Array, totals: Array, kept: int, tried: int) -> None:
+def _count(counts: list[float], totals: list[float], kept: int, tried: int) -> None:
     decay = 1.0 - 1.0 / _MEMORY
-    counts[:tried] *= decay
-    totals[:tried] *= decay
-    counts[:kept] += 1.0
-    totals[:tried] += 1.0
+    for i in range(tried):
+        counts[i] = counts[i] * decay + (i < kept)
+        totals[i] = totals[i] * decay + 1.0
 
 
-def _posterior(counts: Array, totals: Array, prior: float) -> Array:
-    rates, mean, strength = np.empty(len(counts)), prior, _PRIOR_DRAFTS
-    for i, (count, total) in enumerate(zip(counts.tolist(), totals.tolist(), strict=True)):
+def _posterior(counts: list[float], totals: list[float], prior: float) -> Array:
+    rates, mean, strength = [], prior, _PRIOR_DRAFTS
+    for count, total in zip(counts, totals, strict=True):
         mean = (count + strength * mean) / (total + strength)
-        rates[i], strength = mean, _LEAN
-    return rates
+        strength = _LEAN
+        rates.append(mean)
+    return np.array(rates)

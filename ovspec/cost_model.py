@@ -14,6 +14,7 @@ from ovspec.schedule import StepOutcome
 
 # Samples per size: enough for a median that a hiccup does not move, few enough to forget.
 _MEMORY = 24
+_OFTEN = 8
 # Contexts this far apart have costs of their own; between and beyond them costs are linear in context.
 _BUCKET_RATIO = 1.25
 _SHORTEST_CONTEXT = 256
@@ -28,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 class CostCurve:
-    """Cost by size, where a larger size never costs less.
+    """Cost by size, where a larger size costs no less until it was measured often.
 
     Args:
         from_zero: whether size 0 costs nothing by nature, as drafting no tokens does.
@@ -37,14 +38,16 @@ class CostCurve:
     def __init__(self, from_zero: bool = False) -> None:
         self._from_zero = from_zero
         self._samples: dict[int, deque[float]] = {}
-        self._fit: tuple[Array, Array] | None = None
+        self._fit = np.zeros(0), np.zeros(0)
+        self._usual: dict[int, float] = {}
+        self._stale = True
 
     def add(self, size: int, cost: float) -> None:
         """Take a measured cost."""
         if size not in self._samples:
             self._samples[size] = deque(maxlen=_MEMORY)
         self._samples[size].append(cost)
-        self._fit = None
+        self._stale = True
 
     def seed(self, other: CostCurve, scales: dict[int, float]) -> None:
         """Start from another curve, each size times its scale; what is measured soon outvotes it."""
@@ -58,15 +61,18 @@ class CostCurve:
         return sorted(self._samples)
 
     def at(self, size: int) -> float:
-        """Cost of one size; 0.0 when no size is known."""
-        return float(self.predict(np.array([size]))[0])
+        """Cost of one size as of the last prediction; 0.0 when no size is known."""
+        usual = self._usual.get(size)
+        return float(self.predict(np.array([size]))[0]) if usual is None else usual
 
     def predict(self, sizes: NDArray[np.int64]) -> Array:
         """Cost of every size, f64 `[sizes]`: medians made monotone, linear between and beyond them."""
         if not self._samples:
             return np.zeros(len(sizes))
-        if self._fit is None:
+        if self._stale:
             self._fit = self._fitted()
+            self._usual = dict(zip(*(values.tolist() for values in self._fit), strict=True))
+            self._stale = False
         known, costs = self._fit
         result: Array = np.interp(sizes, known, costs)
         # Beyond what was measured: no steeper than where the curve ends, nor than rows usually are.
@@ -82,7 +88,9 @@ class CostCurve:
         weights = [float(len(self._samples[size])) for size in sizes]
         if self._from_zero and sizes[0] > 0:
             sizes, costs, weights = [0, *sizes], [0.0, *costs], [float(_MEMORY), *weights]
-        return np.array(sizes, np.float64), isotonic(costs, weights)
+        # What was measured often is believed even where a larger size costs less.
+        often = np.array(weights) >= _OFTEN
+        return np.array(sizes, np.float64), np.where(often, costs, isotonic(costs, weights))
 
 
 def isotonic(values: list[float], weights: list[float]) -> Array:

@@ -16,9 +16,8 @@ _MEMORY = 256
 # What the first draft of all is expected to do: a prior of this strength and mean.
 _PRIOR_DRAFTS = 2.0
 _PRIOR_RATE = 0.6
-# Provisional tokens are expected to be confirmed at this rate, a belief that weighs so many of them.
-_PRIOR_CONFIRMED = 0.98
-_PRIOR_CONFIRMATIONS = 50.0
+# Provisional tokens that the first belief in their rate of confirmation weighs, and that it fades after.
+_PRIOR_CONFIRMATIONS = 30.0
 _CONFIRMATION_MEMORY = 1024
 # Drafts by which a position's rate leans on that of the position before it.
 _LEAN = 3.0
@@ -107,10 +106,14 @@ class AcceptanceModel:
 
 
 class ConfirmationRate:
-    """c: rate at which a dense pass confirms a provisional token whose predecessors it confirmed."""
+    """c: rate at which a dense pass confirms a provisional token whose predecessors it confirmed.
 
-    def __init__(self) -> None:
-        self._confirmed, self._tried = _PRIOR_CONFIRMED * _PRIOR_CONFIRMATIONS, _PRIOR_CONFIRMATIONS
+    Args:
+        prior: the rate to start from.
+    """
+
+    def __init__(self, prior: float) -> None:
+        self._confirmed, self._tried = prior * _PRIOR_CONFIRMATIONS, _PRIOR_CONFIRMATIONS
 
     @property
     def rate(self) -> float:

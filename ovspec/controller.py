@@ -29,9 +29,14 @@ _UNTRIED_GAIN = 0.05
 # What an unknown choice may turn out better than the model says; one measured so often is known.
 _HOPE = 0.05
 _KNOWN_STEPS = 4
+# The same for another sparse budget.
+_HOPE_OF_SCALE = 0.2
+_KNOWN_SCALE = 24
 # Where drafting is off when a call begins, so many drafts are free if this acceptance would make them pay.
 _FREE_DRAFTS = 3
 _HOPED_ACCEPTANCE = 0.8
+# Rate at which provisional tokens are taken to be confirmed before any was.
+_PRIOR_CONFIRMED = 0.99
 # Drafts that acceptance seen in earlier calls may weigh in the next.
 _CARRIED_DRAFTS = 24.0
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
@@ -76,6 +81,8 @@ class AutoSchedule(Schedule):
         self._options: list[Choice] = []
         self._cell: CostCell | None = None
         self._remaining: tuple[int, ...] = ()
+        self._commits = False
+        self._pending = False
         self._opening = 0
         self._steps = 0
         self._next_look = 0
@@ -83,6 +90,7 @@ class AutoSchedule(Schedule):
         self._next_probe = 0
         self._probe: Choice | None = None
         self._probe_cost = 0.0
+        self._probe_lost = 0.0
         self._last_probed: dict[Choice, int] = {}
         self._free_drafts = 0
         self._collapses = 0
@@ -105,22 +113,25 @@ class AutoSchedule(Schedule):
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
-        self._remaining = state.remaining
+        self._remaining, self._commits = state.remaining, bool(state.commit_intervals)
+        self._pending = any(state.pending)
         if self._choice.scale not in scales or self._choice.tokens > self.bound:
             scale = self._choice.scale if self._choice.scale in scales else scales[0]
             self._choice = Choice(min(self._choice.tokens, self.bound), scale)
         if self._opening < len(_OPENING) and limit > 0:
             tokens = _OPENING[self._opening]
             self._opening += 1
-            return self._planned(Choice(tokens, self._choice.scale if tokens else scales[-1]), limit)
+            # Dense steps do not go between sparse ones and their commit.
+            sparse = tokens > 0 or self._pending
+            return self._planned(Choice(tokens, self._choice.scale if sparse else scales[-1]), limit)
         # The last drafts of a sequence are cut short; they are no reason to choose anew.
         if limit >= self._choice.tokens:
             if self._steps >= self._next_look or cell is not self._cell:
                 self._look(cell, state, limit)
             # A probe of another budget goes on to the commit that judges it.
-            if not any(state.pending):
+            if not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        elif not any(state.pending):
+        elif not self._pending:
             self._probe = None
         return self._planned(self._probe or self._choice, limit)
 
@@ -139,7 +150,14 @@ class AutoSchedule(Schedule):
         if self._probe is None:
             self._budget.earn(duration)
             return
-        lost = duration - (sum(outcome.accepted) + len(outcome.accepted)) / self._rates[self._choice]
+        self._probe_lost += duration + outcome.commit_duration / pace
+        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
+            self._end_probe(sum(outcome.accepted) + len(outcome.accepted))
+        elif outcome.commit_rows:
+            self._end_probe(outcome.confirmed + len(outcome.accepted))
+
+    def _end_probe(self, emitted: int) -> None:
+        lost = self._probe_lost - emitted / self._rates[self._choice]
         self._budget.charge(lost, self._probe_cost)
         # A probe that paid is followed up at once: it may be that drafting pays again.
         self._next_probe = self._steps if lost < 0.0 else self._steps + _LOOK_STEPS
@@ -196,7 +214,7 @@ class AutoSchedule(Schedule):
             if state.commit_intervals and scale < math.inf:
                 confirmed = self._confirmation(scale).rate
                 options = [
-                    (with_commits(steps, cell, scale, interval, confirmed), interval)
+                    (with_commits(steps, cell, len(state.contexts), interval, confirmed), interval)
                     for interval in state.commit_intervals
                 ]
                 steps, self._intervals[scale] = max(options, key=lambda option: option[0].rates().max())
@@ -215,6 +233,7 @@ class AutoSchedule(Schedule):
         return found
 
     def _chosen_probe(self, state: StepState, limit: int) -> Choice | None:
+        self._probe_lost = 0.0
         options = [choice for choice in self._options if choice.tokens <= limit]
         if not options:
             return None
@@ -248,11 +267,20 @@ class AutoSchedule(Schedule):
         """Whether a choice that is hardly known here may be better than the present one."""
         if choice == self._choice or cell.steps[choice.tokens, choice.scale] >= _KNOWN_STEPS:
             return False
-        return self._rates[choice] * (1.0 + _HOPE) > self._rates[self._choice]
+        hope = _HOPE
+        if choice.scale != self._choice.scale:
+            if (
+                sum(steps for (_, scale), steps in cell.steps.items() if scale == choice.scale)
+                >= _KNOWN_SCALE
+            ):
+                return False
+            hope = _HOPE_OF_SCALE
+        return self._rates[choice] * (1.0 + hope) > self._rates[self._choice]
 
     def _confirmation(self, scale: float) -> ConfirmationRate:
         if scale not in self._confirmations:
-            self._confirmations[scale] = ConfirmationRate()
+            known = [rate.rate for rate in self._confirmations.values()]
+            self._confirmations[scale] = ConfirmationRate(max(known, default=_PRIOR_CONFIRMED))
         return self._confirmations[scale]
 
     def _planned(self, choice: Choice, limit: int) -> Plan:

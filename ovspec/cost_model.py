@@ -15,6 +15,7 @@ from ovspec.schedule import StepOutcome
 # Samples per size: enough for a median that a hiccup does not move, few enough to forget.
 _MEMORY = 24
 _OFTEN = 8
+_ANCHORED = 3
 # Contexts this far apart have costs of their own; between and beyond them costs are linear in context.
 _BUCKET_RATIO = 1.25
 _SHORTEST_CONTEXT = 256
@@ -59,6 +60,10 @@ class CostCurve:
     def sizes(self) -> list[int]:
         """Sizes with a cost of their own, ascending."""
         return sorted(self._samples)
+
+    def is_known(self, size: int) -> bool:
+        """Whether a size was measured often enough to tell the pace of the machine by it."""
+        return len(self._samples.get(size, ())) >= _ANCHORED
 
     def at(self, size: int) -> float:
         """Cost of one size as of the last prediction; 0.0 when no size is known."""
@@ -127,13 +132,10 @@ class CostCell:
     steps: Counter[tuple[int, float]] = field(default_factory=Counter)
 
     def verify_at(self, scale: float) -> CostCurve:
-        """The curve of a budget scale; one never measured starts from the nearest."""
-        if scale not in self.verify:
-            curve = CostCurve()
-            if self.verify:
-                curve.seed(self.verify[min(self.verify, key=lambda known: _distance(known, scale))], {})
-            self.verify[scale] = curve
-        return self.verify[scale]
+        """The curve of a budget scale; while it is unknown, that of the nearest that is known."""
+        if scale in self.verify or not self.verify:
+            return self.verify.setdefault(scale, CostCurve())
+        return self.verify[min(self.verify, key=lambda known: _distance(known, scale))]
 
 
 class CostModel:
@@ -173,12 +175,11 @@ class CostModel:
         pace = self.pace
         scale = 1.0 if outcome.plan.budget_scale is None else outcome.plan.budget_scale
         cell.steps[outcome.plan.num_assistant_tokens, scale] += 1
-        verify = cell.verify_at(scale)
-        expected = verify.at(drafted)
+        verify = cell.verify.setdefault(scale, CostCurve())
+        if verify.is_known(drafted):
+            self._residuals.append(outcome.verify_duration / verify.at(drafted))
         verify.add(drafted, outcome.verify_duration / pace)
         cell.host.add(drafted, outcome.host_duration / pace)
-        if expected > 0.0:
-            self._residuals.append(outcome.verify_duration / expected)
         if outcome.plan.num_assistant_tokens > 0:
             if outcome.caught_up <= _READ_TOKENS:
                 cell.draft.add(drafted, outcome.draft_duration / pace)
@@ -201,7 +202,7 @@ class CostModel:
         for scale, curve in found.verify.items():
             other = second.verify.get(scale) if second else None
             scales = _scales(curve, found.context, other, second.context if second else 0.0, context)
-            cell.verify_at(scale).seed(curve, scales)
+            cell.verify.setdefault(scale, CostCurve()).seed(curve, scales)
         cell.draft.seed(found.draft, {})
         cell.host.seed(found.host, {})
         cell.commit.seed(found.commit, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,20 +55,20 @@ def expect(cell: CostCell, scale: float, sequences: int, accepted: Array, offere
 
 
 def with_commits(
-    steps: Expectation, cell: CostCell, scale: float, interval: int, confirmed: float
+    steps: Expectation, cell: CostCell, sequences: int, interval: int, confirmed: float
 ) -> Expectation:
     """Provisional steps and their share of the dense pass that comes every `interval` tokens.
 
     Args:
         steps: of sparse verification.
         cell: costs.
-        scale: of those steps.
-        interval: provisional tokens per commit.
+        sequences: running together.
+        interval: provisional tokens of a sequence per commit.
         confirmed: rate c at which the dense pass confirms a token whose predecessors it confirmed.
     """
-    kept = float(np.sum(confirmed ** np.arange(1, interval + 1)))
-    # The dense pass puts its own token where it disagrees.
-    kept += 1.0 - confirmed**interval
-    curve = cell.commit if cell.commit.sizes else cell.verify_at(scale)
-    share = steps.tokens / interval
-    return Expectation(steps.tokens * kept / interval, steps.cost + share * curve.at(interval))
+    # The dense pass adds a token of its own, where it disagrees or at the end.
+    kept = float(np.sum(confirmed ** np.arange(1, interval + 1))) + 1.0
+    rows = sequences * interval
+    commit = cell.commit.at(rows) if cell.commit.sizes else cell.verify_at(math.inf).at(rows)
+    share = steps.tokens / rows
+    return Expectation(steps.tokens * kept / interval, steps.cost + share * commit)

@@ -107,13 +107,14 @@ class World:
             gained = min(accepted) + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
-            if self.commit_intervals and scale < math.inf:
+            if self.commit_intervals and (scale < math.inf or pending):
                 pending += gained
+                gained = 0
                 if pending >= (plan.commit_interval or self.commit_intervals[0]):
                     rows, pending = pending, 0
                     confirmed = _run_length(text, self.confirmed, rows)
                     commit = took(self.machine.row(rows, state.contexts[0], math.inf))
-                    gained -= rows - min(confirmed + 1, rows)
+                    gained = confirmed + 1
             outcome = StepOutcome(
                 plan=plan,
                 contexts=state.contexts,

@@ -16,9 +16,9 @@ from ovspec.throughput import Expectation, expect, with_commits
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
-# The first steps of a pipeline: the draft length to start from and plain decoding in turn.
+# The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _DEFAULT_DRAFT = 4
-_OPENING = (4, 4, 0, 0, 4, 0, 4, 0, 4, 0)
+_OPENING = (4, 4, 0, 8, 0, 4, 8, 0)
 # Steps between two looks at the choice while it changes, and when it has not for long; the former also
 # lie between two probes.
 _LOOK_STEPS = 4

@@ -43,9 +43,10 @@ class CommittedSpeculation(Speculation):
                 step.tokens[index] = final
         return step
 
-    def _room(self, sequence: Sequence) -> int:
+    def room(self, sequence: Sequence) -> int:
+        """As in `Speculation`, and no more than a commit can take."""
         # A commit goes over all provisional tokens in one pass.
-        return min(super()._room(sequence), MAX_INTERVAL - 1 - len(sequence.provisional))
+        return min(super().room(sequence), MAX_INTERVAL - 1 - len(sequence.provisional))
 
     def _take(
         self, sequence: Sequence, tokens: list[int], p: list[Distribution | None], dense: bool

@@ -134,7 +134,7 @@ class Engine:
                 step.draft_duration,
                 step.verify_duration,
                 ended - started - models,
-                state.unread if any(step.proposed) else 0,
+                max(0, state.unread - self._unread(sequences)),
                 step.commit_duration,
                 step.commit_rows,
                 step.confirmed,
@@ -143,17 +143,20 @@ class Engine:
         return goes_on, emitted
 
     def _state(self, sequences: SequenceOf[Sequence]) -> StepState:
-        longest = max(sequence.remaining for sequence in sequences) - 1
+        longest = max(max(self._speculation.room(sequence) for sequence in sequences), 0)
         commits = bool(self._commit_intervals)
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
             max_draft=min(MAX_VERIFY_ROWS - 1, longest) if self._drafter else 0,
-            unread=self._drafter.unread(sequences) if self._drafter else 0,
+            unread=self._unread(sequences),
             pending=tuple(len(sequence.provisional) for sequence in sequences) if commits else (),
             budget_scales=self._budget_scales,
             commit_intervals=self._commit_intervals,
         )
+
+    def _unread(self, sequences: SequenceOf[Sequence]) -> int:
+        return self._drafter.unread(sequences) if self._drafter else 0
 
 
 def _record(step: Step, plan: Plan, duration: float, metrics: RawPerfMetrics) -> None:

@@ -13,6 +13,7 @@ from ovspec.detokenizer import IncrementalDetokenizer
 from ovspec.engine import Engine, stop
 from ovspec.generation_config import GenerationSettings
 from ovspec.metrics import PerfMetrics, microseconds
+from ovspec.schedule import Schedule
 from ovspec.sequence import Sequence
 from ovspec.streamer import OutputStream, Streamer
 
@@ -56,7 +57,7 @@ class GenerationCall:
         yield
         getattr(self.metrics.raw_metrics, name).append(microseconds() - started)
 
-    def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> None:
+    def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings, schedule: Schedule) -> None:
         """Generate; whatever happens, the sequences' caches hold nothing but their tokens afterwards.
 
         Raises:
@@ -77,7 +78,7 @@ class GenerationCall:
             return self._deliver(sequence, tokens, watched.get(id(sequence)))
 
         try:
-            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics, self._started)
+            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics, self._started, schedule)
             for detokenizer in self._detokenizers:
                 self._stream.write([], detokenizer.finish())
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 import openvino_genai
 
 from ovspec.sampling import SamplingParams
+from ovspec.schedule import SCHEDULES
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec_transforms import last_line
 
@@ -36,7 +37,12 @@ _UNSUPPORTED: dict[str, object] = {
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
 _ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
-_DRAFTER_OFF: dict[str, Any] = {**_ASSISTANT_OFF, "max_ngram_size": 0, "acceptance_threshold": 1.0}
+_DRAFTER_OFF: dict[str, Any] = {
+    **_ASSISTANT_OFF,
+    "max_ngram_size": 0,
+    "acceptance_threshold": 1.0,
+    "num_assistant_tokens_schedule": None,
+}
 
 
 class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,unused-ignore]
@@ -47,6 +53,10 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
     Attributes:
         acceptance_threshold: a draft token is accepted wherever the target's probability is at least this
             share of the drafter's. 1.0 is the exact rule; anything lower is lossy.
+        num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
+            the rule of transformers, which starts from them; "auto" chooses by what was measured, and
+            `num_assistant_tokens`, where given, is the most that it drafts. `None` is constant where
+            `num_assistant_tokens` or `assistant_confidence_threshold` is given, else auto.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,7 +67,7 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
 
 
 # Fields that openvino_genai.GenerationConfig does not have, with their defaults.
-_OWN_FIELDS: dict[str, Any] = {"acceptance_threshold": 1.0}
+_OWN_FIELDS: dict[str, Any] = {"acceptance_threshold": 1.0, "num_assistant_tokens_schedule": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ class GenerationSettings:
         stop_token_ids: tokens that end a sequence; they are part of its tokens.
         stop_strings: texts that end a sequence.
         include_stop_str_in_output: whether a stop string stays in the text.
-        num_assistant_tokens: draft tokens per round, at most.
+        num_assistant_tokens_schedule: "constant", "heuristic" or "auto".
+        num_assistant_tokens: draft tokens per round; where heuristic starts, the most that auto drafts.
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
         max_ngram_size: longest n-gram that prompt lookup searches for; 0 leaves it to the drafter.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
@@ -87,6 +98,7 @@ class GenerationSettings:
     stop_token_ids: frozenset[int]
     stop_strings: tuple[str, ...]
     include_stop_str_in_output: bool
+    num_assistant_tokens_schedule: str
     num_assistant_tokens: int
     assistant_confidence_threshold: float
     max_ngram_size: int
@@ -185,6 +197,7 @@ def resolve(
     eos = _eos(config, eos_token_ids)
     _validate(config, eos)
     tokens, threshold = _assistant_tokens(config, has_draft)
+    schedule = _schedule(config, has_draft)
     sampling = SamplingParams.from_generation_config(config, eos)
     return GenerationSettings(
         sampling=sampling,
@@ -193,11 +206,13 @@ def resolve(
         stop_token_ids=frozenset() if config.ignore_eos else sampling.stop_token_ids,
         stop_strings=tuple(sorted(config.stop_strings)),
         include_stop_str_in_output=config.include_stop_str_in_output,
+        num_assistant_tokens_schedule=schedule,
         num_assistant_tokens=tokens,
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
         acceptance_threshold=_acceptance_threshold(config, has_draft),
-        coupled=sampling.do_sample and not has_draft,
+        # How a schedule that measures chooses must not show in the text.
+        coupled=sampling.do_sample and (not has_draft or schedule != "constant"),
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )
@@ -247,7 +262,22 @@ def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
     return float(threshold)
 
 
-def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) -> tuple[int, float]:
+def _schedule(config: GenerationConfig, has_draft: bool) -> str:
+    schedule = config.num_assistant_tokens_schedule
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ValueError(
+            f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
+        )
+    if schedule is not None and not has_draft:
+        raise ValueError(
+            f"num_assistant_tokens_schedule={schedule!r}: this pipeline does not draft; pass draft_model=... "
+            "or drafter=... to it"
+        )
+    chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
+    return schedule or ("constant" if chosen else "auto")
+
+
+def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, float]:
     tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
     if not 0 <= threshold < 1:
         raise ValueError(
@@ -264,7 +294,8 @@ def _assistant_tokens(config: openvino_genai.GenerationConfig, has_draft: bool) 
     if threshold > 0:
         return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
     if tokens is None:
-        return DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
+        auto = _schedule(config, has_draft) == "auto"
+        return MAX_NUM_ASSISTANT_TOKENS if auto else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
     if tokens > MAX_NUM_ASSISTANT_TOKENS:
         raise ValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
     return int(tokens), 0.0

@@ -46,8 +46,8 @@ class RawPerfMetrics:
         num_drafts: drafting rounds that were verified.
         proposed_lengths: tokens of each draft that was verified.
         accepted_lengths: how many of them were accepted.
-        num_assistant_tokens: per step, the draft tokens that its plan allowed.
-        acceptance_collapses: times that drafting was given up because hardly anything was accepted.
+        num_assistant_tokens: per step, the draft tokens that the schedule asked for.
+        acceptance_collapses: times that acceptance fell below half of what it was.
         provisional_lengths: per commit, the tokens of sparse verification that its dense pass judged.
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
@@ -201,6 +201,20 @@ class PerfMetrics:
         raw = self.raw_metrics
         return [accepted / raw.num_drafts for accepted in raw.accepted]
 
+    def get_num_assistant_tokens(self) -> float:
+        """Mean number of draft tokens that the schedule asked for, over all steps; 0.0 without steps."""
+        asked = self.raw_metrics.num_assistant_tokens
+        return sum(asked) / len(asked) if asked else 0.0
+
+    def get_drafting_share(self) -> float:
+        """Share of the steps in which the schedule asked for a draft; 0.0 without steps."""
+        asked = self.raw_metrics.num_assistant_tokens
+        return sum(number > 0 for number in asked) / len(asked) if asked else 0.0
+
+    def get_acceptance_collapses(self) -> int:
+        """Times that acceptance fell below half of what it was, as the schedule `auto` saw it."""
+        return self.raw_metrics.acceptance_collapses
+
     def get_draft_duration(self) -> MeanStdPair:
         """Time of one drafting round."""
         return MeanStdPair.of(self.raw_metrics.draft_durations)
@@ -250,6 +264,9 @@ class PerfMetrics:
             "mean_acceptance_length": self.get_mean_acceptance_length(),
             "acceptance_rate": self.get_acceptance_rate(),
             "acceptance_rate_per_position": self.get_acceptance_rate_per_position(),
+            "acceptance_collapses": self.get_acceptance_collapses(),
+            "num_assistant_tokens": self.get_num_assistant_tokens(),
+            "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),
             "commits": self.get_num_commits(),
             "commit_ms": self.get_commit_duration().mean,

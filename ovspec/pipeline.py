@@ -42,9 +42,17 @@ from ovspec.inputs import (
 )
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.results import DecodedResults, EncodedResults
+from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
-from ovspec.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
+from ovspec.verify_mode import (
+    VerifyMode,
+    budget_scales,
+    calibrated_mode,
+    parse_verify,
+    sparse_part,
+    why_lossy,
+)
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
@@ -95,7 +103,8 @@ class LLMPipeline:
             raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
         choice = parse_drafter(drafter, draft_model is not None)
         self._info = ModelInfo.read(models_path)
-        self.verify = calibrated_mode(parse_verify(verify), OvspecConfig.load(models_path))
+        mode = parse_verify(verify)
+        self.verify = calibrated_mode(mode, OvspecConfig.load(models_path))
         properties = {**(config or {}), **properties}
         routing = _routing(attention, self.verify, choice)
         if draft_model is not None:
@@ -129,7 +138,10 @@ class LLMPipeline:
         self._drafter: Drafter | None = build_drafter(choice, parts)
         if self._drafter is None:
             self._config = without_assistant(self._config)
-        self._engine = Engine(self._target, self._drafter, self.verify, max_num_batched_tokens)
+        self._schedules = Schedules(commits=isinstance(self.verify, CommitVerify))
+        self._engine = Engine(
+            self._target, self._drafter, self.verify, max_num_batched_tokens, budget_scales(mode)
+        )
         self._chat = Chat()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
@@ -263,7 +275,7 @@ class LLMPipeline:
                 limit = settings.token_limit(len(prompt), self._positions)
                 sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
         try:
-            call.run(sequences, settings)
+            call.run(sequences, settings, self._schedules.of(settings))
         finally:
             for sequence in sequences:
                 self._engine.release(sequence)
@@ -282,7 +294,7 @@ class LLMPipeline:
         sequence = Sequence.start(prompt, limit, settings, 0)
         sequence.target, sequence.draft = self._chat.resume(prompt)
         try:
-            call.run([sequence], settings)
+            call.run([sequence], settings, self._schedules.of(settings))
         finally:
             self._chat.keep(sequence.tokens)
         return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+SCHEDULES = ("constant", "heuristic", "auto")
+
 
 @dataclass(frozen=True, slots=True)
 class StepState:

@@ -81,7 +81,7 @@ class Speculation:
         return step
 
     def _draft(self, sequences: SequenceOf[Sequence], plan: Plan, step: Step) -> list[Proposal]:
-        counts = [min(plan.num_assistant_tokens, self._room(sequence)) for sequence in sequences]
+        counts = [min(plan.num_assistant_tokens, self.room(sequence)) for sequence in sequences]
         if self.drafter is None or max(counts) <= 0:
             return [Proposal() for _ in sequences]
         started = microseconds()
@@ -90,7 +90,7 @@ class Speculation:
         step.draft_model_duration = self.drafter.last_duration
         return proposals
 
-    def _room(self, sequence: Sequence) -> int:
+    def room(self, sequence: Sequence) -> int:
         """Draft tokens that a sequence can use: one more comes out of the pass itself."""
         return sequence.remaining - 1
 

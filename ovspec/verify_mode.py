@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -44,6 +45,19 @@ def sparse_part(verify: VerifyMode) -> SparseVerify | None:
     if isinstance(verify, CommitVerify):
         return verify.sparse
     return verify if isinstance(verify, SparseVerify) else None
+
+
+def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
+    """Multiples of the sparse budget that a schedule may choose from, `math.inf` for dense passes.
+
+    Sparse verification keeps to the budget that it was given. With commits the budget changes nothing but the
+    speed: one that the user gave stands, and one that was left open is free.
+    """
+    if not isinstance(verify, CommitVerify):
+        return (1.0,)
+    sparse = verify.sparse
+    is_open = sparse.budget is None and sparse.L0 is None and sparse.rho is None
+    return (0.5, 1.0, 2.0, math.inf) if is_open else (1.0, math.inf)
 
 
 def why_lossy(verify: VerifyMode, acceptance_threshold: float = 1.0) -> str:

@@ -11,6 +11,7 @@ import click
 from ovspec.cli.options import Command, draft_folder
 from ovspec.commit_verify import CommitVerify
 from ovspec.drafters import NAMES, Assistant, Auto, DrafterChoice, Suffix, parse_drafter
+from ovspec.schedule import SCHEDULES
 from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import VerifyMode
 
@@ -30,7 +31,17 @@ def drafting_options(command: Command) -> Command:
                 type=click.Choice(NAMES),
                 help="Who drafts.  [default: assistant with a draft model, else nobody]",
             ),
-            click.option("--num-assistant-tokens", type=int, help="Draft tokens per round.  [default: 5]"),
+            click.option(
+                "--num-assistant-tokens",
+                type=int,
+                help="Draft tokens per round; the most that the schedule auto drafts.",
+            ),
+            click.option(
+                "--num-assistant-tokens-schedule",
+                type=click.Choice(SCHEDULES),
+                help="How that number moves: constant; heuristic as in transformers; auto: by measured cost "
+                "and acceptance.  [default: constant where a number is given, else auto]",
+            ),
             click.option(
                 "--assistant-confidence-threshold",
                 type=float,
@@ -87,7 +98,11 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
         if not isinstance(choice, (Suffix, Auto)):
             raise ValueError(f"--suffix-corpus {corpus} needs --drafter suffix or auto")
         choice = type(choice)(corpus)
-    for key in ("num_assistant_tokens", "assistant_confidence_threshold"):
+    for key in (
+        "num_assistant_tokens",
+        "num_assistant_tokens_schedule",
+        "assistant_confidence_threshold",
+    ):
         if choice is None and options.get(key):
             raise ValueError(
                 f"--{key.replace('_', '-')} {options[key]} needs a draft model or a drafter: give "

@@ -1,0 +1,148 @@
+"""A machine and a text that exist on paper: what schedules cost and yield, by a virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ovspec.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
+
+MAX_DRAFT = 63
+# Tokens emitted so far -> rates a_1 .. a_63 of accepting the next draft's tokens.
+Text = Callable[[int], float]
+
+
+@dataclass
+class Machine:
+    """Costs in microseconds.
+
+    Attributes:
+        row: what a pass costs by rows, context and budget scale.
+        draft: of a round by tokens drafted.
+        read: per token that the drafter has to catch up with.
+        noise: standard deviation of the logarithm of every duration.
+        hiccup: share of the passes that take four times as long.
+        drift: standard deviation by which the logarithm of the machine's pace walks, per step.
+    """
+
+    row: Callable[[int, float, float], float]
+    draft: Callable[[int], float]
+    read: float = 0.0
+    noise: float = 0.05
+    hiccup: float = 0.01
+    drift: float = 0.0
+
+
+@dataclass
+class Run:
+    """Tokens and time of a simulated call, step by step; the time is what it would be without noise."""
+
+    tokens: list[int] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+
+    def rate(self, begin: int = 64, end: float = math.inf) -> float:
+        """Tokens per microsecond between two numbers of tokens."""
+        tokens, clock = np.array(self.tokens), np.array(self.clock)
+        first = int(np.searchsorted(tokens, begin))
+        last = min(int(np.searchsorted(tokens, end)), len(tokens) - 1)
+        return float((tokens[last] - tokens[first]) / (clock[last] - clock[first]))
+
+
+@dataclass
+class World:
+    """A machine, a text and a drafter.
+
+    Attributes:
+        acceptance: rate at which a draft token is accepted, by tokens emitted so far.
+        offers: rate at which the drafter has another token to offer.
+        confirmed: rate at which a dense pass confirms a provisional token.
+    """
+
+    machine: Machine
+    acceptance: Text
+    context: int = 512
+    offers: float = 1.0
+    confirmed: float = 1.0
+    budget_scales: tuple[float, ...] = (1.0,)
+    commit_intervals: tuple[int, ...] = ()
+    reads: bool = False
+
+    def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
+        """Generate `tokens` per sequence."""
+        noise, text = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+        run, work, emitted, pending, unread, pace = Run(), 0.0, 0, 0, self.context, 0.0
+        schedule.begin()
+        while emitted < tokens:
+            remaining = (tokens - emitted,) * sequences
+            state = StepState(
+                contexts=(self.context + emitted,) * sequences,
+                remaining=remaining,
+                max_draft=min(MAX_DRAFT, tokens - emitted - 1),
+                unread=unread if self.reads else 0,
+                pending=(pending,) * sequences if self.commit_intervals else (),
+                budget_scales=self.budget_scales,
+                commit_intervals=self.commit_intervals,
+            )
+            plan = schedule.plan(state)
+            assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
+            asked = min(plan.num_assistant_tokens, state.max_draft)
+            proposed = [_run_length(text, self.offers, asked) for _ in range(sequences)]
+            accepted = [_run_length(text, self.acceptance(emitted), p) for p in proposed]
+            pace += self.machine.drift * noise.standard_normal()
+
+            def took(duration: float) -> float:
+                nonlocal work
+                work += duration
+                slow = 4.0 if noise.random() < self.machine.hiccup else 1.0
+                return duration * slow * math.exp(pace + self.machine.noise * noise.standard_normal())
+
+            scale = plan.budget_scale or 1.0
+            caught_up = unread if self.reads and asked else 0
+            drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
+            verify = took(self.machine.row(sequences + sum(proposed), state.contexts[0], scale))
+            gained = min(accepted) + 1
+            unread = 0 if asked else unread + 1
+            commit, confirmed, rows = 0.0, 0, 0
+            if self.commit_intervals and (scale < math.inf or pending):
+                pending += gained
+                gained = 0
+                if pending >= (plan.commit_interval or self.commit_intervals[0]):
+                    rows, pending = pending, 0
+                    confirmed = _run_length(text, self.confirmed, rows)
+                    commit = took(self.machine.row(rows, state.contexts[0], math.inf))
+                    gained = confirmed + 1
+            outcome = StepOutcome(
+                plan=plan,
+                contexts=state.contexts,
+                proposed=tuple(proposed),
+                accepted=tuple(accepted),
+                draft_duration=took(drafting) if asked else 0.0,
+                verify_duration=verify,
+                host_duration=took(20.0),
+                caught_up=caught_up,
+                commit_duration=commit,
+                commit_rows=rows,
+                confirmed=confirmed,
+            )
+            schedule.observe(outcome)
+            emitted += gained
+            run.tokens.append(emitted)
+            run.clock.append(work)
+            run.drafts.append(asked)
+        return run
+
+    def fixed(self, lengths: tuple[int, ...], tokens: int, seed: int, begin: int = 64) -> dict[int, float]:
+        """Tokens per microsecond of every fixed draft length."""
+        return {length: self.run(ConstantSchedule(length), tokens, seed).rate(begin) for length in lengths}
+
+
+def _run_length(text: np.random.Generator, rate: float, most: int) -> int:
+    """How many of `most` come before the first failure."""
+    if most == 0:
+        return 0
+    failures = np.flatnonzero(text.random(most) >= rate)
+    return int(failures[0]) if len(failures) else most

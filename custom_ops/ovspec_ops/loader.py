@@ -83,7 +83,10 @@ def _last_error() -> RuntimeError:
 
 
 def available_isas() -> list[str]:
-    """Instruction sets the library can run here, best first: of "avx512", "avx2", "plain"."""
+    """Instruction sets the library can run here, best first.
+
+    They are of "avx512vnni", "avx512", "avx2vnni", "avx2" and "plain".
+    """
     names: str = _native().ovspec_available_isas().decode()
     return names.split(",")
 
@@ -102,7 +105,8 @@ def active_isa() -> str:
 def set_isa(name: str) -> None:
     """Switches every following inference of this process to `name`, for tests and comparisons.
 
-    Besides `available_isas`, "avx2x16" names the 16-lane kernels lowered to AVX2. Raises RuntimeError where
+    Besides `available_isas`, "avx2x16" names the 16-lane kernels lowered to AVX2 and "avx2dot" the integer
+    ones of "avx2vnni" without its instruction. Raises RuntimeError where
     `name` is unknown or not supported by this processor.
     """
     if _native().ovspec_set_isa(name.encode()) != 0:

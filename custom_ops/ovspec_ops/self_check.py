@@ -156,7 +156,9 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
         cases = {"dense": dense | chain, "selected": selection | chain, "tree": dense | tree}
         for name, others in cases.items():
             error = _check_attention(core, inputs, others)
-            yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 1e-5)
+            # Products of integers take 16-bit queries and weights; u8 itself errs by a thousand times that.
+            integer = precision == "u8" and isa.endswith("vnni")
+            yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)
 
 
 def self_check() -> list[CheckResult]:

@@ -8,13 +8,14 @@ import pytest
 
 from ovspec_ops import loader
 
-ISAS = ("avx512", "avx2", "avx2x16", "plain")
+ISAS = ("avx512vnni", "avx512", "avx2vnni", "avx2", "avx2x16", "avx2dot", "plain")
+LOWERED = ("avx2x16", "avx2dot")  # other instruction sets' code, lowered to AVX2
 
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set in turn; avx2x16 is the 16-lane code lowered to AVX2."""
-    needs = "avx2" if request.param == "avx2x16" else request.param
+    """Each instruction set in turn."""
+    needs = "avx2" if request.param in LOWERED else request.param
     if needs not in loader.available_isas():
         pytest.skip(f"this processor lacks {needs}")
     before = loader.active_isa()

@@ -25,5 +25,14 @@ extern const SelectKernels select_kernels;
 namespace avx2x16 {
 extern const SelectKernels select_kernels;
 }
+namespace avx2vnni {
+extern const SelectKernels select_kernels;
+}
+namespace avx512vnni {
+extern const SelectKernels select_kernels;
+}
+namespace avx2dot {
+extern const SelectKernels select_kernels;
+}
 
 } // namespace ovspec

@@ -4,11 +4,27 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#ifdef OVSPEC_X86_KERNELS
+#include <cpuid.h>
+#endif
+
 namespace ovspec {
 namespace {
 
 constexpr int unset = -1;
 std::atomic<int> active{unset};
+
+// best first
+constexpr Isa all[] = {Isa::avx512vnni, Isa::avx512,  Isa::avx2vnni, Isa::avx2,
+                       Isa::plain,      Isa::avx2x16, Isa::avx2dot};
+
+#ifdef OVSPEC_X86_KERNELS
+// __builtin_cpu_supports does not know it before GCC 14. Its registers are those of AVX2.
+bool has_avx_vnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
 
 bool processor_runs(Isa isa) {
     switch (isa) {
@@ -17,8 +33,13 @@ bool processor_runs(Isa isa) {
 #ifdef OVSPEC_X86_KERNELS
     case Isa::avx2:
     case Isa::avx2x16:
+    case Isa::avx2dot:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("f16c");
+    case Isa::avx2vnni:
+        return processor_runs(Isa::avx2) && has_avx_vnni();
+    case Isa::avx512vnni:
+        return processor_runs(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
     case Isa::avx512:
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -30,7 +51,7 @@ bool processor_runs(Isa isa) {
 }
 
 Isa parse(const std::string& name, const char* source) {
-    for (Isa isa : {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx2x16}) {
+    for (Isa isa : all) {
         if (name != isa_name(isa))
             continue;
         if (!processor_runs(isa))
@@ -55,14 +76,20 @@ const char* isa_name(Isa isa) {
         return "avx512";
     case Isa::avx2x16:
         return "avx2x16";
+    case Isa::avx2dot:
+        return "avx2dot";
+    case Isa::avx2vnni:
+        return "avx2vnni";
+    case Isa::avx512vnni:
+        return "avx512vnni";
     }
     return "unknown";
 }
 
 std::vector<Isa> available_isas() {
     std::vector<Isa> isas;
-    for (Isa isa : {Isa::avx512, Isa::avx2, Isa::plain})
-        if (processor_runs(isa))
+    for (Isa isa : all)
+        if (isa != Isa::avx2x16 && isa != Isa::avx2dot && processor_runs(isa))
             isas.push_back(isa);
     return isas;
 }

@@ -7,10 +7,13 @@
 namespace ovspec {
 
 enum class Isa {
-    plain,   // baseline instructions of the target, 4 lanes
-    avx2,    // AVX2 + FMA + F16C, 8 lanes
-    avx512,  // AVX-512 F/BW/DQ/VL, 16 lanes
-    avx2x16, // tests only: the 16-lane kernels lowered to AVX2
+    plain,      // baseline instructions of the target, 4 lanes
+    avx2,       // AVX2 + FMA + F16C, 8 lanes
+    avx2vnni,   // avx2 and AVX-VNNI
+    avx512,     // AVX-512 F/BW/DQ/VL, 16 lanes
+    avx512vnni, // avx512 and AVX-512 VNNI
+    avx2x16,    // tests only: the 16-lane kernels lowered to AVX2
+    avx2dot,    // tests only: avx2vnni with its dot product spelled out in AVX2
 };
 
 const char* isa_name(Isa isa);

@@ -23,5 +23,14 @@ extern const SummaryKernels summary_kernels;
 namespace avx2x16 {
 extern const SummaryKernels summary_kernels;
 }
+namespace avx2vnni {
+extern const SummaryKernels summary_kernels;
+}
+namespace avx512vnni {
+extern const SummaryKernels summary_kernels;
+}
+namespace avx2dot {
+extern const SummaryKernels summary_kernels;
+}
 
 } // namespace ovspec

@@ -73,5 +73,14 @@ extern const VerifyKernels verify_kernels;
 namespace avx2x16 {
 extern const VerifyKernels verify_kernels;
 }
+namespace avx2vnni {
+extern const VerifyKernels verify_kernels;
+}
+namespace avx512vnni {
+extern const VerifyKernels verify_kernels;
+}
+namespace avx2dot {
+extern const VerifyKernels verify_kernels;
+}
 
 } // namespace ovspec

@@ -1,0 +1,146 @@
+// How the query rows of one KV head lie in scratch memory and in partial results. Part of the kernels: see
+// common/simd.hpp.
+#pragma once
+
+#include "common/simd.hpp"
+#include "verify_attention/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+
+// Below every score, above -infinity: a row that has seen no key yet gives weights of 0, not NaN.
+constexpr float no_maximum = -1e30f;
+constexpr std::int32_t no_window = 0x7fffffff;
+
+OVSPEC_INLINE std::size_t round_up(std::size_t value, std::size_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+OVSPEC_INLINE std::size_t smaller(std::size_t a, std::size_t b) {
+    return a < b ? a : b;
+}
+
+OVSPEC_INLINE std::size_t larger(std::size_t a, std::size_t b) {
+    return a > b ? a : b;
+}
+
+enum class Path {
+    narrow,  // few rows: lanes are channels
+    wide,    // lanes are rows, products of floats
+    integer, // lanes are rows, products of bytes
+};
+
+// Up to so many rows conversion to floats costs less than the integer path, which fills half a vector.
+constexpr std::size_t few_rows = 2;
+
+OVSPEC_INLINE Path path_of(const VerifyCall& call, std::size_t rows) {
+#ifdef OVSPEC_DOT
+    if (rows > few_rows && call.values.format == CacheFormat::u8_token &&
+        (call.keys.format == CacheFormat::u8_token || call.keys.format == CacheFormat::u8_channel))
+        return Path::integer;
+#else
+    (void)call;
+#endif
+    return rows <= lanes / 2 ? Path::narrow : Path::wide;
+}
+
+// Query rows of one KV head: row r is (row r / group of the sequence, query head r % group of the KV head).
+// Where lanes are rows, they come in groups of `unit` rows and a last one of what is left, in half or whole
+// vectors.
+struct Geometry {
+    std::size_t rows;   // rows of the sequence * group
+    std::size_t padded; // to full vectors
+    Path path;
+    std::size_t unit;         // rows of a group
+    std::size_t grouped;      // rows of all groups
+    std::size_t key_stride;   // narrow: of a query row; wide: of a converted key row
+    std::size_t value_stride; // the same for output rows and value rows
+
+    Geometry(const VerifyCall& call, std::size_t sequence_rows)
+        : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call, rows)),
+          unit(path == Path::integer ? lanes : 2 * lanes),
+          grouped(path == Path::integer ? round_up(rows, lanes / 2) : padded),
+          // one cache line more than a row: columns of a power-of-two stride share too few cache sets
+          key_stride(round_up(call.keys.size, 16) + (path == Path::wide ? 16 : 0)),
+          value_stride(round_up(call.values.size, 16) + (path == Path::wide ? 16 : 0)) {}
+
+    // Rows of the group that begins with row `first`.
+    std::size_t width(std::size_t first) const { return smaller(unit, grouped - first); }
+
+    std::size_t output_floats(const VerifyCall& call) const {
+        return path == Path::narrow ? rows * value_stride : grouped * call.values.size;
+    }
+};
+
+struct Partial {
+    float* maxima;
+    float* sums;
+    float* out; // narrow: `[rows, value_stride]`; else per group `[v_size, rows of the group]`
+
+    Partial(const Geometry& g, const VerifyCall& call, const VerifyHead& head, std::size_t chunk) {
+        maxima = head.partials + chunk * floats(g, call);
+        sums = maxima + g.padded;
+        out = sums + g.padded;
+    }
+
+    static std::size_t floats(const Geometry& g, const VerifyCall& call) {
+        return round_up(2 * g.padded + g.output_floats(call), 16);
+    }
+};
+
+// The query entry (r, d), scaled; r is a row of the KV head.
+struct Queries {
+    const float* first;
+    std::size_t row_floats, group, size;
+
+    Queries(const VerifyCall& call, const VerifyHead& head)
+        : row_floats(call.keys.heads * call.group * call.keys.size), group(call.group), size(call.keys.size) {
+        first = call.query + head.sequence->first_row * row_floats + head.head * call.group * size;
+    }
+
+    const float* row(std::size_t r) const { return first + r / group * row_floats + r % group * size; }
+};
+
+struct Block {
+    const std::uint8_t* keys;
+    const std::uint8_t* values;
+    std::int32_t first_key; // token in slot 0
+    std::size_t tokens;     // slots that some row may see
+};
+
+OVSPEC_INLINE Block block_at(const VerifyCall& call, const VerifyHead& head, std::size_t entry) {
+    const VerifySequence& s = *head.sequence;
+    const std::size_t logical = head.list ? (std::size_t)head.list[entry] : entry;
+    const std::size_t physical = (std::size_t)s.table[logical];
+    const std::size_t total = (std::size_t)s.past + s.rows;
+    return {call.keys.block(physical, head.head), call.values.block(physical, head.head),
+            (std::int32_t)(logical * block_size), smaller(block_size, total - logical * block_size)};
+}
+
+// The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
+OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
+                                          std::int32_t window) {
+    const std::int64_t own = (std::int64_t)s.past - first_key; // slot of row 0
+    const std::int64_t lowest = (std::int64_t)s.positions[row] - window + 1 - first_key;
+    std::uint64_t past = own <= 0 ? 0 : own >= 32 ? 0xffffffffu : (std::uint64_t{1} << own) - 1;
+    if (lowest > 0)
+        past = lowest >= 32 ? 0 : past >> lowest << lowest;
+    std::uint64_t rows = 0;
+    if (own < 32 && own > -64)
+        rows = own >= 0 ? s.seen[row] << own : s.seen[row] >> -own;
+    return (std::uint32_t)(past | rows);
+}
+
+// Fills `visible` with the slots that each row sees; false, without filling it, where every row sees all of
+// them.
+OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std::size_t group,
+                                std::int32_t window, const Block& b, std::uint32_t* visible) {
+    const bool masked =
+        b.first_key + (std::int32_t)block_size > s.past || s.last_position - b.first_key >= window;
+    for (std::size_t r = 0; masked && r < g.padded; r++)
+        visible[r] = visible_slots(s, smaller(r, g.rows - 1) / group, b.first_key, window);
+    return masked;
+}
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,235 @@
+// Integer dot products of u8 cache bytes with 16-bit queries or weights. A 16-bit number x is kept as two
+// signed bytes, x = 256 * high + low, and each byte is multiplied by itself: that is as exact as 16-bit
+// products, at the same rate, but takes the cache's bytes as they are. Four channels (or tokens) make a
+// 32-bit lane; lanes are query rows. Sums of up to 64 products of weights, or of a head's channels, fit 32
+// bits (see max_query).
+//
+// With at most half a vector of rows ("half"), the high bytes take the lower lanes and the low bytes the
+// upper ones: one product instead of two. A vector of results then holds two tokens (or channels), the rows
+// of each.
+#pragma once
+
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace integer {
+
+constexpr std::size_t half_lanes = lanes / 2;
+constexpr float max_weight = 32639.0f; // 256 * 127 + 127: the largest number whose high byte fits
+
+// Adding it rounds a float below 2^22 to an integer, whose two's complement is then in the low bits.
+constexpr float rounder = 12582912.0f; // 1.5 * 2^23
+
+// Largest query entry such that the sum over `size` channels of 255 times it fits 32 bits.
+OVSPEC_INLINE float max_query(std::size_t size) {
+    return size <= 256 ? max_weight : max_weight * 256.0f / (float)size;
+}
+
+#ifdef OVSPEC_DOT
+
+// total + products of four unsigned with four signed bytes per lane
+OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
+#if OVSPEC_LANES == 16 && defined(__AVX512VNNI__)
+    return (IVec)_mm512_dpbusd_epi32((__m512i)total, (__m512i)bytes, (__m512i)parts);
+#elif OVSPEC_LANES == 8 && defined(__AVXVNNI__)
+    return (IVec)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)bytes, (__m256i)parts);
+#else
+    // For tests where the processor has neither: lane by lane.
+    for (int byte = 0; byte < 4; byte++)
+        total += (IVec)(((UVec)bytes >> (8 * byte)) & 255u) * ((IVec)((UVec)parts << (24 - 8 * byte)) >> 24);
+    return total;
+#endif
+}
+
+OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
+    return load_as<std::int32_t>(four) - IVec{};
+}
+
+// The lower halves of a and b, and the upper halves.
+OVSPEC_INLINE IVec lower_halves(IVec a, IVec b) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (IVec)_mm512_shuffle_i64x2((__m512i)a, (__m512i)b, 0x44);
+#elif OVSPEC_LANES == 8
+    return (IVec)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x20);
+#else
+    IVec joined;
+    __builtin_memcpy(&joined, &a, sizeof(IVec) / 2);
+    __builtin_memcpy((char*)&joined + sizeof(IVec) / 2, &b, sizeof(IVec) / 2);
+    return joined;
+#endif
+}
+
+OVSPEC_INLINE IVec upper_halves(IVec a, IVec b) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (IVec)_mm512_shuffle_i64x2((__m512i)a, (__m512i)b, 0xee);
+#elif OVSPEC_LANES == 8
+    return (IVec)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x31);
+#else
+    IVec joined;
+    __builtin_memcpy(&joined, (const char*)&a + sizeof(IVec) / 2, sizeof(IVec) / 2);
+    __builtin_memcpy((char*)&joined + sizeof(IVec) / 2, (const char*)&b + sizeof(IVec) / 2, sizeof(IVec) / 2);
+    return joined;
+#endif
+}
+
+OVSPEC_INLINE Vec swap_halves(Vec x) {
+    return (Vec)lower_halves(upper_halves((IVec)x, (IVec)x), (IVec)x);
+}
+
+// Values of the rows of a group: a vector, or twice the rows of half a vector.
+template <bool half> OVSPEC_INLINE Vec load_rows(const float* rows) {
+    if constexpr (half) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+        return (Vec)_mm512_broadcast_f32x8(load_as<__m256>(rows));
+#elif OVSPEC_LANES == 8
+        return (Vec)_mm256_broadcast_ps((const __m128*)rows);
+#else
+        Vec x = {};
+        __builtin_memcpy(&x, rows, sizeof(Vec) / 2);
+        return (Vec)lower_halves((IVec)x, (IVec)x);
+#endif
+    } else {
+        return load(rows);
+    }
+}
+
+template <bool half> OVSPEC_INLINE void store_rows(float* rows, Vec x) {
+    __builtin_memcpy(rows, &x, half ? sizeof(Vec) / 2 : sizeof(Vec));
+}
+
+// A scalar per token beside the rows: of one token, or of the two that a vector of half groups holds.
+template <bool half> OVSPEC_INLINE Vec per_token(const float* tokens) {
+    if constexpr (half)
+        return (Vec)lower_halves((IVec)splat(tokens[0]), (IVec)splat(tokens[1]));
+    else
+        return splat(tokens[0]);
+}
+
+// Low 16 bits of four vectors of integers -> their bytes, four to a lane: parts[0] the high ones, parts[1]
+// the low ones; half: one vector of both.
+template <bool half> OVSPEC_INLINE void store_parts(IVec* parts, UVec x0, UVec x1, UVec x2, UVec x3) {
+    typedef std::uint16_t Words __attribute__((vector_size(4 * OVSPEC_LANES)));
+    const UVec even = (x0 & 0xffffu) | (x2 << 16), odd = (x1 & 0xffffu) | (x3 << 16);
+    const UVec low = (even & 0x00ff00ffu) | ((odd << 8) & 0xff00ff00u);
+    // The high byte of x + 128 goes with the low byte as a signed one.
+    const UVec even_up = (UVec)((Words)even + (std::uint16_t)0x80);
+    const UVec odd_up = (UVec)((Words)odd + (std::uint16_t)0x80);
+    const UVec high = ((even_up >> 8) & 0x00ff00ffu) | (odd_up & 0xff00ff00u);
+    if constexpr (half) {
+        parts[0] = lower_halves((IVec)high, (IVec)low);
+    } else {
+        parts[0] = (IVec)high;
+        parts[1] = (IVec)low;
+    }
+}
+
+// Bytes of four tokens, channel by channel: to[4 * d + i] = token i's byte d, for 4 * lanes channels.
+OVSPEC_INLINE void interleave(const std::uint8_t* const* tokens, std::size_t d, std::size_t count,
+                              std::uint8_t* to) {
+#if (OVSPEC_LANES == 16 && defined(__AVX512F__)) || (OVSPEC_LANES == 8 && defined(__AVX2__))
+#if OVSPEC_LANES == 16
+    typedef __m512i Bytes;
+    const Bytes order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#define OVSPEC_OF(name) _mm512_##name
+#define OVSPEC_ORDERED(x) _mm512_permutexvar_epi32(order, x)
+    const __mmask64 kept = count >= 64 ? ~0ull : (1ull << count) - 1;
+#define OVSPEC_LOAD(i) _mm512_maskz_loadu_epi8(kept, tokens[i] + d)
+#else
+    typedef __m256i Bytes;
+    const Bytes order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+#define OVSPEC_OF(name) _mm256_##name
+#define OVSPEC_ORDERED(x) _mm256_permutevar8x32_epi32(x, order)
+#define OVSPEC_LOAD(i)                                                                                       \
+    (count >= 32 ? load_as<Bytes>(tokens[i] + d) : load_part<Bytes, std::uint8_t>(tokens[i] + d, count))
+#endif
+    const Bytes t0 = OVSPEC_ORDERED(OVSPEC_LOAD(0)), t1 = OVSPEC_ORDERED(OVSPEC_LOAD(1));
+    const Bytes t2 = OVSPEC_ORDERED(OVSPEC_LOAD(2)), t3 = OVSPEC_ORDERED(OVSPEC_LOAD(3));
+    const Bytes low01 = OVSPEC_OF(unpacklo_epi8)(t0, t1), high01 = OVSPEC_OF(unpackhi_epi8)(t0, t1);
+    const Bytes low23 = OVSPEC_OF(unpacklo_epi8)(t2, t3), high23 = OVSPEC_OF(unpackhi_epi8)(t2, t3);
+    const Bytes out[4] = {OVSPEC_OF(unpacklo_epi16)(low01, low23), OVSPEC_OF(unpackhi_epi16)(low01, low23),
+                          OVSPEC_OF(unpacklo_epi16)(high01, high23),
+                          OVSPEC_OF(unpackhi_epi16)(high01, high23)};
+    __builtin_memcpy(to, out, sizeof(out));
+#undef OVSPEC_OF
+#undef OVSPEC_ORDERED
+#undef OVSPEC_LOAD
+#else
+    for (std::size_t c = 0; c < 4 * lanes && c < count; c++)
+        for (std::size_t i = 0; i < 4; i++)
+            to[4 * c + i] = tokens[i][d + c];
+#endif
+}
+
+// Cache lines that are fetched while others are worked on, a few bytes ahead with every step: a burst would
+// fill the processor's miss queue and stop everything else.
+struct Ahead {
+    const std::uint8_t* at;
+    std::size_t step;
+};
+
+// Rows of bytes times parts: totals[j] += sum over k < count of bytes(j, k) . parts(k), where bytes(j, k) are
+// four bytes at `bytes + j * stride + k * step`. `use(j, vectors)` gets the totals as floats: of j, or with
+// half of j and j + 1.
+template <bool half, std::size_t T, class Use>
+OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::size_t step,
+                            const IVec* parts, std::size_t count, Ahead ahead, Use&& use) {
+    constexpr std::size_t P = half ? 1 : 2;
+    IVec acc[T][P];
+#pragma GCC unroll 16
+    for (std::size_t j = 0; j < T; j++)
+#pragma GCC unroll 2
+        for (std::size_t p = 0; p < P; p++)
+            acc[j][p] = IVec{};
+    for (std::size_t k = 0; k < count; k++) {
+        __builtin_prefetch(ahead.at + k * ahead.step);
+        IVec part[P];
+#pragma GCC unroll 2
+        for (std::size_t p = 0; p < P; p++)
+            part[p] = parts[k * P + p];
+#pragma GCC unroll 16
+        for (std::size_t j = 0; j < T; j++) {
+            const IVec b = splat_bytes(bytes + j * stride + k * step);
+#pragma GCC unroll 2
+            for (std::size_t p = 0; p < P; p++)
+                acc[j][p] = dot(acc[j][p], b, part[p]);
+        }
+    }
+    if constexpr (half) {
+#pragma GCC unroll 16
+        for (std::size_t j = 0; j < T; j += 2) {
+            const IVec high = lower_halves(acc[j][0], acc[j + 1][0]);
+            use(j, __builtin_convertvector((high << 8) + upper_halves(acc[j][0], acc[j + 1][0]), Vec));
+        }
+    } else {
+#pragma GCC unroll 16
+        for (std::size_t j = 0; j < T; j++)
+            use(j, __builtin_convertvector((acc[j][0] << 8) + acc[j][1], Vec));
+    }
+}
+
+// dot_tile over `rows` rows, a multiple of 8, while fetching `fetched` bytes of each of two places.
+template <bool half, class Use>
+OVSPEC_INLINE void dot_rows(const std::uint8_t* bytes, std::size_t stride, std::size_t step,
+                            const IVec* parts, std::size_t count, std::size_t rows,
+                            const std::uint8_t* const* ahead, std::size_t fetched, Use&& use) {
+    constexpr std::size_t T = (lanes == 16 ? 8 : 4) * (half ? 2 : 1);
+    const std::size_t ahead_step = 2 * fetched * T / (rows * count);
+    std::size_t j = 0;
+    for (; j + T <= rows; j += T) {
+        const std::size_t at = j * 2 / rows;
+        const std::uint8_t* from = ahead[at] + (j - at * rows / 2) * 2 * fetched / rows;
+        dot_tile<half, T>(bytes + j * stride, stride, step, parts, count, Ahead{from, ahead_step},
+                          [&](std::size_t i, Vec x) __attribute__((always_inline)) { use(j + i, x); });
+    }
+    if constexpr (T > 8)
+        if (j < rows)
+            dot_tile<half, 8>(bytes + j * stride, stride, step, parts, count, Ahead{ahead[1], 0},
+                              [&](std::size_t i, Vec x) __attribute__((always_inline)) { use(j + i, x); });
+}
+
+#endif
+
+} // namespace integer
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,87 @@
+// Partial results of a head's chunks become its part of the output.
+#pragma once
+
+#include "verify_attention/geometry.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace merge {
+
+// Maxima of every chunk become the factors by which its output counts; rows are handled a vector at a time.
+static void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
+    for (std::size_t r = 0; r < g.padded; r += lanes) {
+        Vec sink = splat(minus_infinity);
+        for (std::size_t i = 0; call.sinks && i < lanes; i++)
+            sink[i] = call.sinks[head.head * call.group + (r + i) % call.group];
+        Vec best = max(sink, splat(no_maximum));
+        for (std::size_t c = 0; c < head.chunks; c++)
+            best = max(load(Partial(g, call, head, c).maxima + r), best);
+        Vec total = exp_nonpositive(sink - best);
+        for (std::size_t c = 0; c < head.chunks; c++) {
+            const Partial part(g, call, head, c);
+            const Vec weight = exp_nonpositive(load(part.maxima + r) - best);
+            total += weight * load(part.sums + r);
+            store(part.maxima + r, weight);
+        }
+        for (std::size_t c = 0; c < head.chunks; c++) {
+            float* weight = Partial(g, call, head, c).maxima + r;
+            store(weight, load(weight) / total);
+        }
+    }
+}
+
+static void merge_narrow(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
+    const Partial sum(g, call, head, 0);
+    for (std::size_t c = 0; c < head.chunks; c++) {
+        const Partial part(g, call, head, c);
+        for (std::size_t r = 0; r < g.rows; r++)
+            for (std::size_t d = 0; d < g.value_stride; d += lanes) {
+                float* at = sum.out + r * g.value_stride + d;
+                const Vec x = load(part.out + r * g.value_stride + d) * part.maxima[r];
+                store(at, c == 0 ? x : load(at) + x);
+            }
+    }
+}
+
+static void merge_groups(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
+    const std::size_t size = call.values.size;
+    const Partial sum(g, call, head, 0);
+    for (std::size_t c = 0; c < head.chunks; c++) {
+        const Partial part(g, call, head, c);
+        for (std::size_t first = 0; first < g.grouped; first += g.unit) {
+            const std::size_t width = g.width(first), floats = width * size;
+            const std::size_t vectors = larger(1, width / lanes);
+            for (std::size_t v = 0; v < vectors; v++) {
+                Vec weight = load(part.maxima + first + v * lanes);
+                if (width < lanes) // a vector holds two channels
+                    __builtin_memcpy((float*)&weight + lanes / 2, &weight, sizeof(Vec) / 2);
+                for (std::size_t at = first * size + v * lanes; at < first * size + floats;
+                     at += vectors * lanes) {
+                    const Vec x = load(part.out + at) * weight;
+                    store(sum.out + at, c == 0 ? x : load(sum.out + at) + x);
+                }
+            }
+        }
+    }
+}
+
+static void write_output(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
+    const std::size_t size = call.values.size, row_floats = call.values.heads * call.group * size;
+    const Partial sum(g, call, head, 0);
+    float* to = call.output + head.sequence->first_row * row_floats + head.head * call.group * size;
+    for (std::size_t r = 0; r < g.rows; r++) {
+        float* row = to + r / call.group * row_floats + r % call.group * size;
+        if (g.path == Path::narrow) {
+            __builtin_memcpy(row, sum.out + r * g.value_stride, size * sizeof(float));
+            continue;
+        }
+        const std::size_t first = r / g.unit * g.unit, width = g.width(first);
+        const float* from = sum.out + first * size + (r - first);
+        for (std::size_t d = 0; d < size; d++)
+            row[d] = from[d * width];
+    }
+}
+
+} // namespace merge
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -207,8 +207,10 @@ static void read_pair(const Chunk& c, Pair& pair) {
         store(s.value_scales + t, load(s.value_scales + t) * factor);
 }
 
+// A function of its own, as the other steps of a group: what the compiler keeps in registers across a step makes
+// it spill sums of the products.
 template <bool half>
-OVSPEC_INLINE void score_block(const Chunk& c, const Pair& pair, std::size_t b, std::size_t first) {
+__attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std::size_t b, std::size_t first) {
     const CacheView& keys = c.call.keys;
     const Block& block = pair.blocks[b];
     const std::size_t slot = b * block_size, fetched = first == 0 ? keys.block_bytes / 2 : 0;
@@ -263,7 +265,7 @@ template <bool half> OVSPEC_INLINE Vec sum_of_rows(Vec x) {
 // Online softmax over the slots of a pair. Scores become weights relative to the rows' maxima in the pair;
 // `older` and `newer` are the factors of the output so far and of what these weights give.
 template <bool half>
-OVSPEC_INLINE void softmax(float* scores, std::size_t slots, float* maxima, float* sums, Vec* older,
+__attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* maxima, float* sums, Vec* older,
                            Vec* newer) {
     const std::size_t floats = slots * (half ? half_lanes : lanes);
     Vec best[2] = {splat(no_maximum), splat(no_maximum)};
@@ -287,10 +289,10 @@ OVSPEC_INLINE void softmax(float* scores, std::size_t slots, float* maxima, floa
     store_rows<half>(sums, load_rows<half>(sums) * *older + sum_of_rows<half>(total[0] + total[1]) * *newer);
 }
 
-// Weights times the values' scales as 16-bit numbers; returns their sum times the zero points.
+// Weights times the values' scales as 16-bit numbers; `bias` is their sum times the zero points.
 template <bool half>
-OVSPEC_INLINE Vec pack_weights(const float* weights, std::size_t slots, const float* scales,
-                               const float* zeros, IVec* parts) {
+__attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
+                                            const float* zeros, IVec* parts, Vec* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     Vec sum = {};
     for (std::size_t t = 0; t < slots; t += 4) {
@@ -303,7 +305,24 @@ OVSPEC_INLINE Vec pack_weights(const float* weights, std::size_t slots, const fl
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
-    return sum;
+    *bias = sum;
+}
+
+// out = out * older + (values of the pair times their weights - bias) * newer
+template <bool half>
+__attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std::size_t first, const Vec* older_,
+                                          const Vec* newer_, const Vec* bias) {
+    constexpr std::size_t width = half ? half_lanes : lanes;
+    const Scratch& s = c.scratch;
+    const std::size_t size = c.call.values.size;
+    const Vec older = *older_, newer = *newer_ * pair.value_unit, constant = *bias * newer;
+    float* out = c.partial.out + first * size;
+    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.next_values,
+                   first == 0 ? c.call.values.block_bytes : 0,
+                   [&](std::size_t d, Vec x) __attribute__((always_inline)) {
+                       float* at = out + d * width;
+                       store(at, x * newer + (load(at) * older - constant));
+                   });
 }
 
 template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::size_t first) {
@@ -314,20 +333,10 @@ template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::si
         if (pair.masked[b])
             mask_scores<half>(s.scores + b * block_size * width, s.visible + b * c.g.padded + first);
     }
-    Vec older, newer;
+    Vec older, newer, bias;
     softmax<half>(s.scores, pair.slots(), c.partial.maxima + first, c.partial.sums + first, &older, &newer);
-    const Vec bias =
-        pack_weights<half>(s.scores, pair.slots(), s.value_scales, s.value_zeros, s.weight_parts);
-    newer *= pair.value_unit;
-    const Vec constant = bias * newer;
-    const std::size_t size = c.call.values.size;
-    float* out = c.partial.out + first * size;
-    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.next_values,
-                   first == 0 ? c.call.values.block_bytes : 0,
-                   [&](std::size_t d, Vec x) __attribute__((always_inline)) {
-                       float* at = out + d * width;
-                       store(at, x * newer + (load(at) * older - constant));
-                   });
+    pack_weights<half>(s.scores, pair.slots(), s.value_scales, s.value_zeros, s.weight_parts, &bias);
+    add_values<half>(c, pair, first, &older, &newer, &bias);
 }
 
 // By channel: the units of the queries, from the largest scale that each channel has in the chunk.

@@ -133,11 +133,10 @@ def _check_select(core: ov.Core, inputs: Inputs, attributes: Mapping[str, Any]) 
     differ, chosen = 0, list[NDArray[Any]]()
     for refresh in (1, 0):
         step = select | {"verify_refresh": np.full(len(PAST), refresh, np.int32)}
-        got = _run(core, "BlockSelect", step | {"kept_blocks": got_kept}, SIZES | attributes)
-        tables = [value for name, value in step.items() if name != "summary_token"]
-        options = dict(attributes)
-        options["rows_of_query"] = options.pop("query")
-        want = block_select(*tables, want_kept, **SIZES, **options)
+        got = _run(core, "BlockSelect", step | {"kept_blocks": got_kept}, {**SIZES, **attributes})
+        arguments: dict[str, Any] = {**SIZES, **attributes, "rows_of_query": attributes["query"], **step}
+        del arguments["summary_token"]
+        want = block_select(**arguments, kept_blocks=want_kept)
         differ += sum(int((g != w).sum()) for g, w in zip(got, want, strict=True))
         chosen = chosen or got
     differ += int((got_kept != want_kept).sum())

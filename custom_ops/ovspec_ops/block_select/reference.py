@@ -56,7 +56,7 @@ def select(
     """Logical blocks that one KV head keeps, ascending.
 
     Those of `sinks_and_tail`; then the highest scores, lower block numbers first among equals and NaN last,
-    until `budget` blocks are kept or those kept hold the share `coverage` of `block_masses` (1: no such limit).
+    until `budget` blocks are kept or those kept hold the share `coverage` of `block_masses` (1: no limit).
     """
     sinks, tail = sinks_and_tail(past, rows, sink_blocks, local_blocks)
     kept = sinks | tail

@@ -27,6 +27,7 @@ from ovspec_transforms import (
     select_blocks,
     select_blocks_stock,
     to_paged,
+    watch_selections,
 )
 
 Attention = Literal["native", "stock"]
@@ -43,6 +44,8 @@ class AttentionConfig:
         anchor_layers: layers that select, or `None` for the default rule.
         selection: what they go by.
         coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone counts.
+        watches: every layer selects and the lists are returned, as `selected_blocks`, but attention stays
+            dense; for calibration, with "native".
     """
 
     backend: Attention = "native"
@@ -50,6 +53,7 @@ class AttentionConfig:
     anchor_layers: tuple[int, ...] | None = None
     selection: Selection = field(default_factory=Selection)
     coverage: float = 1.0
+    watches: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
@@ -77,7 +81,9 @@ def transform(model: ov.Model, attention: AttentionConfig, block_size: int) -> l
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
-        if attention.selects:
+        if attention.watches:
+            reports.append(watch_selections(model, selection))
+        elif attention.selects:
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, selection, block_size))
@@ -189,6 +195,11 @@ class ModelRunner:
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
+
+    def output(self, name: str) -> NDArray[np.generic]:
+        """An output of the last pass, valid until the next."""
+        data: NDArray[np.generic] = self._request.get_tensor(name).data
+        return data
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

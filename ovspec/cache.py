@@ -14,6 +14,30 @@ _FIRST_BLOCKS = 64
 
 
 @dataclass(slots=True)
+class HeldKeys:
+    """Keys of a sequence's last tokens at the anchor layers, where the cache itself can't be read.
+
+    Attributes:
+        begin: position of the first of them.
+        keys: per anchor f32 `[tokens, kv_heads * size]`. After a rollback some are past the sequence's end.
+        unknown: logical blocks that hold keys that were not at hand when they were last written.
+    """
+
+    begin: int = 0
+    keys: list[NDArray[np.float32]] = field(default_factory=list)
+    unknown: set[int] = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        """Position past the last of them."""
+        return self.begin + (len(self.keys[0]) if self.keys else 0)
+
+    def slice(self, begin: int, end: int) -> list[NDArray[np.float32]]:
+        """Per anchor the keys of positions `begin` .. `end - 1`."""
+        return [keys[begin - self.begin : end - self.begin] for keys in self.keys]
+
+
+@dataclass(slots=True)
 class CachedSequence:
     """One sequence's share of one model's cache.
 
@@ -21,10 +45,16 @@ class CachedSequence:
         table: i32 `[blocks]`, physical block of every logical block.
         length: tokens whose keys and values are valid. Rolling back is setting it lower: rows past
             it are rewritten by the next pass before anything reads them.
+        list_age: verification passes that its block lists have served, `None` where it has no valid ones.
+        verified_from: its length before its last pass.
+        held_keys: keys of its last tokens, kept by the selection of the stock backend.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     length: int = 0
+    list_age: int | None = None
+    verified_from: int = 0
+    held_keys: HeldKeys = field(default_factory=HeldKeys)
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on.
@@ -34,6 +64,9 @@ class CachedSequence:
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
+        # Of a pass' rows the first is a token that stands; the others were a draft, and none of it is left.
+        if length < self.length and length <= self.verified_from + 1:
+            self.list_age = None
         self.length = length
 
 
@@ -68,6 +101,8 @@ class BlockManager:
         self._free.extend(reversed(sequence.table.tolist()))
         sequence.table = np.zeros(0, np.int32)
         sequence.length = 0
+        sequence.list_age = None
+        sequence.held_keys = HeldKeys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +115,7 @@ class CacheTensor:
 
 
 class KVCache:
-    """The block-wise tensors of one compiled model (keys, values, key summaries), grown on demand."""
+    """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand."""
 
     def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
         self._request = request

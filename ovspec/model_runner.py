@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +15,20 @@ import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.metrics import microseconds
+from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
+from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
-from ovspec_transforms import PassReport, gather_logits, route_rows, select_blocks, to_paged
+from ovspec_transforms import (
+    PassReport,
+    Selection,
+    gather_logits,
+    route_rows,
+    select_blocks,
+    select_blocks_stock,
+    to_paged,
+    watch_selections,
+)
 
 Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
@@ -28,22 +39,25 @@ class AttentionConfig:
     """Which attention verification rows take.
 
     Attributes:
-        backend: "native" routes them to our operation, "stock" leaves stock PagedAttention alone.
-        selects: whether the graph can select blocks; needs "native".
+        backend: "native" routes them to our operation, "stock" takes OpenVINO's operations only.
+        selects: whether the graph can select blocks.
         anchor_layers: layers that select, or `None` for the default rule.
+        selection: what they go by.
+        coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone counts.
+        watches: every layer selects and the lists are returned, as `selected_blocks`, but attention stays
+            dense; for calibration, with "native".
     """
 
     backend: Attention = "native"
     selects: bool = False
     anchor_layers: tuple[int, ...] | None = None
+    selection: Selection = field(default_factory=Selection)
+    coverage: float = 1.0
+    watches: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
-        if self.selects and self.backend == "stock":
-            raise ValueError(
-                "attention='stock' verifies densely only: use verify='dense' or attention='native'"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +75,18 @@ class PassStats:
     context_tokens: float = 0.0
 
 
-def transform(model: ov.Model, attention: AttentionConfig) -> list[PassReport]:
+def transform(model: ov.Model, attention: AttentionConfig, block_size: int) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
     reports = [to_paged(model), gather_logits(model)]
+    anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
-    if attention.selects:
-        reports.append(select_blocks(model, attention.anchor_layers))
+        if attention.watches:
+            reports.append(watch_selections(model, selection))
+        elif attention.selects:
+            reports.append(select_blocks(model, anchors, selection))
+    elif attention.selects:
+        reports.append(select_blocks_stock(model, anchors, selection, block_size))
     return reports
 
 
@@ -103,21 +122,33 @@ class ModelRunner:
                 )
             ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
-        self.reports = transform(graph, self.attention)
+        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
+        self.reports = transform(graph, self.attention, self.block_size)
         self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
         self.request = self.compiled.create_infer_request()
         self.cache = KVCache(self.request, cache_tensors(self.compiled))
-        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
+        self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
+
+    def _host_selection(self) -> NativeSelection | None:
+        """The host's part in selection, `None` where the graph does not select."""
+        attention = self.attention
+        if not attention.selects:
+            return None
+        rule, coverage = attention.selection, attention.coverage
+        if attention.backend == "stock":
+            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache)
+        return NativeSelection(coverage, rule.refresh_interval, self.block_size)
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
-        provided = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        provided = tables.keys() | (self._selection.names if self._selection else set())
         names = [port.get_any_name() for port in self.compiled.inputs]
-        unknown = sorted(set(names) - caches - provided.keys())
+        unknown = sorted(set(names) - caches - provided)
         if unknown:
             raise ValueError(
                 f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
@@ -134,13 +165,18 @@ class ModelRunner:
         for rows in batch:
             self.blocks.reserve(rows.sequence, rows.context)
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
+        if self._selection:
+            inputs |= self._selection.inputs(batch)
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer()
         duration = microseconds() - started
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         self.last_pass = PassStats(duration, *attended_tokens(counts, batch, self.block_size))
+        if self._selection:
+            self._selection.finish(batch, self.request)
         for rows in batch:
+            rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])
@@ -159,6 +195,11 @@ class ModelRunner:
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
+
+    def output(self, name: str) -> NDArray[np.generic]:
+        """An output of the last pass, valid until the next."""
+        data: NDArray[np.generic] = self._request.get_tensor(name).data
+        return data
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -45,6 +46,7 @@ from ovspec.results import DecodedResults, EncodedResults
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
+from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import (
     VerifyMode,
     budget_scales,
@@ -72,7 +74,7 @@ class LLMPipeline:
             "auto", one of these with options (`ovspec.drafters`), or an object of your own with
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or `SparseVerify`, which is lossy.
-        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own (dense only).
+        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         max_num_batched_tokens: rows per pass while a prompt is read.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token.
 
@@ -123,7 +125,7 @@ class LLMPipeline:
             runner = ModelRunner(
                 draft_model.models_path,
                 draft_model.device or device,
-                AttentionConfig(backend, sparse is not None),
+                AttentionConfig(backend) if sparse is None else _sparse_attention(backend, sparse),
                 draft_model.properties or properties,
             )
             self._assistant = AssistantDrafter(
@@ -324,19 +326,36 @@ class LLMPipeline:
 
 
 def _routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
-    """What the target's graph must be able to do."""
+    """What the target's graph must be able to do.
+
+    Raises:
+        ValueError: verification and the drafter ask for different rules of selection.
+    """
     drafting = choice.sparse if isinstance(choice, SparseSelf) else None
-    if drafting is not None and attention == "stock":
-        raise ValueError("drafter='sparse_self' needs attention='native': stock attention reads everything")
-    verifying = sparse_part(verify)
-    anchors = [sparse.anchor_layers for sparse in (verifying, drafting) if sparse and sparse.anchor_layers]
-    if len(set(anchors)) > 1:
+    parts = [sparse for sparse in (sparse_part(verify), drafting) if sparse]
+    if not parts:
+        return AttentionConfig(attention)
+    rule = parts[0]
+    for name in ("anchor_layers", "query", "summary", "sink_blocks", "local_blocks", "refresh_interval"):
+        mine, other = getattr(rule, name), getattr(parts[-1], name)
+        if None not in (mine, other) and mine != other:
+            raise ValueError(
+                f"{name}={mine} of verify and {other} of the drafter differ: one graph has one rule"
+            )
+        rule = replace(rule, **{name: other if mine is None else mine})
+    if parts[-1].coverage != rule.coverage:
         raise ValueError(
-            f"anchor_layers={anchors[0]} of verify and {anchors[1]} of the drafter differ: one graph has one "
-            "list"
+            f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: give both one"
         )
-    selects = verifying is not None or drafting is not None
-    return AttentionConfig(attention, selects, anchors[0] if anchors else None)
+    return _sparse_attention(attention, rule, rule.anchor_layers)
+
+
+def _sparse_attention(
+    attention: Attention, sparse: SparseVerify, anchor_layers: tuple[int, ...] | None = None
+) -> AttentionConfig:
+    """A graph that selects blocks by the rule of `sparse`."""
+    coverage = 1.0 if sparse.coverage is None else sparse.coverage
+    return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
 
 
 def _texts(inputs: object) -> list[str]:

@@ -56,7 +56,7 @@ def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
     if not isinstance(verify, CommitVerify):
         return (1.0,)
     sparse = verify.sparse
-    is_open = sparse.budget is None and sparse.L0 is None and sparse.rho is None
+    is_open = all(value is None for value in (sparse.budget, sparse.coverage, sparse.L0, sparse.rho))
     return (0.5, 1.0, 2.0, math.inf) if is_open else (1.0, math.inf)
 
 

@@ -97,34 +97,50 @@ def _worst(got: NDArray[Any], reference: NDArray[Any]) -> float:
     return float(np.abs(got.astype(np.float64) - reference).max())
 
 
-def _check_summary(core: ov.Core, inputs: Inputs) -> float:
+def _check_summary(core: ov.Core, inputs: Inputs, kind: str) -> float:
     """KeySummary over a pass that writes the sequences under verification: largest error."""
     active = np.array(VERIFIED)
     begins = np.cumsum([0, *np.where(active, ROWS, 0)]).astype(np.int32)
-    summary = np.zeros((len(inputs["key_cache"]), KV_HEADS, K_SIZE), np.float32)
+    size = K_SIZE * (2 if kind == "min_max" else 1)
+    summary = np.zeros((len(inputs["key_cache"]), KV_HEADS, size), np.float32)
     tables = {
         "past_lens": np.where(active, inputs["verify_past_lens"], 0).astype(np.int32),
         "subsequence_begins": begins,
         "block_indices": inputs["verify_block_indices"],
         "block_indices_begins": inputs["verify_block_indices_begins"],
     }
-    expected = key_summary(inputs["key_cache"], summary, *tables.values(), k_size=K_SIZE)
+    expected = key_summary(inputs["key_cache"], summary, *tables.values(), k_size=K_SIZE, summary=kind)
     caches = {"key_cache": inputs["key_cache"], "attention": inputs["attention"][: begins[-1]]}
-    _run(core, "KeySummary", caches | {"key_summary": summary} | tables, SIZES)
+    _run(core, "KeySummary", caches | {"key_summary": summary} | tables, {**SIZES, "summary": kind})
     return _worst(summary, expected)
 
 
-def _check_select(core: ov.Core, inputs: Inputs, summary: NDArray[np.float32]) -> tuple[float, Inputs]:
-    """BlockSelect: number of entries that differ, and what it selected, by VerifyAttention's names."""
-    budgets = np.array([4, -1, -1], np.int32)
-    tables = {name: inputs[name] for name in inputs if name.startswith(("subsequence", "verify_"))}
-    query = {"query": inputs["query"], "key_summary": summary, "summary_token": np.zeros(1, np.int32)}
-    got = _run(core, "BlockSelect", query | tables | {"verify_budgets": budgets}, SIZES)
-    want = block_select(
-        inputs["query"], summary, *[*tables.values(), budgets], kv_heads=KV_HEADS, k_size=K_SIZE
-    )
-    differ = sum(int((g != w).sum()) for g, w in zip(got, want, strict=True))
-    return float(differ), dict(zip(("selected_blocks", "selected_counts"), got, strict=True))
+def _check_select(core: ov.Core, inputs: Inputs, attributes: Mapping[str, Any]) -> tuple[float, Inputs]:
+    """BlockSelect, its lists chosen, then reused: entries that differ; the chosen, as VerifyAttention's."""
+    rng = np.random.default_rng(1)
+    blocks, rows = len(inputs["key_cache"]), 2 if attributes["summary"] == "min_max" else 1
+    summary = np.sort(rng.standard_normal((blocks, KV_HEADS, rows, K_SIZE)), axis=2)  # minimum first
+    select = {name: inputs[name] for name in inputs if name.startswith(("subsequence", "verify_"))}
+    select = {
+        "query": inputs["query"],
+        "key_summary": summary.reshape(blocks, KV_HEADS, -1).astype(np.float32),
+        "summary_token": np.zeros(1, np.int32),
+        **select,
+        "verify_budgets": np.array([5, -1, -1], np.int32),
+        "verify_coverage": np.array([0.7, 1.0, 1.0], np.float32),
+    }
+    got_kept, want_kept = (np.zeros((blocks, KV_HEADS), np.int32) for _ in range(2))
+    differ, chosen = 0, list[NDArray[Any]]()
+    for refresh in (1, 0):
+        step = select | {"verify_refresh": np.full(len(PAST), refresh, np.int32)}
+        got = _run(core, "BlockSelect", step | {"kept_blocks": got_kept}, {**SIZES, **attributes})
+        arguments: dict[str, Any] = {**SIZES, **attributes, "rows_of_query": attributes["query"], **step}
+        del arguments["summary_token"]
+        want = block_select(**arguments, kept_blocks=want_kept)
+        differ += sum(int((g != w).sum()) for g, w in zip(got, want, strict=True))
+        chosen = chosen or got
+    differ += int((got_kept != want_kept).sum())
+    return float(differ), dict(zip(("selected_blocks", "selected_counts"), chosen, strict=True))
 
 
 def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
@@ -141,10 +157,12 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
     for precision in ("f32", "u8"):
         inputs = _inputs(rng, precision == "u8")
-        yield CheckResult(f"KeySummary {precision}", isa, _check_summary(core, inputs), 2e-6)
-        summary = rng.standard_normal((len(inputs["key_cache"]), KV_HEADS, K_SIZE)).astype(np.float32)
-        differ, selection = _check_select(core, inputs, summary)
-        yield CheckResult(f"BlockSelect {precision}", isa, differ, 0.0)
+        selection: Inputs = {}
+        for kind, query in (("mean", "last"), ("min_max", "union")):
+            yield CheckResult(f"KeySummary {precision} {kind}", isa, _check_summary(core, inputs, kind), 2e-6)
+            rule = {"summary": kind, "query": query, "scale": K_SIZE**-0.5}
+            differ, selection = _check_select(core, inputs, rule)
+            yield CheckResult(f"BlockSelect {precision} {kind}", isa, differ, 0.0)
         empty = np.zeros((KV_HEADS, 0), np.int32)
         dense = {"selected_blocks": empty, "selected_counts": empty}
         chain = {"sinks": np.zeros(0, np.float32), "verify_parents": np.zeros(0, np.int32)}

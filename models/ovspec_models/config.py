@@ -53,12 +53,20 @@ class VerifySection:
     ``L0``: tokens up to which verification stays dense. ``rho``: fraction, 0 to 1, of the tokens past
     ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
     anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
-    is checked when the model is loaded). Symbols as in arXiv 2512.21911.
+    is checked when the model is loaded). Symbols as in arXiv 2512.21911. The other fields are those of
+    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other.
     """
 
     L0: int | None = None
     rho: float | None = None
     anchor_layers: list[int] | None = None
+    budget: int | None = None
+    coverage: float | None = None
+    query: str | None = None
+    summary: str | None = None
+    sink_blocks: int | None = None
+    local_blocks: int | None = None
+    refresh_interval: int | None = None
 
 
 @dataclass(slots=True)
@@ -147,8 +155,9 @@ class OvspecConfig:
         rho: Any = verify.rho
         anchors: Any = verify.anchor_layers
         _need(L0 is None or (_is_int(L0) and L0 >= 0), where, "verify.L0", L0, "an integer >= 0, or null")
-        good_rho = rho is None or ((_is_int(rho) or isinstance(rho, float)) and 0.0 <= rho <= 1.0)
+        good_rho = rho is None or (_is_number(rho) and 0.0 <= rho <= 1.0)
         _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
+        self._check_selection(where, verify)
         if anchors is None:
             return
         layers = self.model.num_hidden_layers
@@ -157,6 +166,26 @@ class OvspecConfig:
         good = good and len(anchors) > 0 and all(a < b for a, b in pairwise(anchors))
         expected = f"null, or at least one layer number from 0 to {layers - 1}, increasing"
         _need(good, where, "verify.anchor_layers", anchors, expected)
+
+    @staticmethod
+    def _check_selection(where: str, verify: VerifySection) -> None:
+        coverage: Any = verify.coverage
+        for name in ("budget", "sink_blocks", "local_blocks", "refresh_interval"):
+            value = getattr(verify, name)
+            good = value is None or (_is_int(value) and value >= 1)
+            _need(good, where, f"verify.{name}", value, "an integer >= 1, or null")
+        for name, known in (("query", ("last", "union")), ("summary", ("mean", "min_max"))):
+            value = getattr(verify, name)
+            expected = f"{' or '.join(map(repr, known))}, or null"
+            _need(value is None or value in known, where, f"verify.{name}", value, expected)
+        good = coverage is None or (_is_number(coverage) and 0.0 < coverage <= 1.0)
+        _need(good, where, "verify.coverage", coverage, "a number above 0, up to 1, or null")
+        paper = [name for name in ("L0", "rho") if getattr(verify, name) is not None]
+        fixed = [name for name in ("budget", "coverage") if getattr(verify, name) is not None]
+        if fixed:
+            good = len(fixed) == 1 and not paper
+            expected = "null, as verify has another budget beside it (L0 and rho, budget, or coverage)"
+            _need(good, where, f"verify.{fixed[-1]}", getattr(verify, fixed[-1]), expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
@@ -196,3 +225,7 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_int(value) or isinstance(value, float)

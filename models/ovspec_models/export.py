@@ -13,7 +13,7 @@ from typing import Any
 
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.checkpoint import Checkpoint, first_line
-from ovspec_models.config import CreatedBy, ModelSection, OvspecConfig
+from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.tokenizer_check import check_same_token_ids
@@ -199,17 +199,7 @@ def _describe(
     info = ModelInfo.read(folder)
     config = OvspecConfig(
         created_by=package_versions(),
-        model=ModelSection(
-            source=checkpoint.name,
-            model_type=info.model_type,
-            weight_format=options.weight_format or info.weight_format(),
-            num_hidden_layers=info.num_hidden_layers,
-            num_attention_heads=info.num_attention_heads,
-            num_key_value_heads=info.num_key_value_heads,
-            head_dim=info.head_dim,
-            vocab_size=info.vocab_size,
-            max_position_embeddings=info.max_position_embeddings,
-        ),
+        model=info.section(checkpoint.name, options.weight_format),
         draft_model=None if draft_model is None else DRAFT_FOLDER,
     )
     config.save(folder)

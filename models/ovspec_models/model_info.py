@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ovspec_models.config import ModelSection
+
 # The same fact under the names that model families give it in config.json, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -98,6 +100,20 @@ class ModelInfo:
             return 2 * rows * value
         block = rows * (self.head_dim * (_BLOCK_SIZE + 8) + value * _BLOCK_SIZE)
         return -(-block // _BLOCK_SIZE)
+
+    def section(self, source: str, weight_format: str | None = None) -> ModelSection:
+        """Return the model section of an ``ovspec_config.json``; the weight format is read unless given."""
+        return ModelSection(
+            source=source,
+            model_type=self.model_type,
+            weight_format=weight_format or self.weight_format(),
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            vocab_size=self.vocab_size,
+            max_position_embeddings=self.max_position_embeddings,
+        )
 
     def weight_format(self) -> str:
         """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone."""

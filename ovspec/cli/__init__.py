@@ -7,6 +7,7 @@ import sys
 import click
 
 from ovspec.cli.bench import bench
+from ovspec.cli.calibrate import calibrate
 from ovspec.cli.demo import demo
 from ovspec.cli.export import export
 from ovspec.cli.generate import generate
@@ -19,7 +20,7 @@ def cli() -> None:
     """Sparse verification for speculative decoding on OpenVINO."""
 
 
-for command in (export, generate, bench, info, demo):
+for command in (export, generate, calibrate, bench, info, demo):
     cli.add_command(command)
 
 

@@ -59,16 +59,11 @@ def generate(
     attention: Attention,
     properties: tuple[str, ...],
     as_json: bool,
-    verify: str,
-    L0: int | None,
-    rho: float | None,
-    budget: int | None,
-    anchor_layers: str | None,
     commit_interval: int | None,
     **options: Any,
 ) -> None:
     """Generate text from a prompt, streamed to standard output; figures go to standard error."""
-    mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
+    mode = mode_from(options["verify"], verify_from(options), commit_interval)
     drafting = drafting_from(model, options)
     settings = generation_options(options)
     text = read_prompt(prompt, prompt_file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,37 +35,74 @@ def verify_options(command: Command) -> Command:
                 show_default=True,
                 help="Verification attention; sparse is lossy, commit makes it lossless.",
             ),
-            click.option("--l0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
-            click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
-            click.option(
-                "--budget", type=int, help="Sparse: a fixed budget in tokens instead of L0 and rho."
-            ),
-            click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10."),
         ]
     ):
+        command = option(command)
+    return selection_options(
+        click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")(command)
+    )
+
+
+def selection_options(command: Command) -> Command:
+    """What a sparse verification reads, all but its anchors."""
+    for option in reversed(SELECTION_OPTIONS):
         command = option(command)
     return command
 
 
-def verify_from(
-    verify: str, L0: int | None, rho: float | None, budget: int | None, anchor_layers: str | None
-) -> Verify:
-    """The pipeline's `verify` argument from the options.
+SELECTION_OPTIONS = [
+    click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
+    click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
+    click.option("--budget", type=int, help="Sparse: a fixed budget in tokens instead of L0 and rho."),
+    click.option(
+        "--coverage", type=float, help="Sparse: share of the estimated attention to read instead of a budget."
+    ),
+    click.option(
+        "--selection-query",
+        "query",
+        type=click.Choice(["last", "union"]),
+        help="Sparse: select with the last accepted token, or with all draft rows.",
+    ),
+    click.option(
+        "--key-summary",
+        "summary",
+        type=click.Choice(["mean", "min_max"]),
+        help="Sparse: what stands for a block's keys.",
+    ),
+    click.option("--sink-blocks", type=int, help="Sparse: blocks at the start that are always read."),
+    click.option("--local-blocks", type=int, help="Sparse: blocks at the end that are always read."),
+    click.option("--refresh-interval", type=int, help="Sparse: verification steps that a block list serves."),
+]
+# Fields of SparseVerify whose option has another name.
+_OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
+
+
+def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
+    """The sparse verification that the options of `selection_options` describe; they are taken out.
+
+    Raises:
+        ValueError: a bad value.
+    """
+    anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
+    given = {entry.name: options.pop(entry.name) for entry in fields(SparseVerify) if entry.name in options}
+    return SparseVerify(anchor_layers=anchors, **given)
+
+
+def verify_from(options: dict[str, Any]) -> Verify:
+    """The pipeline's `verify` argument from the options of `verify_options`, which are taken out.
 
     Raises:
         ValueError: options of sparse verification beside `--verify dense`, or a bad value.
     """
-    if verify == "dense":
-        given = {"--l0": L0, "--rho": rho, "--budget": budget, "--anchor-layers": anchor_layers}
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name} {value} contradicts --verify dense: add --verify sparse or commit, or leave "
-                    "it out"
-                )
-        return "dense"
-    anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
-    return SparseVerify(L0=L0, rho=rho, budget=budget, anchor_layers=anchors)
+    if options.pop("verify") != "dense":
+        return sparse_from(options, options.pop("anchor_layers"))
+    for entry in fields(SparseVerify):
+        if (value := options.pop(entry.name)) is not None:
+            name = _OPTION_NAMES.get(entry.name, entry.name.replace("_", "-"))
+            raise ValueError(
+                f"--{name} {value} contradicts --verify dense: add --verify sparse or commit, or leave it out"
+            )
+    return "dense"
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:

@@ -172,7 +172,6 @@ def test_streamer_is_told_of_the_end_after_an_error(make_pipeline: Make) -> None
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "verify": ({"verify": "sparse"}, "verify='sparse': expected 'dense' or ovspec.SparseVerify"),
     "attention": ({"attention": "magic"}, "attention='magic': expected 'native' or 'stock'"),
-    "stock and sparse": ({"attention": "stock", "verify": ovspec.SparseVerify()}, "verifies densely only"),
     "precision": (
         {"KV_CACHE_PRECISION": "u4"},
         "KV_CACHE_PRECISION=u4 is not supported: expected one of f32",
@@ -211,7 +210,18 @@ def test_bad_folders(tmp_path: Path, demo_ir: Path) -> None:
         ({"rho": 1.5}, "rho=1.5"),
         ({"budget": 0}, "budget=0"),
         ({"budget": 5, "rho": 0.1}, "budget=5 contradicts"),
-        ({"L0": "5"}, "L0='5': expected a number"),
+        ({"L0": "5"}, "L0='5': expected a whole number"),
+        ({"budget": 2.5}, "budget=2.5: expected a whole number"),
+        ({"coverage": 0.0}, "coverage=0.0: expected a share above 0"),
+        ({"coverage": 1.1}, "coverage=1.1"),
+        ({"coverage": "1"}, "coverage='1': expected a number"),
+        ({"coverage": 0.5, "budget": 64}, "coverage=0.5 contradicts budget=64"),
+        ({"coverage": 0.5, "L0": 64, "rho": 0.1}, "coverage=0.5 contradicts L0=64, rho=0.1"),
+        ({"query": "first"}, "query='first': expected 'last' or 'union'"),
+        ({"summary": "median"}, "summary='median': expected 'mean' or 'min_max'"),
+        ({"sink_blocks": 0}, "sink_blocks=0: expected a whole number of at least 1"),
+        ({"local_blocks": 1.5}, "local_blocks=1.5: expected a whole number"),
+        ({"refresh_interval": True}, "refresh_interval=True"),
         ({"anchor_layers": (0, "a")}, "anchor_layers"),
     ],
 )

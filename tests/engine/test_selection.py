@@ -6,29 +6,30 @@ only returns more: what enters and leaves every layer, and what every anchor sel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import openvino as ov
 import pytest
+from engine.selection_life import (
+    BLOCK,
+    HEAD_SIZE,
+    KV_HEADS,
+    LAYERS,
+    SCALE,
+    TOLERANCE,
+    Pass,
+    Step,
+    passes,
+    probed_runner,
+)
 from numpy.typing import NDArray
-from openvino import opset15 as ops
 from settings import F32
 
-from ovspec import model_runner
-from ovspec.cache import CachedSequence
-from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
-from ovspec.tables import Rows
+from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec_ops.block_select import block_select
-from ovspec_ops.verify_attention import verify_attention
-from ovspec_transforms import PassReport, paged_layers
-
-BLOCK, LAYERS, KV_HEADS, HEAD_SIZE = 32, 6, 2, 64
-SCALE = HEAD_SIZE**-0.5
-TOLERANCE = 1e-4
-QUERY, KEY = 0, 1  # inputs of PagedAttentionExtension
+from ovspec_transforms import Selection
 
 ANCHORS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {
     "default": (None, (0, 1, 2)),
@@ -37,199 +38,14 @@ ANCHORS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {
     "all": ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)),
 }
 
-# A step is one pass: per sequence its rows, its budget in blocks, and how many tokens are rolled back
-# afterwards. More than 64 rows, or rows of an empty sequence, are a prefill. `None` releases a sequence.
-Step = dict[str, tuple[int, int, int] | None]
-LIFE: list[Step] = [
-    *[{"a": (70, -1, 0)}] * 4,
-    {"a": (6, 5, 0)},
-    {"a": (6, 5, 1)},
-    {"a": (8, 5, 7)},
-    {"a": (5, 4, 5)},
-    *[{"b": (130, -1, 0)}] * 3,
-    {"a": (1, 6, 0), "b": (8, 4, 3)},
-    {"b": (5, 7, 4), "a": (5, 6, 3)},
-    {"a": (33, 5, 32), "b": (1, -1, 0)},
-    {"a": (4, 1, 40)},  # over a block border, as when a chat changes its history
-    {"b": (64, 9, 60)},  # across two borders and back
-    {"b": (7, 8, 0), "a": (3, 6, 1)},
-    {"b": (5, 6, 2), "c": (150, -1, 0)},  # a prefill beside a verification, and the cache grows
-    {"a": (21, 6, 0)},
-    {"c": (90, -1, 0), "a": (1, 5, 0)},
-    {"a": None},
-    {"d": (230, -1, 0)},  # in the blocks of "a", whose summaries are still there
-    {"c": (4, 3, 3), "d": (9, 4, 8), "b": (2, 6, 1)},
-    {"d": (1, 5, 0), "c": (64, 6, 0)},
-    {"d": (1, 5, 100), "c": (1, 9, 0)},
-    {"d": (6, 4, 0), "b": (6, 40, 0), "c": (6, 8, 0)},
-]
-# Blocks of a sequence that takes no part: they keep physical and logical numbers apart.
-IDLE_BLOCKS = 40
-
-
-@dataclass
-class Live:
-    """A sequence and the keys of its tokens, `[tokens, kv_heads, size]` per layer, as of its last pass."""
-
-    cached: CachedSequence = field(default_factory=CachedSequence)
-    keys: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-
-
-@dataclass
-class Pass:
-    """One pass, before the rollback that follows it.
-
-    Attributes:
-        tables: what the operations are to be given, computed here and not by `ovspec.tables`.
-        seen: `query.N`, `output.N` of every layer; `blocks.N`, `counts.N` of every anchor; `selected_counts`.
-        live: all sequences, those that were not in this pass included.
-        contexts: per sequence of the pass its tokens after it; `None` for a prefill.
-    """
-
-    tables: dict[str, NDArray[np.int32]]
-    seen: dict[str, NDArray[np.float32]]
-    live: dict[str, Live]
-    contexts: list[int | None]
-    stats: PassStats
-    logits: NDArray[np.float32]
-    cache: Callable[[str], NDArray[np.float32]]
-
-    def attention(
-        self, layer: int, blocks: NDArray[np.int32], counts: NDArray[np.int32]
-    ) -> NDArray[np.float64]:
-        """What a layer should return for these lists; zeros in the rows of a prefill."""
-        query = self.seen[f"query.{layer}"]
-        caches = [self.cache(f"{side}_cache.{layer}") for side in ("key", "value")]
-        names = (
-            "subsequence_begins",
-            "verify_past_lens",
-            "verify_block_indices",
-            "verify_block_indices_begins",
-        )
-        return verify_attention(
-            query, *caches, np.zeros_like(query), *[self.tables[name] for name in names], blocks, counts,
-            kv_heads=KV_HEADS, k_size=HEAD_SIZE, v_size=HEAD_SIZE, scale=SCALE,
-        )  # fmt: skip
-
-    def output(self, layer: int) -> NDArray[np.float32]:
-        """What the layer did return, with zeros in the rows of a prefill."""
-        out, begins = self.seen[f"output.{layer}"].copy(), self.tables["subsequence_begins"]
-        for index, context in enumerate(self.contexts):
-            if context is None:
-                out[begins[index] : begins[index + 1]] = 0
-        return out
-
-    def lists(self, anchor: int, index: int) -> list[list[int]] | None:
-        """Per KV head the blocks kept for the pass's sequence `index`; `None` where all are read."""
-        blocks, counts = self.seen[f"blocks.{anchor}"], self.seen[f"counts.{anchor}"]
-        begin, end = self.tables["verify_block_indices_begins"][index : index + 2]
-        if counts[0, index] < 0:
-            return None
-        return [[int(block) for block in row if block >= 0] for row in blocks[:, begin:end]]
-
-
-def probe(model: ov.Model) -> None:
-    """Let the model return what its layers see and give."""
-    results = []
-
-    def watch(output: ov.Output, name: str) -> None:
-        output.add_names({name})
-        results.append(ops.result(output))
-
-    selects = [node for node in model.get_ordered_ops() if node.get_type_name() == "BlockSelect"]
-    for layer in paged_layers(model):
-        (routed,) = {port.get_node() for port in layer.node.output(0).get_target_inputs()
-                     if port.get_node().get_type_name() == "VerifyAttention"}  # fmt: skip
-        watch(layer.node.input(QUERY).get_source_output(), f"query.{layer.index}")
-        watch(layer.node.input(KEY).get_source_output(), f"key.{layer.index}")
-        watch(routed.output(0), f"output.{layer.index}")
-        for select in selects:
-            if f"key_summary.{layer.index}" in select.input(1).get_source_output().get_names():
-                watch(select.output(0), f"blocks.{layer.index}")
-                watch(select.output(1), f"counts.{layer.index}")
-    model.add_results(results)
-
-
-def probed_runner(demo_ir: Path, anchors: tuple[int, ...] | None) -> ModelRunner:
-    """The runner as it is, except that its graph is probed after its own passes."""
-    transform = model_runner.transform
-
-    def transform_and_probe(model: ov.Model, attention: AttentionConfig) -> list[PassReport]:
-        reports = transform(model, attention)
-        probe(model)
-        return reports
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_runner, "transform", transform_and_probe)
-        return ModelRunner(demo_ir, "CPU", AttentionConfig("native", True, anchors), F32)
-
-
-def tables_of(batch: list[Rows]) -> tuple[dict[str, NDArray[np.int32]], list[int | None]]:
-    """The operations' tables for rows whose pass has run, and the contexts under verification."""
-    begins, table_begins, past, blocks, contexts = [0], [0], [], [], []
-    for rows in batch:
-        new, context = len(rows.tokens), rows.sequence.length
-        verified = context > new and new <= 64
-        contexts.append(context if verified else None)
-        past.append(context - new if verified else -1)
-        blocks += rows.sequence.table[: -(-context // BLOCK)].tolist() if verified else []
-        begins.append(begins[-1] + new)
-        table_begins.append(len(blocks))
-    values = {
-        "subsequence_begins": begins,
-        "verify_past_lens": past,
-        "verify_block_indices": blocks,
-        "verify_block_indices_begins": table_begins,
-        "verify_budgets": [rows.budget for rows in batch],
-    }
-    return {name: np.array(value, np.int32) for name, value in values.items()}, contexts
-
-
-def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass]:
-    """Run the sequences' life pass by pass, and release them in the end."""
-    idle, live = CachedSequence(), dict[str, Live]()
-    runner.blocks.reserve(idle, IDLE_BLOCKS * BLOCK)
-    names = {name for port in runner.compiled.outputs for name in port.get_names() if name != "logits"}
-    rng = np.random.default_rng(11)
-    for step in life or LIFE:
-        for name in [name for name, rows in step.items() if rows is None]:
-            runner.release(live.pop(name).cached)
-        ones = [(live.setdefault(name, Live()), *rows) for name, rows in step.items() if rows is not None]
-        if not ones:
-            continue
-        batch = [
-            Rows(one.cached, rng.integers(2, 4096, count), min(count, 64), budget)
-            for one, count, budget, _ in ones
-        ]
-        logits = np.array(runner.forward(batch))
-        seen = {name: np.array(runner._request.get_tensor(name).data) for name in names}
-        tables, contexts = tables_of(batch)
-        begins = tables["subsequence_begins"]
-        for index, (one, count, _, _) in enumerate(ones):
-            for layer in range(LAYERS if "key.0" in seen else 0):
-                new = seen[f"key.{layer}"][begins[index] : begins[index + 1]].reshape(
-                    count, KV_HEADS, HEAD_SIZE
-                )
-                kept = one.keys.get(layer, new[:0])[: one.cached.length - count]
-                one.keys[layer] = np.concatenate([kept, new])
-        yield Pass(
-            tables,
-            seen,
-            live,
-            contexts,
-            runner.last_pass,
-            logits,
-            lambda name: runner.cache.tensor(name).data,
-        )
-        for one, _, _, back in ones:
-            one.cached.rollback(one.cached.length - back)
-    for cached in (idle, *(one.cached for one in live.values())):
-        runner.release(cached)
-
 
 def anchor_of(layer: int, anchors: tuple[int, ...]) -> int:
     """The nearest anchor at or below a layer."""
     return max(anchor for anchor in anchors if anchor <= layer)
+
+
+def native(anchors: tuple[int, ...] | None, *rule: Any) -> AttentionConfig:
+    return AttentionConfig("native", True, anchors, *rule)
 
 
 @dataclass
@@ -241,7 +57,7 @@ class Selecting:
 @pytest.fixture(scope="module", params=ANCHORS)
 def selecting(request: pytest.FixtureRequest, demo_ir: Path) -> Selecting:
     given, expected = ANCHORS[request.param]
-    return Selecting(probed_runner(demo_ir, given), expected)
+    return Selecting(probed_runner(demo_ir, native(given)), expected)
 
 
 def test_only_the_anchors_select(selecting: Selecting) -> None:
@@ -266,23 +82,82 @@ def test_key_summaries_are_the_means_of_the_keys(selecting: Selecting) -> None:
                 np.testing.assert_allclose(summary[table], means, atol=1e-6, rtol=1e-6, err_msg=where)
 
 
-def test_anchors_select_what_the_reference_selects(selecting: Selecting) -> None:
+def reference(
+    one_pass: Pass, anchor: int, attention: AttentionConfig, kept: NDArray[np.int32] | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What the reference selects at an anchor."""
     names = (
         "subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins",
         "verify_budgets",
     )  # fmt: skip
+    rule = attention.selection
+    return block_select(
+        one_pass.seen[f"query.{anchor}"],
+        one_pass.cache(f"key_summary.{anchor}"),
+        *[one_pass.tables[name] for name in names],
+        np.full(len(one_pass.names), attention.coverage, np.float32),
+        one_pass.tables["verify_refresh"] if kept is not None else None,
+        kept,
+        kv_heads=KV_HEADS,
+        k_size=HEAD_SIZE,
+        summary=rule.summary,
+        rows_of_query=rule.query,
+        sink_blocks=rule.sink_blocks,
+        local_blocks=rule.local_blocks,
+        scale=SCALE,
+    )
+
+
+def test_anchors_select_what_the_reference_selects(selecting: Selecting) -> None:
     for number, one_pass in enumerate(passes(selecting.runner)):
         for anchor in selecting.anchors:
-            blocks, counts = block_select(
-                one_pass.seen[f"query.{anchor}"],
-                one_pass.cache(f"key_summary.{anchor}"),
-                *[one_pass.tables[name] for name in names],
-                kv_heads=KV_HEADS,
-                k_size=HEAD_SIZE,
-            )
+            blocks, counts = reference(one_pass, anchor, selecting.runner.attention)
             where = f"pass {number}, layer {anchor}"
             np.testing.assert_array_equal(one_pass.seen[f"counts.{anchor}"], counts, err_msg=where)
             np.testing.assert_array_equal(one_pass.seen[f"blocks.{anchor}"], blocks, err_msg=where)
+
+
+RULES: dict[str, AttentionConfig] = {
+    "union of min and max": native((0, 1, 4), Selection(query="union", summary="min_max")),
+    "wide ends": native((0, 1, 4), Selection(sink_blocks=2, local_blocks=3)),
+    "coverage": native((0, 1, 4), Selection(), 0.6),
+    "reuse": native((0, 1, 4), Selection(refresh_interval=3)),
+    "everything": native((0, 1, 4), Selection("union", "min_max", 2, 2, refresh_interval=2), 0.8),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_selects_and_attends_as_the_reference(demo_ir: Path, name: str) -> None:
+    attention = RULES[name]
+    runner = probed_runner(demo_ir, attention)
+    lists = {anchor: np.zeros((4096, KV_HEADS), np.int32) for anchor in (0, 1, 4)}
+    refreshed = list[int]()
+    for number, one_pass in enumerate(passes(runner)):
+        where = f"pass {number}"
+        for anchor, kept in lists.items():
+            remembered = kept if attention.selection.remembers else None
+            blocks, counts = reference(one_pass, anchor, attention, remembered)
+            np.testing.assert_array_equal(one_pass.seen[f"counts.{anchor}"], counts, err_msg=where)
+            np.testing.assert_array_equal(one_pass.seen[f"blocks.{anchor}"], blocks, err_msg=where)
+            if attention.selection.summary == "min_max":
+                for one in one_pass.live.values():
+                    keys = one.keys[anchor]
+                    summary = one_pass.cache(f"key_summary.{anchor}")[one.cached.table]
+                    for number_of, begin in enumerate(range(0, len(keys), BLOCK)):
+                        block = keys[begin : begin + BLOCK]
+                        ends = np.concatenate([block.min(axis=0), block.max(axis=0)], axis=-1)
+                        np.testing.assert_array_equal(summary[number_of], ends, err_msg=where)
+        refreshed += one_pass.tables["verify_refresh"][one_pass.seen["counts.0"][0] >= 0].tolist()
+        for layer in range(LAYERS):
+            anchor = anchor_of(layer, (0, 1, 4))
+            want = one_pass.attention(
+                layer, one_pass.seen[f"blocks.{anchor}"], one_pass.seen[f"counts.{anchor}"]
+            )
+            np.testing.assert_allclose(
+                one_pass.output(layer), want, atol=TOLERANCE, rtol=0, err_msg=f"{where}, layer {layer}"
+            )
+    assert (0 in refreshed) == attention.selection.remembers, "lists are reused where they should be"
+    assert refreshed.count(1) > 5
 
 
 def test_every_layer_attends_the_list_of_its_anchor(selecting: Selecting) -> None:
@@ -375,6 +250,6 @@ def test_tight_budgets_keep_the_ends(selecting: Selecting, rows: int) -> None:
 
 def test_probes_change_nothing(demo_ir: Path) -> None:
     plain = ModelRunner(demo_ir, "CPU", AttentionConfig("native", True), F32)
-    for probed, bare in zip(passes(probed_runner(demo_ir, None)), passes(plain), strict=True):
+    for probed, bare in zip(passes(probed_runner(demo_ir, native(None))), passes(plain), strict=True):
         np.testing.assert_allclose(probed.logits, bare.logits, atol=1e-4, rtol=0)
         np.testing.assert_array_equal(probed.seen["selected_counts"], bare.seen["selected_counts"])

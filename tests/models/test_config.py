@@ -52,6 +52,21 @@ def write(folder: Path, **changes: Any) -> Path:
         pytest.param(OvspecConfig(model=model()), id="least"),
         pytest.param(OvspecConfig(model=model(), verify=VerifySection(rho=1)), id="part of verify"),
         pytest.param(OvspecConfig(model=model(), verify=VerifySection(L0=0, rho=0.0)), id="zero budget"),
+        pytest.param(
+            OvspecConfig(
+                model=model(),
+                verify=VerifySection(
+                    anchor_layers=[0],
+                    coverage=0.9,
+                    query="union",
+                    summary="min_max",
+                    sink_blocks=2,
+                    local_blocks=4,
+                    refresh_interval=3,
+                ),
+            ),
+            id="selection",
+        ),
         pytest.param(OvspecConfig(model=model_without_limit()), id="no limit of positions"),
         pytest.param(
             OvspecConfig(model=model(), verify=VerifySection(anchor_layers=[1, 3])),
@@ -71,7 +86,10 @@ def test_file_layout_is_fixed(tmp_path: Path) -> None:
     assert list(data) == ["schema_version", "created_by", "model", "draft_model", "verify"]
     assert data["schema_version"] == 1
     assert list(data["created_by"]) == ["ovspec", "openvino", "optimum_intel", "nncf", "transformers"]
-    assert list(data["verify"]) == ["L0", "rho", "anchor_layers"]
+    assert list(data["verify"]) == [
+        "L0", "rho", "anchor_layers", "budget", "coverage", "query", "summary", "sink_blocks", "local_blocks",
+        "refresh_interval",
+    ]  # fmt: skip
 
 
 def test_absent_file_is_none(tmp_path: Path) -> None:
@@ -112,7 +130,22 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "schema is true": ({"schema_version": True}, "schema_version", "positive integer"),
     "unknown key": ({"verifier": 1}, "'verifier'", "remove"),
     "unknown model key": ({"model__layers": 1}, "'model.layers'", "remove"),
-    "unknown verify key": ({"verify__budget": 1}, "'verify.budget'", "remove"),
+    "unknown verify key": ({"verify__share": 1}, "'verify.share'", "remove"),
+    "budget beside L0": ({"verify__budget": 512}, "verify.budget", "another budget"),
+    "coverage beside rho": (
+        {"verify__coverage": 0.9, "verify__L0": None},
+        "verify.coverage",
+        "another budget",
+    ),
+    "budget is zero": ({"verify__budget": 0}, "verify.budget", ">= 1"),
+    "budget is a fraction": ({"verify__budget": 1.5}, "verify.budget", "integer"),
+    "coverage is zero": ({"verify__coverage": 0.0}, "verify.coverage", "above 0"),
+    "coverage is text": ({"verify__coverage": "1"}, "verify.coverage", "above 0"),
+    "query is unknown": ({"verify__query": "first"}, "verify.query", "'last' or 'union'"),
+    "summary is unknown": ({"verify__summary": 1}, "verify.summary", "'mean' or 'min_max'"),
+    "no sinks": ({"verify__sink_blocks": 0}, "verify.sink_blocks", ">= 1"),
+    "no local blocks": ({"verify__local_blocks": -1}, "verify.local_blocks", ">= 1"),
+    "refresh is true": ({"verify__refresh_interval": True}, "verify.refresh_interval", ">= 1"),
     "unknown created_by key": ({"created_by__torch": "2"}, "'created_by.torch'", "remove"),
     "no model": ({"model": ...}, "'model'", "add it"),
     "model lacks a key": ({"model__head_dim": ...}, "'model.head_dim'", "add it"),

@@ -6,18 +6,29 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
-void score_blocks(const float* query, const float* summary, std::size_t kv_heads, std::size_t head,
-                  std::size_t size, const std::int32_t* table, std::size_t blocks, float* scores) {
+OVSPEC_INLINE float dot(const float* a, const float* b, std::size_t size) {
     const std::size_t full = size / lanes * lanes;
-    for (std::size_t b = 0; b < blocks; b++) {
-        const float* mean = summary + ((std::size_t)table[b] * kv_heads + head) * size;
-        Vec total = {};
-        for (std::size_t d = 0; d < full; d += lanes)
-            total += load(query + d) * load(mean + d);
-        float score = sum(total);
-        for (std::size_t d = full; d < size; d++)
-            score += query[d] * mean[d];
-        scores[b] = score;
+    Vec total = {};
+    for (std::size_t d = 0; d < full; d += lanes)
+        total += load(a + d) * load(b + d);
+    float result = sum(total);
+    for (std::size_t d = full; d < size; d++)
+        result += a[d] * b[d];
+    return result;
+}
+
+void score_blocks(const ScoreCall& call, float* scores) {
+    for (std::size_t b = 0; b < call.blocks; b++) {
+        const std::size_t at = (std::size_t)call.table[b] * call.kv_heads + call.head;
+        const float* summary = call.summary + at * call.size;
+        float highest = dot(call.queries, summary, call.size);
+        bool wrong = highest != highest;
+        for (std::size_t row = 1; row < call.rows; row++) {
+            const float score = dot(call.queries + row * call.size, summary, call.size);
+            highest = score > highest ? score : highest;
+            wrong = wrong || score != score;
+        }
+        scores[b] = wrong ? __builtin_nanf("") : highest;
     }
 }
 

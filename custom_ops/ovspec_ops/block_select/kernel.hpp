@@ -1,4 +1,4 @@
-// Scores of blocks against one query. Raw pointers only, no OpenVINO type.
+// Scores of blocks against queries. Raw pointers only, no OpenVINO type.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,21 @@
 
 namespace ovspec {
 
+// One KV head's queries against the summaries of a sequence's blocks.
+struct ScoreCall {
+    const float* queries; // `[rows, size]`
+    std::size_t rows;
+    const float* summary; // `[cache blocks, kv_heads, size]`
+    std::size_t kv_heads;
+    std::size_t head;
+    std::size_t size;
+    const std::int32_t* table; // `[blocks]`
+    std::size_t blocks;
+};
+
 struct SelectKernels {
-    // scores[b] = query . summary of block table[b], for `blocks` blocks of one KV head.
-    // summary `[cache blocks, kv_heads, size]`, query `[size]`.
-    void (*score_blocks)(const float* query, const float* summary, std::size_t kv_heads, std::size_t head,
-                         std::size_t size, const std::int32_t* table, std::size_t blocks, float* scores);
+    // scores[b] = the largest of the rows' query . summary of block table[b]; NaN where one of them is.
+    void (*score_blocks)(const ScoreCall& call, float* scores);
 };
 
 namespace plain {

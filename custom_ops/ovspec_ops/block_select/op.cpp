@@ -1,11 +1,13 @@
 #include "block_select/op.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "block_select/kernel.hpp"
 #include "block_select/select.hpp"
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
+#include "key_summary/op.hpp"
 
 namespace ovspec {
 namespace {
@@ -21,13 +23,16 @@ enum Input : std::size_t {
     block_indices,
     block_indices_begins,
     budgets,
+    coverage,
+    refresh,
+    kept_blocks,
     input_count,
 };
 
 struct Workspace {
-    FloatBuffer query;
+    FloatBuffer queries;
     FloatBuffer scores;
-    std::vector<std::int32_t> others;
+    Candidates candidates;
 };
 
 Pool<Workspace>& workspaces() {
@@ -36,46 +41,163 @@ Pool<Workspace>& workspaces() {
 }
 
 struct Call {
-    const float* query;   // `[rows, heads * size]`
-    const float* summary; // `[blocks, kv_heads, size]`
+    const BlockSelect::Attributes& attributes;
+    Sequences sequences;
+    const float* query;   // `[rows, heads * k_size]`
+    const float* summary; // `[blocks, kv_heads, summary_size]`
     std::size_t kv_heads;
     std::size_t group;
-    std::size_t size;
+    std::size_t k_size;
+    std::size_t summary_size;
+    const std::int32_t* budgets;
+    const float* coverage;
+    const std::int32_t* refresh; // nullptr: every list is chosen anew
+    std::int32_t* kept;          // `[blocks, kv_heads]`, or nullptr: lists are not remembered
+
+    std::size_t budget(std::size_t s) const { return static_cast<std::size_t>(budgets[s]); }
+    // Neither dense nor out of verification.
+    bool selects(std::size_t s) const {
+        return sequences.active(s) && budgets[s] >= 0 &&
+               (budget(s) < sequences.blocks(s) || coverage[s] < 1.0f);
+    }
+    bool reuses(std::size_t s) const { return refresh != nullptr && refresh[s] == 0; }
+    std::size_t query_rows(std::size_t s) const {
+        return attributes.query == "union" ? sequences.row_count(s) : 1;
+    }
+    std::int32_t& kept_at(std::size_t s, std::size_t block, std::size_t head) const {
+        return kept[static_cast<std::size_t>(sequences.table(s)[block]) * kv_heads + head];
+    }
 };
 
-// Mean of the KV head's query heads: the mean of their scores is this vector's score.
+// What to multiply a block's summary with so that the product is the mean score of the KV head's query heads.
+// The score over a range, the sum of max(q * min, q * max), takes a channel's minimum where q is negative and
+// its maximum where q is positive, so the means of both parts of q do for it what the mean of q does for mean
+// keys.
 void mean_query(const Call& call, std::size_t row, std::size_t head, float* mean) {
-    const float* from = call.query + (row * call.kv_heads + head) * call.group * call.size;
+    const float* from = call.query + (row * call.kv_heads + head) * call.group * call.k_size;
     const float share = 1.0f / static_cast<float>(call.group);
-    for (std::size_t d = 0; d < call.size; d++) {
-        float total = 0.0f;
-        for (std::size_t g = 0; g < call.group; g++)
-            total += from[g * call.size + d];
+    const bool range = call.summary_size != call.k_size;
+    for (std::size_t d = 0; d < call.k_size; d++) {
+        float total = 0.0f, positive = 0.0f;
+        for (std::size_t g = 0; g < call.group; g++) {
+            const float q = from[g * call.k_size + d];
+            total += range && q > 0.0f ? 0.0f : q;
+            positive += q > 0.0f ? q : 0.0f;
+        }
         mean[d] = total * share;
+        if (range)
+            mean[call.k_size + d] = positive * share;
     }
+}
+
+// The list of the last refresh, and what came since: `Ends` are kept whatever is remembered of them.
+std::size_t reuse(const Call& call, std::size_t s, std::size_t head, const Ends& ends,
+                  std::int32_t* selected) {
+    std::size_t count = 0;
+    for (std::size_t b = 0; b < ends.blocks; b++)
+        if (b < ends.sinks || b >= ends.local || call.kept_at(s, b, head) != 0)
+            selected[count++] = static_cast<std::int32_t>(b);
+    // Once the context has grown past them, today's last blocks are blocks of the list like any other.
+    for (std::size_t b = ends.local; b < ends.blocks; b++)
+        call.kept_at(s, b, head) = 1;
+    return count;
+}
+
+std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends& ends,
+                   std::int32_t* selected) {
+    auto workspace = workspaces().take();
+    const std::size_t rows = call.query_rows(s);
+    float* queries = workspace->queries.reserve(rows * call.summary_size);
+    float* scores = workspace->scores.reserve(ends.blocks);
+    for (std::size_t row = 0; row < rows; row++)
+        mean_query(call, call.sequences.first_row(s) + row, head, queries + row * call.summary_size);
+    const SelectKernels& kernels = OVSPEC_KERNELS(select_kernels);
+    kernels.score_blocks({queries, rows, call.summary, call.kv_heads, head, call.summary_size,
+                          call.sequences.table(s), ends.blocks},
+                         scores);
+    const std::size_t total = call.sequences.past(s) + call.sequences.row_count(s);
+    const Limits limits{call.budget(s), call.coverage[s], call.attributes.scale,
+                        total - (ends.blocks - 1) * block_size};
+    const std::size_t count = select_blocks(scores, ends, limits, workspace->candidates, selected);
+    if (call.kept != nullptr) {
+        for (std::size_t b = 0; b < ends.blocks; b++)
+            call.kept_at(s, b, head) = 0;
+        for (std::size_t i = 0; i < count; i++)
+            call.kept_at(s, static_cast<std::size_t>(selected[i]), head) = 1;
+    }
+    return count;
+}
+
+void check_one_per_sequence(const char* input, const ov::Tensor& tensor, std::size_t count) {
+    if (tensor.get_size() != count)
+        fail(name, std::string(input) + " holds " + std::to_string(tensor.get_size()) + " values, expected " +
+                       std::to_string(count) + ": one per sequence");
+}
+
+std::string at(const char* input, std::size_t s) {
+    return std::string(input) + "[" + std::to_string(s) + "]";
+}
+
+// Values and tables of all sequences; returns the multiply-adds of their scores.
+std::size_t check(const Call& call, std::size_t cache_blocks) {
+    const Sequences& sequences = call.sequences;
+    sequences.check(-1);
+    std::size_t work = 0;
+    for (std::size_t s = 0; s < sequences.count; s++) {
+        if (call.budgets[s] < -1 || call.budgets[s] == 0)
+            fail(name, at("verify_budgets", s) + " is " + std::to_string(call.budgets[s]) +
+                           ", expected -1 (dense) or at least 1 block");
+        if (!(call.coverage[s] > 0.0f && call.coverage[s] <= 1.0f))
+            fail(name, at("verify_coverage", s) + " is " + std::to_string(call.coverage[s]) +
+                           ", expected a share above 0, up to 1 (no limit)");
+        if (call.reuses(s) && call.kept == nullptr)
+            fail(name, at("verify_refresh", s) + " is 0 (reuse), but kept_blocks holds no list; give it " +
+                           "[blocks of key_summary, kv_heads] values, or refresh");
+        if (!sequences.active(s))
+            continue;
+        sequences.check_table(s, cache_blocks);
+        if (call.selects(s))
+            work += sequences.blocks(s) * call.kv_heads *
+                    (call.reuses(s) ? 1 : call.query_rows(s) * call.summary_size);
+    }
+    return work;
 }
 
 } // namespace
 
-BlockSelect::BlockSelect(const ov::OutputVector& inputs, const BlockSelect& attributes)
-    : Op(inputs), kv_heads_(attributes.kv_heads_), k_size_(attributes.k_size_) {
+BlockSelect::BlockSelect(const ov::OutputVector& inputs, const BlockSelect& like)
+    : Op(inputs), attributes_(like.attributes_) {
     constructor_validate_and_infer_types();
 }
 
 void BlockSelect::validate_and_infer_types() {
-    check_heads(name, kv_heads_);
-    check_head_size(name, "k_size", k_size_);
+    const Attributes& a = attributes_;
+    check_heads(name, a.kv_heads);
+    check_head_size(name, "k_size", a.k_size);
+    const std::int64_t summary_size = summary_rows(name, a.summary) * a.k_size;
+    if (a.query != "last" && a.query != "union")
+        fail(name, "attribute query is '" + a.query + "', expected 'last' or 'union'");
+    for (const auto& [what, value] :
+         {std::pair{"sink_blocks", a.sink_blocks}, {"local_blocks", a.local_blocks}})
+        if (value < 1)
+            fail(name, std::string("attribute ") + what + " is " + std::to_string(value) +
+                           ", expected at least 1: the first and the last block are always kept");
+    if (!(std::isfinite(a.scale) && a.scale > 0.0f))
+        fail(name, "attribute scale is " + std::to_string(a.scale) + ", expected a positive number");
     check_input_count(*this, input_count);
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
-    check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, kv_heads_, k_size_});
+    check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, a.kv_heads, summary_size});
     check_input(*this, summary_token, "summary_token", ov::element::i32, {1});
     check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
     check_input(*this, past_lens, "verify_past_lens", ov::element::i32, {-1});
     check_input(*this, block_indices, "verify_block_indices", ov::element::i32, {-1});
     check_input(*this, block_indices_begins, "verify_block_indices_begins", ov::element::i32, {-1});
     check_input(*this, budgets, "verify_budgets", ov::element::i32, {-1});
+    check_input(*this, coverage, "verify_coverage", ov::element::f32, {-1});
+    check_input(*this, refresh, "verify_refresh", ov::element::i32, {-1});
+    check_input(*this, kept_blocks, "kept_blocks", ov::element::i32, {-1, a.kv_heads});
     const auto& rows = get_input_partial_shape(query);
-    const std::int64_t unit = kv_heads_ * k_size_;
+    const std::int64_t unit = a.kv_heads * a.k_size;
     if (rows.rank().is_static() && rows[1].is_static() && rows[1].get_length() % unit != 0)
         fail(name, "query has rows of " + std::to_string(rows[1].get_length()) +
                        " values, expected a multiple of kv_heads * k_size = " + std::to_string(unit));
@@ -83,8 +205,8 @@ void BlockSelect::validate_and_infer_types() {
         const auto& shape = get_input_partial_shape(input);
         return shape.rank().is_static() ? shape[0] : ov::Dimension::dynamic();
     };
-    set_output_type(0, ov::element::i32, {kv_heads_, columns(block_indices)});
-    set_output_type(1, ov::element::i32, {kv_heads_, columns(past_lens)});
+    set_output_type(0, ov::element::i32, {a.kv_heads, columns(block_indices)});
+    set_output_type(1, ov::element::i32, {a.kv_heads, columns(past_lens)});
 }
 
 std::shared_ptr<ov::Node> BlockSelect::clone_with_new_inputs(const ov::OutputVector& inputs) const {
@@ -92,73 +214,75 @@ std::shared_ptr<ov::Node> BlockSelect::clone_with_new_inputs(const ov::OutputVec
 }
 
 bool BlockSelect::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("kv_heads", kv_heads_);
-    visitor.on_attribute("k_size", k_size_);
+    visitor.on_attribute("kv_heads", attributes_.kv_heads);
+    visitor.on_attribute("k_size", attributes_.k_size);
+    visitor.on_attribute("summary", attributes_.summary);
+    visitor.on_attribute("query", attributes_.query);
+    visitor.on_attribute("sink_blocks", attributes_.sink_blocks);
+    visitor.on_attribute("local_blocks", attributes_.local_blocks);
+    visitor.on_attribute("scale", attributes_.scale);
     return true;
 }
 
 bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const ov::Shape rows = inputs[query].get_shape(), summary = inputs[key_summary].get_shape();
-    Call call{};
-    call.kv_heads = static_cast<std::size_t>(kv_heads_);
-    call.size = static_cast<std::size_t>(k_size_);
-    call.group = rows[1] / (call.kv_heads * call.size);
-    if (call.group == 0 || rows[1] % (call.kv_heads * call.size) != 0)
+    const auto kv_heads = static_cast<std::size_t>(attributes_.kv_heads);
+    const auto k_size = static_cast<std::size_t>(attributes_.k_size);
+    const std::size_t summary_size =
+        static_cast<std::size_t>(summary_rows(name, attributes_.summary)) * k_size;
+    const std::size_t group = rows[1] / (kv_heads * k_size);
+    if (group == 0 || rows[1] % (kv_heads * k_size) != 0)
         fail(name, "query has rows of " + std::to_string(rows[1]) +
                        " values, expected a multiple of kv_heads * k_size");
-    if (summary.size() != 3 || summary[1] != call.kv_heads || summary[2] != call.size)
-        fail(name, "key_summary is not [blocks, kv_heads, k_size]; give the buffer that KeySummary writes");
+    if (summary.size() != 3 || summary[1] != kv_heads || summary[2] != summary_size)
+        fail(name, "key_summary is not [blocks, kv_heads, " + std::to_string(summary_size) +
+                       "]; give the buffer that KeySummary writes");
     const Sequences sequences =
         view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
                        inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
-    if (inputs[budgets].get_size() != sequences.count)
-        fail(name, "verify_budgets holds " + std::to_string(inputs[budgets].get_size()) +
-                       " values, expected " + std::to_string(sequences.count) + ": one per sequence");
-    const std::int32_t* budget = inputs[budgets].data<const std::int32_t>();
-    sequences.check(-1);
-    // Neither dense nor out of verification.
-    const auto selects = [&](std::size_t s) {
-        return sequences.active(s) && budget[s] >= 0 &&
-               static_cast<std::size_t>(budget[s]) < sequences.blocks(s);
-    };
-    std::size_t work = 0;
-    for (std::size_t s = 0; s < sequences.count; s++) {
-        if (budget[s] < -1 || budget[s] == 0)
-            fail(name, "verify_budgets[" + std::to_string(s) + "] is " + std::to_string(budget[s]) +
-                           ", expected -1 (dense) or at least 1 block");
-        if (!sequences.active(s))
-            continue;
-        sequences.check_table(s, summary[0]);
-        if (selects(s))
-            work += sequences.blocks(s) * call.kv_heads * call.size;
-    }
+    check_one_per_sequence("verify_budgets", inputs[budgets], sequences.count);
+    check_one_per_sequence("verify_coverage", inputs[coverage], sequences.count);
+    const bool refreshes = inputs[refresh].get_size() > 0, remembers = inputs[kept_blocks].get_size() > 0;
+    if (refreshes)
+        check_one_per_sequence("verify_refresh", inputs[refresh], sequences.count);
+    if (remembers && inputs[kept_blocks].get_shape() != ov::Shape{summary[0], kv_heads})
+        fail(name, "kept_blocks holds " + std::to_string(inputs[kept_blocks].get_size()) +
+                       " values, expected none or [blocks of key_summary, kv_heads] = [" +
+                       std::to_string(summary[0]) + ", " + std::to_string(kv_heads) + "]");
+    // A buffer that the pass updates in place, as the stock node does with the caches.
+    const auto kept = static_cast<std::int32_t*>(
+        const_cast<void*>(remembers ? static_cast<const void*>(inputs[kept_blocks].data()) : nullptr));
+    const Call call{attributes_,
+                    sequences,
+                    inputs[query].data<const float>(),
+                    inputs[key_summary].data<const float>(),
+                    kv_heads,
+                    group,
+                    k_size,
+                    summary_size,
+                    inputs[budgets].data<const std::int32_t>(),
+                    inputs[coverage].data<const float>(),
+                    refreshes ? inputs[refresh].data<const std::int32_t>() : nullptr,
+                    kept};
+    const std::size_t work = check(call, summary[0]);
 
-    outputs[0].set_shape({call.kv_heads, sequences.table_size});
-    outputs[1].set_shape({call.kv_heads, sequences.count});
+    outputs[0].set_shape({kv_heads, sequences.table_size});
+    outputs[1].set_shape({kv_heads, sequences.count});
     std::int32_t* selected = outputs[0].data<std::int32_t>();
     std::int32_t* counts = outputs[1].data<std::int32_t>();
     std::fill(selected, selected + outputs[0].get_size(), -1);
     std::fill(counts, counts + outputs[1].get_size(), -1);
-    call.query = inputs[query].data<const float>();
-    call.summary = inputs[key_summary].data<const float>();
-    const SelectKernels& kernels = OVSPEC_KERNELS(select_kernels);
-
-    parallel_items(sequences.count * call.kv_heads, work, [&](std::size_t item) {
-        const std::size_t s = item / call.kv_heads, head = item % call.kv_heads;
-        if (!selects(s))
+    parallel_items(sequences.count * kv_heads, work, [&](std::size_t item) {
+        const std::size_t s = item / kv_heads, head = item % kv_heads;
+        if (!call.selects(s))
             return;
-        const std::size_t blocks = sequences.blocks(s);
-        auto workspace = workspaces().take();
-        float* mean = workspace->query.reserve(call.size);
-        float* scores = workspace->scores.reserve(blocks);
-        mean_query(call, sequences.first_row(s), head, mean);
-        kernels.score_blocks(mean, call.summary, call.kv_heads, head, call.size, sequences.table(s), blocks,
-                             scores);
-        const std::size_t past = sequences.past(s);
-        const std::size_t kept = select_blocks(
-            scores, blocks, (past > 0 ? past - 1 : 0) / block_size, static_cast<std::size_t>(budget[s]),
-            workspace->others, selected + head * sequences.table_size + sequences.first_column(s));
-        counts[head * sequences.count + s] = static_cast<std::int32_t>(kept);
+        const Ends ends = Ends::of(sequences.blocks(s), sequences.past(s),
+                                   static_cast<std::size_t>(attributes_.sink_blocks),
+                                   static_cast<std::size_t>(attributes_.local_blocks));
+        std::int32_t* list = selected + head * sequences.table_size + sequences.first_column(s);
+        const std::size_t count =
+            call.reuses(s) ? reuse(call, s, head, ends, list) : choose(call, s, head, ends, list);
+        counts[head * sequences.count + s] = static_cast<std::int32_t>(count);
     });
     return true;
 }

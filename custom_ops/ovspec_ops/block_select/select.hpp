@@ -7,10 +7,37 @@
 
 namespace ovspec {
 
-// Block 0 and the blocks from `first_mandatory` on are kept; of the others the highest scores, lower numbers
-// first among equals, until `budget` blocks are kept. Writes ascending block numbers, returns how many.
-// `others` is scratch. A score that is NaN ranks last.
-std::size_t select_blocks(const float* scores, std::size_t blocks, std::size_t first_mandatory,
-                          std::size_t budget, std::vector<std::int32_t>& others, std::int32_t* selected);
+// What is known of a sequence before its blocks are scored: block 0 .. sinks - 1 and the blocks from `local`
+// on are kept whatever they score, those between are candidates.
+struct Ends {
+    std::size_t blocks;
+    std::size_t sinks;
+    std::size_t local;
+
+    // `past` tokens before the pass; sink_blocks and local_blocks are at least 1, and the local window of so
+    // many blocks ends with the block of position past - 1. The blocks of the pass' own rows come after it.
+    static Ends of(std::size_t blocks, std::size_t past, std::size_t sink_blocks, std::size_t local_blocks);
+};
+
+// Where a selection stops: `budget` blocks are kept, or those kept hold the share `coverage` of the mass that
+// softmax(scale * score) over the blocks, times their tokens, gives them. A coverage of 1 never stops it.
+struct Limits {
+    std::size_t budget;
+    float coverage;
+    float scale;
+    std::size_t last_tokens; // in the last block; the others are full
+};
+
+// Scratch of a selection.
+struct Candidates {
+    std::vector<std::int32_t> blocks;
+    std::vector<double> masses;
+};
+
+// Of the candidates the highest scores, lower block numbers first among equals, until a limit is reached.
+// Writes ascending block numbers, those at the ends included, and returns how many. A score that is NaN ranks
+// last and has no mass.
+std::size_t select_blocks(const float* scores, const Ends& ends, const Limits& limits, Candidates& candidates,
+                          std::int32_t* selected);
 
 } // namespace ovspec

@@ -25,9 +25,36 @@ void mean_key(const CacheView& cache, std::size_t block, std::size_t head, std::
     });
 }
 
+// Element d of a token's key, or of the last `count` < lanes of them.
+template <class Rows>
+OVSPEC_INLINE Vec key_at(const Rows& rows, std::size_t t, std::size_t d, std::size_t count) {
+    return count == lanes ? value(rows.row(t), d) : value_part(rows.row(t), d, count);
+}
+
+void key_range(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
+               float* range) {
+    with_rows(cache, cache.block(block, head), [&](const auto& rows) {
+        for (std::size_t d = 0; d < cache.size; d += lanes) {
+            const std::size_t count = cache.size - d < lanes ? cache.size - d : lanes;
+            Vec low = key_at(rows, 0, d, count), high = low;
+            IVec wrong = low != low;
+            for (std::size_t t = 1; t < tokens; t++) {
+                const Vec key = key_at(rows, t, d, count);
+                low = key < low ? key : low;
+                high = key > high ? key : high;
+                wrong |= key != key;
+            }
+            // Comparisons pass over NaN, which has to reach the score.
+            const Vec nan = splat(__builtin_nanf(""));
+            store_part(range + d, wrong ? nan : low, count);
+            store_part(range + cache.size + d, wrong ? nan : high, count);
+        }
+    });
+}
+
 } // namespace
 
-const SummaryKernels summary_kernels = {mean_key};
+const SummaryKernels summary_kernels = {mean_key, key_range};
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

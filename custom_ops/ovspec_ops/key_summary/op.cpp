@@ -34,8 +34,15 @@ Pool<std::vector<WrittenBlock>>& work_lists() {
 
 } // namespace
 
+std::int64_t summary_rows(const char* op, const std::string& summary) {
+    if (summary != "mean" && summary != "min_max")
+        fail(op, "attribute summary is '" + summary + "', expected 'mean' or 'min_max'");
+    return summary == "mean" ? 1 : 2;
+}
+
 KeySummary::KeySummary(const ov::OutputVector& inputs, const KeySummary& attributes)
-    : Op(inputs), kv_heads_(attributes.kv_heads_), k_size_(attributes.k_size_) {
+    : Op(inputs), kv_heads_(attributes.kv_heads_), k_size_(attributes.k_size_),
+      summary_(attributes.summary_) {
     constructor_validate_and_infer_types();
 }
 
@@ -45,7 +52,8 @@ void KeySummary::validate_and_infer_types() {
     check_input_count(*this, input_count);
     check_cache_input(*this, key_cache, "key_cache", kv_heads_, k_size_);
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});
-    check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, kv_heads_, k_size_});
+    const std::int64_t size = summary_rows(name, summary_) * k_size_;
+    check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, kv_heads_, size});
     check_input(*this, past_lens, "past_lens", ov::element::i32, {-1});
     check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
     check_input(*this, block_indices, "block_indices", ov::element::i32, {-1});
@@ -60,17 +68,19 @@ std::shared_ptr<ov::Node> KeySummary::clone_with_new_inputs(const ov::OutputVect
 bool KeySummary::visit_attributes(ov::AttributeVisitor& visitor) {
     visitor.on_attribute("kv_heads", kv_heads_);
     visitor.on_attribute("k_size", k_size_);
+    visitor.on_attribute("summary", summary_);
     return true;
 }
 
 bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const CacheView cache = view_cache(name, "key_cache", inputs[key_cache], kv_heads_, k_size_);
-    const ov::Shape summary_shape{cache.blocks, cache.heads, cache.size};
+    const std::size_t summary_size = static_cast<std::size_t>(summary_rows(name, summary_)) * cache.size;
+    const ov::Shape summary_shape{cache.blocks, cache.heads, summary_size};
     if (inputs[key_summary].get_shape() != summary_shape)
         fail(name, "key_summary holds " + std::to_string(inputs[key_summary].get_size()) +
-                       " values, expected [blocks of key_cache, kv_heads, k_size] = [" +
-                       std::to_string(cache.blocks) + ", " + std::to_string(cache.heads) + ", " +
-                       std::to_string(cache.size) + "]");
+                       " values, expected [blocks of key_cache, kv_heads, values of a " + summary_ +
+                       " summary] = [" + std::to_string(cache.blocks) + ", " + std::to_string(cache.heads) +
+                       ", " + std::to_string(summary_size) + "]");
     const Sequences sequences = view_sequences(
         name, "past_lens", "block_indices", inputs[attention].get_shape()[0], inputs[subsequence_begins],
         inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
@@ -92,12 +102,13 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     float* summary =
         static_cast<float*>(const_cast<void*>(static_cast<const void*>(inputs[key_summary].data())));
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
+    const auto summarise = summary_ == "mean" ? kernels.mean_key : kernels.key_range;
     const std::size_t items = written->size() * cache.heads;
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];
         const std::size_t head = item % cache.heads;
-        kernels.mean_key(cache, block.block, head, block.tokens,
-                         summary + (block.block * cache.heads + head) * cache.size);
+        summarise(cache, block.block, head, block.tokens,
+                  summary + (block.block * cache.heads + head) * summary_size);
     });
     outputs[0].set_shape({1});
     outputs[0].data<std::int32_t>()[0] = 0;

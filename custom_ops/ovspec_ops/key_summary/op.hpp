@@ -1,9 +1,15 @@
 // OpenVINO operation KeySummary: see README.md for inputs and semantics.
 #pragma once
 
+#include <string>
+
 #include <openvino/op/op.hpp>
 
 namespace ovspec {
+
+// Rows of `k_size` values that a summary of this kind holds per block and KV head, 1 ("mean") or 2
+// ("min_max").
+std::int64_t summary_rows(const char* op, const std::string& summary);
 
 class KeySummary : public ov::op::Op {
 public:
@@ -21,6 +27,7 @@ public:
 private:
     std::int64_t kv_heads_ = 0;
     std::int64_t k_size_ = 0;
+    std::string summary_ = "mean";
 };
 
 } // namespace ovspec

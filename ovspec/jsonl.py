@@ -1,0 +1,41 @@
+"""A user's texts, one JSON value per line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+TEXT_KEYS = ("text", "prompt", "question")
+
+
+def read_texts(path: Path) -> list[str]:
+    """Texts of a JSONL file: every line is a string, or an object with `text`, `prompt` or `question`.
+
+    Raises:
+        ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"--data {path}: {error.strerror}; give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--data {path} is not UTF-8 ({error}); convert it") from error
+    texts = [_text(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not texts:
+        raise ValueError(f'--data {path} holds no text; write one JSON object per line: {{"text": "..."}}')
+    return texts
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--data {path}: line {number} is no JSON ({error}); correct or remove it") from None
+    if isinstance(value, dict):
+        value = next((value[key] for key in TEXT_KEYS if key in value), None)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(
+            f"--data {path}: line {number} holds no text; expected a string, or an object with one of "
+            f"{', '.join(TEXT_KEYS)}"
+        )
+    return value

@@ -1,0 +1,100 @@
+"""Anchor layers: which layers select blocks for themselves; the others take the last anchor's list."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def default_anchor_layers(layers: Sequence[int]) -> tuple[int, ...]:
+    """The default rule: the first three layers, then every fourth.
+
+    Early layers attend most differently from each other. A calibrated list replaces this one.
+
+    Args:
+        layers: the layers that can select, ascending (those without a sliding window).
+    """
+    return tuple(layer for rank, layer in enumerate(layers) if rank < 3 or (rank - 2) % 4 == 0)
+
+
+def check_anchor_layers(anchors: Sequence[int], layers: Sequence[int]) -> tuple[int, ...]:
+    """Return the anchors, or raise `ValueError` unless they ascend through `layers` from its first."""
+    ascending = all(a < b for a, b in itertools.pairwise(anchors))
+    if not anchors or anchors[0] != layers[0] or not ascending or not set(anchors) <= set(layers):
+        raise ValueError(
+            f"anchor_layers={list(anchors)}: expected ascending numbers out of {list(layers)} that "
+            f"start with {layers[0]}, e.g. {list(default_anchor_layers(layers))}"
+        )
+    return tuple(anchors)
+
+
+def anchor_of(layer: int, anchors: Sequence[int]) -> int:
+    """The anchor whose list a layer takes: the last one that does not come after it."""
+    return anchors[bisect_right(anchors, layer) - 1]
+
+
+def list_overlap(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Jaccard similarity of the layers' block lists, mean over KV heads.
+
+    Args:
+        kept: bool `[layers, kv_heads, blocks]`; blocks that are always kept should be left out, as they make
+            any two lists alike.
+
+    Returns:
+        f64 `[layers, layers]`, symmetric; two empty lists are alike (1).
+    """
+    lists = kept.transpose(1, 0, 2).astype(np.float64)
+    shared = lists @ lists.transpose(0, 2, 1)
+    sizes = lists.sum(axis=2)
+    either = sizes[:, :, None] + sizes[:, None, :] - shared
+    return np.asarray(np.where(either > 0, shared / np.maximum(either, 1), 1.0).mean(axis=0))
+
+
+def choose_anchors(
+    overlap: NDArray[np.float64], anchors: int | None = None, least: float | None = None
+) -> tuple[int, ...]:
+    """The anchors whose lists fit the layers that reuse them best.
+
+    With `anchors`, so many, for which the mean over layers of the overlap with their anchor is largest. With
+    `least`, as few as let every layer's list overlap its anchor's by at least so much; among those the best.
+
+    Args:
+        overlap: f64 `[layers, layers]`, from `list_overlap`, mean over what was measured.
+        anchors: number of anchors, 1 to the number of layers.
+        least: overlap that every layer has at least, 0 to 1.
+
+    Returns:
+        Rows of `overlap`, ascending from 0.
+
+    Raises:
+        ValueError: both or neither are given, or one is out of range.
+    """
+    layers = len(overlap)
+    if (anchors is None) == (least is None):
+        raise ValueError(f"anchors={anchors}, least={least}: give the one or the other")
+    if anchors is not None and not 1 <= anchors <= layers:
+        raise ValueError(f"anchors={anchors}: expected 1 to {layers}, the number of layers that can select")
+    if least is not None and not 0.0 <= least <= 1.0:
+        raise ValueError(f"overlap={least}: expected a share between 0 and 1")
+    # gain[a, end]: what layers a .. end - 1 have of a's list.
+    gain = np.full((layers, layers + 1), -np.inf)
+    for a in range(layers):
+        reach = overlap[a, a:].copy()
+        if least is not None:
+            reach[np.minimum.accumulate(reach) < least] = -np.inf
+        gain[a, a + 1 :] = np.cumsum(reach)
+    # best[end]: the most that layers below `end` have of one more anchor than in the round before.
+    best, choices = gain[0], list[NDArray[np.int64]]()
+    while len(choices) + 1 < anchors if anchors is not None else best[layers] == -np.inf:
+        totals = best[:layers, None] + gain
+        choices.append(totals.argmax(axis=0))
+        best = totals.max(axis=0)
+    chosen, end = list[int](), layers
+    for choice in reversed(choices):
+        end = int(choice[end])
+        chosen.append(end)
+    return (0, *reversed(chosen))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from ovspec.bench import BACKENDS, HostBench, Report, VerifyBench, check_plot, p
 from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.options import int_list, properties_from, property_option
+from ovspec.cli.output import output_console
 from ovspec.compile import CACHE_PRECISIONS
 from ovspec.verify_config import SparseVerify
 
@@ -113,7 +113,7 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
     table = Table("setting", "steps", "median ms", "90% below ms")
     for record in records:
         table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    output_console().print(table)
 
 
 def run(settings: VerifyBench) -> Report:
@@ -132,10 +132,9 @@ def show(report: Report, json_path: str | None) -> None:
         return
     if json_path is not None:
         report.save(Path(json_path))
-    console = Console(file=sys.stdout, soft_wrap=True)
     for line in report.lines():
         click.echo(line)
-    console.print(report.table())
+    output_console().print(report.table())
     for line in report.selection_lines():
         click.echo(line)
     if "sparse" in report.settings:

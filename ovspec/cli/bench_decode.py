@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from rich.progress import Progress
 from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.options import properties_from, property_option
+from ovspec.cli.output import output_console
 from ovspec.verify_config import SparseVerify
 from ovspec_models.files import replace_file
 
@@ -93,6 +93,5 @@ def decode(
         replace_file(Path(json_path), (text + "\n").encode())
     for line in report.lines():
         click.echo(line)
-    # In a pipe there is no width to keep to.
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120).print(report.table())
+    output_console().print(report.table())
     return 0

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ovspec.calibration import ROWS, LayerOverlap, OverlapMeter
 from ovspec.cli.options import properties_from, selection_options, sparse_from
+from ovspec.cli.output import output_console
 from ovspec.inputs import encode, read_tokenizer
 from ovspec.jsonl import read_texts
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
@@ -192,7 +193,7 @@ def show(measured: LayerOverlap, chosen: tuple[int, ...], path: Path) -> None:
         anchor = max(anchor for anchor in chosen if anchor <= layer)
         name = "itself" if anchor == layer else str(anchor)
         table.add_row(str(layer), name, f"{mine:.2f}", f"{rule:.2f}")
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    output_console().print(table)
     means = [sum(values) / len(values) for values in map(measured.with_anchor, (chosen, default))]
     click.echo(
         f"{measured.passes} selections in {measured.tokens} tokens; mean overlap {means[0]:.2f} with "

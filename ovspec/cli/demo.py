@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from ovspec.cli.generate import print_piece
+from ovspec.cli.output import output_console
 from ovspec.commit_verify import CommitVerify
 from ovspec.draft_model import draft_model
 from ovspec.pipeline import LLMPipeline
@@ -133,4 +132,4 @@ def show(results: dict[str, DecodedResults], same: dict[str, bool]) -> None:
             "yes" if same[label] else "no",
         )
     click.echo()
-    Console(file=sys.stdout).print(table)
+    output_console().print(table)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import openvino as ov
 import openvino_genai
-from rich.console import Console
 from rich.table import Table
 
 import ovspec
 import ovspec_ops
+from ovspec.cli.output import output_console
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_ops.self_check import self_check as run_self_check
 
@@ -106,4 +105,4 @@ def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
     else:
         for key, value in rows.items():
             table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    output_console().print(table)

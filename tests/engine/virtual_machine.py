@@ -94,7 +94,7 @@ class World:
             accepted = [_run_length(text, self.acceptance(emitted), p) for p in proposed]
             pace += self.machine.drift * noise.standard_normal()
 
-            def took(duration: float) -> float:
+            def took(duration: float, pace: float = pace) -> float:
                 nonlocal work
                 work += duration
                 slow = 4.0 if noise.random() < self.machine.hiccup else 1.0

@@ -33,7 +33,7 @@ class Coupling:
 
     def exponentials(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """E(x) of the token ids at a position, float64 `[ids]`."""
-        key = _mixed(self._key + np.uint64(position + 1) * _GOLDEN)
+        key = _mixed(self._key + np.array([position + 1], np.uint64) * _GOLDEN)
         bits = _mixed(key + (ids.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
         # The middle of 2**53 equal steps: neither 0 nor 1.
         uniform: NDArray[np.float64] = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

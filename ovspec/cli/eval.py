@@ -12,8 +12,8 @@ from rich.progress import Progress
 
 from ovspec.bench import check_plot
 from ovspec.cli.bench import check_writable
+from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
-    draft_folder,
     float_list,
     int_list,
     properties_from,
@@ -24,10 +24,10 @@ from ovspec.cli.options import (
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
-from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_NUM_ASSISTANT_TOKENS
+from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
-from ovspec.verify_config import Verify
+from ovspec.verify_mode import VerifyMode, parse_verify
 
 _PIPE_WIDTH = 120
 
@@ -51,17 +51,6 @@ def evaluate() -> None:
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file.")
 @click.option("--context", type=click.IntRange(1), help="Cut longer prompts to their last tokens.")
-@click.option(
-    "--draft-model",
-    default="auto",
-    show_default=True,
-    help="Folder of the draft model; auto: the one exported with the model; none: no drafts.",
-)
-@click.option(
-    "--num-assistant-tokens",
-    type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS),
-    help=f"Draft tokens per round.  [default: {DEFAULT_NUM_ASSISTANT_TOKENS}]",
-)
 @click.option(
     "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
 )
@@ -92,14 +81,13 @@ def evaluate() -> None:
 @property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
+@drafting_options
 @verify_options
 def fidelity(
     model: Path,
     prompts: Path,
     limit: int | None,
     context: int | None,
-    draft_model: str,
-    num_assistant_tokens: int | None,
     max_new_tokens: int,
     reference: ReferenceMode,
     low_margin: float,
@@ -115,20 +103,18 @@ def fidelity(
     rho: float | None,
     budget: int | None,
     anchor_layers: str | None,
+    commit_interval: int | None,
+    **options: Any,
 ) -> None:
     """Compare verification settings with dense decoding on your own prompts, greedily.
 
     Both generate: the tokens and the speed are compared. Then both decide about the dense output's tokens, in
     passes as verification has them, and the distributions are compared position by position.
     """
-    mode = verify_from(verify, L0, rho, budget, anchor_layers)
-    settings = settings_from(mode, budgets, rhos)
+    mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
+    settings = settings_from(parse_verify(mode), budgets, rhos)
     chosen = properties_from(properties)
-    draft = draft_folder(model, draft_model)
-    if draft is None and num_assistant_tokens is not None:
-        raise ValueError(
-            f"--num-assistant-tokens {num_assistant_tokens} needs a draft model: give --draft-model DIR"
-        )
+    drafting = drafting_from(model, options)
     if json_path not in (None, "-"):
         check_writable("--json", Path(str(json_path)))
     if plot is not None:
@@ -136,11 +122,12 @@ def fidelity(
         check_plot(plot)
     texts: list[Prompt] = read_prompts(prompts)[:limit]
 
-    def make_pipeline(verify: Verify, drafts: bool) -> LLMPipeline:
+    def make_pipeline(verify: VerifyMode, drafts: bool) -> LLMPipeline:
         return LLMPipeline(
             model,
             device,
-            draft_model=name_draft_model(draft) if drafts and draft else None,
+            draft_model=name_draft_model(drafting.model) if drafts and drafting.model else None,
+            drafter=drafting.choice if drafts else None,
             verify=verify,
             attention=attention,
             **chosen,
@@ -151,9 +138,10 @@ def fidelity(
         make_pipeline=make_pipeline,
         prompts=texts,
         settings=settings,
-        draft=str(draft) if draft else None,
+        drafter=drafting.choice.name if drafting.choice else None,
+        draft_model=drafting.model,
+        drafting=generation_options(options, drafting.choice is not None),
         reference=reference,
-        num_assistant_tokens=(num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS) if draft else 0,
         max_new_tokens=max_new_tokens,
         context=context,
         low_margin=low_margin,
@@ -164,7 +152,16 @@ def fidelity(
     show(report, json_path)
 
 
-def settings_from(verify: Verify, budgets: str | None, rhos: str | None) -> list[Setting]:
+def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
+    """The drafting options that were given, as fields of a generation configuration."""
+    fields = {name: value for name, value in options.items() if value is not None}
+    if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
+        # A schedule that adapts to the clock would give every setting drafts of another length.
+        fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
+    return fields
+
+
+def settings_from(verify: VerifyMode, budgets: str | None, rhos: str | None) -> list[Setting]:
     """The settings to compare: the one that the options of verification make, or a sweep over it.
 
     Raises:

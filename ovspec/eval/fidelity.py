@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import openvino as ov
@@ -22,14 +22,16 @@ from ovspec.inputs import encode, eos_token_ids
 from ovspec.metrics import PerfMetrics
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS, LLMPipeline
 from ovspec.results import EncodedResults
-from ovspec.verify_config import Verify
+from ovspec.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]
 # Makes the pipeline of a verification mode; the second argument says whether it drafts.
-MakePipeline = Callable[[Verify, bool], LLMPipeline]
+MakePipeline = Callable[[VerifyMode, bool], LLMPipeline]
 OnStep = Callable[[str], None]
 _WARM_UP_TOKENS = 8
+# What the settings may do and the reference must not.
+_LOSSY_OPTION = "acceptance_threshold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ class FidelityEval:
 
     Args:
         model: folder of the target.
-        make_pipeline: makes pipelines of that target that differ in verification only.
+        make_pipeline: makes pipelines of that target that differ in verification and drafting only.
         prompts: at least one.
         settings: at least one; they may differ in how much is read, not in their graph.
-        draft: what drafts, for the report; `None` decodes without drafts.
+        drafter: name of what drafts, for the report; `None` decodes without drafts.
+        draft_model: folder of the draft model, for the report.
+        drafting: fields of the generation configuration that go with the drafter.
         reference: dense verification of the same drafts, or plain decoding.
-        num_assistant_tokens: draft tokens per round, 0 without a drafter.
         max_new_tokens: tokens per prompt, at least 2.
         context: prompts keep their last tokens only, at most so many; `None` keeps them whole.
         low_margin: dense margin in nats below which a decision counts as one of low margin.
@@ -62,9 +65,10 @@ class FidelityEval:
     make_pipeline: MakePipeline
     prompts: Sequence[Prompt]
     settings: Sequence[Setting]
-    draft: str | None
+    drafter: str | None = None
+    draft_model: Path | None = None
+    drafting: Mapping[str, Any] = field(default_factory=dict)
     reference: ReferenceMode = "dense"
-    num_assistant_tokens: int = 0
     max_new_tokens: int = 128
     context: int | None = None
     low_margin: float = 0.1
@@ -95,15 +99,17 @@ class FidelityEval:
         Raises:
             ValueError: a setting that can't be served, or a prompt that the model can't take.
         """
+        info = ModelInfo.read(self.model)
+        drafts = self.drafter is not None
         on_step("load the reference")
-        dense = self.make_pipeline("dense", self.draft is not None and self.reference == "dense")
-        settings = self._generation_settings(dense)
-        encoded = [self._encode(dense, prompt, settings.apply_chat_template) for prompt in self.prompts]
+        dense = self.make_pipeline("dense", drafts and self.reference == "dense")
         on_step("load the settings")
-        tested = self.make_pipeline(self.settings[0].verify, self.draft is not None)
+        tested = self.make_pipeline(self.settings[0].verify, drafts)
         for setting in self.settings:
             # What can't be served is refused before the long work.
             tested.verify = setting.verify
+        settings = self._settings(tested, info)
+        encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):
             # Kernels are built and weights are packed on first use.
             self._generate(pipeline, encoded[0], _WARM_UP_TOKENS)
@@ -117,28 +123,19 @@ class FidelityEval:
 
             outputs = self._take_turns(dense, tested, ids, index, announce)
             totals = [total + output.perf_metrics for total, output in zip(totals, outputs, strict=True)]
-            reference = outputs[0].tokens[0]
-            speed = tokens_per_s(outputs[0].perf_metrics)
-            references.append(Reference(prompt.line, len(ids), reference, speed))
-            forcing = TeacherForcing(
-                tested.runner,
-                settings,
-                ids,
-                reference,
-                self.num_assistant_tokens,
-                DEFAULT_MAX_NUM_BATCHED_TOKENS,
+            reference = Reference(
+                prompt.line, len(ids), outputs[0].tokens[0], tokens_per_s(outputs[0].perf_metrics)
             )
-            try:
-                found = self._decisions(forcing, announce)
-            finally:
-                forcing.release()
+            references.append(reference)
+            first_margin, found = self._decisions(tested, settings, ids, reference.tokens, announce)
             for mine, output, decisions in zip(outcomes, outputs[1:], found, strict=True):
-                mine.append(_outcome(references[-1], output, decisions, margin(forcing.first)))
+                mine.append(_outcome(reference, output, decisions, first_margin))
         return Report(
-            model=ModelInfo.read(self.model),
-            draft=self.draft,
+            model=info,
+            drafter=self.drafter,
+            draft_model=self.draft_model,
             reference=self.reference,
-            num_assistant_tokens=self.num_assistant_tokens,
+            num_assistant_tokens=settings.num_assistant_tokens,
             max_new_tokens=self.max_new_tokens,
             context=self.context,
             low_margin=self.low_margin,
@@ -151,33 +148,40 @@ class FidelityEval:
             ],
         )
 
-    def _generation_settings(self, pipeline: LLMPipeline) -> GenerationSettings:
-        """As the pipeline generates here: its penalties and suppressed tokens shape the decisions."""
-        config = updated(pipeline.get_generation_config(), self._options(self.max_new_tokens, drafts=False))
-        eos = eos_token_ids(ModelInfo.read(self.model), config, pipeline.get_tokenizer())
-        return resolve(config, eos, False)
+    def _settings(self, pipeline: LLMPipeline, info: ModelInfo) -> GenerationSettings:
+        """What the settings generate with."""
+        config = updated(pipeline.get_generation_config(), self._options(self.max_new_tokens, True))
+        eos = eos_token_ids(info, config, pipeline.get_tokenizer())
+        return resolve(config, eos, pipeline.drafts)
 
-    def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, object]:
-        options: dict[str, object] = {"do_sample": False, "max_new_tokens": max_new_tokens}
-        return {**options, "num_assistant_tokens": self.num_assistant_tokens} if drafts else options
+    def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, Any]:
+        return {
+            **(self.drafting if drafts else {}),
+            "do_sample": False,
+            "max_new_tokens": max_new_tokens,
+        }
 
-    def _encode(self, pipeline: LLMPipeline, prompt: Prompt, apply_chat_template: bool) -> list[int]:
-        ids = encode(pipeline.get_tokenizer(), prompt.text, apply_chat_template)
+    def _encode(
+        self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo
+    ) -> list[int]:
+        ids = encode(pipeline.get_tokenizer(), prompt.text, settings.apply_chat_template)
         if self.context is not None:
             ids = ids[-self.context :]
-        positions = ModelInfo.read(self.model).max_position_embeddings
+        positions = info.max_position_embeddings
         if positions is not None and len(ids) >= positions:
             raise ValueError(
-                f"the prompt of line {prompt.line} has {len(ids)} tokens, the model {positions} positions; "
+                f"the prompt in line {prompt.line} has {len(ids)} tokens, the model {positions} positions; "
                 "cut prompts with --context"
             )
         return ids
 
-    def _generate(self, pipeline: LLMPipeline, ids: list[int], max_new_tokens: int) -> EncodedResults:
-        drafts = self.draft is not None and pipeline.drafts
-        results = pipeline.generate(
-            ov.Tensor(np.array([ids], np.int64)), **self._options(max_new_tokens, drafts)
-        )
+    def _generate(
+        self, pipeline: LLMPipeline, ids: list[int], max_new_tokens: int, lossy: bool = False
+    ) -> EncodedResults:
+        options = self._options(max_new_tokens, pipeline.drafts)
+        if not lossy:
+            options.pop(_LOSSY_OPTION, None)
+        results = pipeline.generate(ov.Tensor(np.array([ids], np.int64)), **options)
         assert isinstance(results, EncodedResults)
         return results
 
@@ -185,30 +189,41 @@ class FidelityEval:
         self, dense: LLMPipeline, tested: LLMPipeline, ids: list[int], index: int, announce: OnStep
     ) -> list[EncodedResults]:
         """The outputs of the reference and of every setting; each prompt begins with another of them."""
-        outputs: dict[int, EncodedResults] = {}
         count = 1 + len(self.settings)
-        for turn in (((index + offset) % count) for offset in range(count)):
+        outputs: dict[int, EncodedResults] = {}
+        for turn in ((index + offset) % count for offset in range(count)):
             if turn == 0:
-                announce(f"generate, {self.reference} reference")
+                announce(f"generate, {self.reference}")
                 outputs[turn] = self._generate(dense, ids, self.max_new_tokens)
             else:
                 setting = self.settings[turn - 1]
                 announce(f"generate, {setting.name}")
                 tested.verify = setting.verify
-                outputs[turn] = self._generate(tested, ids, self.max_new_tokens)
+                outputs[turn] = self._generate(tested, ids, self.max_new_tokens, lossy=True)
         return [outputs[turn] for turn in range(count)]
 
-    def _decisions(self, forcing: TeacherForcing, announce: OnStep) -> list[list[Decision]]:
-        """Of every setting, about the reference's tokens after the first."""
+    def _decisions(
+        self,
+        pipeline: LLMPipeline,
+        settings: GenerationSettings,
+        ids: list[int],
+        tokens: list[int],
+        announce: OnStep,
+    ) -> tuple[float, list[list[Decision]]]:
+        """The dense margin of the first token; and of every setting, its decisions about the others."""
         announce("verify its tokens, dense")
-        # A row is valid until the next pass, and all of them are compared with every setting's.
-        dense: list[NDArray[np.float32]] = [row.copy() for row in forcing.run(None)]
-        found = []
-        for setting in self.settings:
-            announce(f"verify its tokens, {setting.name}")
-            rows = forcing.run(setting.sparse)
-            found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
-        return found
+        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        try:
+            # A row is valid until the next pass, and all of them are compared with every setting's.
+            dense: list[NDArray[np.float32]] = [row.copy() for row in forcing.run(None)]
+            found = []
+            for setting in self.settings:
+                announce(f"verify its tokens, {setting.name}")
+                rows = forcing.run(setting.sparse)
+                found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
+        finally:
+            forcing.release()
+        return margin(forcing.first), found
 
 
 def _outcome(

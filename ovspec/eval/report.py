@@ -42,9 +42,10 @@ class Report:
     """Everything that one run of `ovspec eval fidelity` found.
 
     Attributes:
-        draft: what drafts; `None` for decoding without drafts.
+        drafter: name of what drafts; `None` for decoding without drafts.
+        draft_model: folder of the draft model, if there is one.
         reference: "dense" verification of the same drafts, or "plain" decoding.
-        num_assistant_tokens: draft tokens per round, 0 without a drafter.
+        num_assistant_tokens: draft tokens per round at most, 0 without a drafter.
         low_margin: dense margin in nats below which a decision counts as one of low margin.
         precisions: in force, from `precisions`.
         references: dense outputs, one per prompt.
@@ -53,7 +54,8 @@ class Report:
     """
 
     model: ModelInfo
-    draft: str | None
+    drafter: str | None
+    draft_model: Path | None
     reference: str
     num_assistant_tokens: int
     max_new_tokens: int
@@ -80,7 +82,8 @@ class Report:
             "processor": str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME")),
             "model": str(self.model.folder),
             "weight_format": self.model.weight_format(),
-            "draft": self.draft,
+            "drafter": self.drafter,
+            "draft_model": str(self.draft_model) if self.draft_model else None,
             "num_assistant_tokens": self.num_assistant_tokens,
             "max_new_tokens": self.max_new_tokens,
             "context": self.context,
@@ -105,7 +108,8 @@ class Report:
                 {
                     "name": result.setting.name,
                     "verify": str(result.setting.verify),
-                    "lossless": result.setting.lossless,
+                    "lossless": not result.metrics.why_lossy,
+                    "why_lossy": result.metrics.why_lossy or None,
                     **asdict(summary),
                     "per_prompt": result.prompts_json(self.references, self.low_margin),
                 }
@@ -125,7 +129,9 @@ class Report:
     def lines(self) -> list[str]:
         """What was measured and how, a sentence a line."""
         inputs = [reference.num_input_tokens for reference in self.references]
-        drafts = f"{self.num_assistant_tokens} draft tokens from {self.draft}" if self.draft else "no drafts"
+        drafts = "no drafts"
+        if self.drafter:
+            drafts = f"drafter: {self.drafter}, {self.num_assistant_tokens} tokens a round"
         cut = f", cut to their last {self.context:,}" if self.context else ""
         return [
             f"{self.model.folder} ({self.model.weight_format()}), {drafts}; inference "
@@ -198,11 +204,16 @@ class Report:
         lines = []
         for result, summary in zip(self.results, self.summaries(), strict=True):
             diverged = summary.prompts - summary.identical
-            kind = "lossless" if result.setting.lossless else "LOSSY"
+            reason = result.metrics.why_lossy
             lines.append(
-                f"{result.setting.name} is {kind}; at low margin: "
+                f"{result.setting.name}: {f'LOSSY, {reason}' if reason else 'lossless'}; at low margin: "
                 f"{summary.diverged_at_low_margin} of {diverged} divergences, "
                 f"{summary.disagreements_at_low_margin} of {summary.disagreements} differing decisions"
+            )
+        if self.results[0].setting.commits:
+            lines.append(
+                "commit: these decisions are those of the sparse passes, before a dense one confirms or "
+                "corrects them"
             )
         summary = self.summaries()[0]
         lines.append(

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from ovspec.cache import CachedSequence
 from ovspec.generation_config import GenerationSettings
+from ovspec.metrics import RawPerfMetrics
 from ovspec.model_runner import ModelRunner
 from ovspec.sequence import Sequence
-from ovspec.tables import Rows
+from ovspec.verifier import Verifier
 from ovspec.verify_config import SparseVerify
 
 
@@ -20,15 +21,15 @@ class TeacherForcing:
     """A prompt in the target's cache, and the tokens that follow it whatever the model would have chosen.
 
     Every pass takes the last token and `num_assistant_tokens` more, as if every draft had been right. As in
-    the engine the prompt is read densely, once; the rows of a sparse pass leave the keys and values that a
-    sparse pass makes, and later passes of the same run read those.
+    the engine the prompt is read densely; the rows of a sparse pass leave the keys and values that a sparse
+    pass makes, and later passes of the same run read those.
 
     Args:
         runner: the target.
-        settings: of the generation; its penalties and suppressed tokens are part of every decision.
+        settings: of the generation, with the draft tokens of a pass. Its penalties and suppressed tokens are
+            part of every decision.
         prompt: token ids.
         tokens: the reference's output, at least one token.
-        num_assistant_tokens: draft tokens of a pass, 0 for plain decoding.
         prefill_chunk: rows per pass while the prompt is read.
     """
 
@@ -38,14 +39,12 @@ class TeacherForcing:
         settings: GenerationSettings,
         prompt: SequenceOf[int],
         tokens: SequenceOf[int],
-        num_assistant_tokens: int,
         prefill_chunk: int,
     ) -> None:
         self._runner = runner
         self._settings = settings
         self._prompt = list(prompt)
         self._tokens = list(tokens)
-        self._num_assistant_tokens = num_assistant_tokens
         self._cached = CachedSequence()
         logits = runner.prefill(self._cached, np.array(self._prompt, np.int64), prefill_chunk)
         #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
@@ -57,14 +56,17 @@ class TeacherForcing:
         Args:
             sparse: the budget of the passes; `None` makes them dense.
         """
+        verifier = Verifier(self._runner, sparse)
         self._cached.rollback(len(self._prompt))
         sequence = self._start()
         sequence.target = self._cached
         sequence.append(self._tokens[:1])
         while not sequence.finished:
             rest = self._tokens[len(sequence.generated) :]
-            draft = rest[: min(self._num_assistant_tokens, len(rest) - 1)]
-            for index, row in enumerate(self._verify(sequence, draft, sparse)):
+            # The last token comes out of the pass itself.
+            draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
+            budget = verifier.budget(len(sequence.tokens) + len(draft))
+            for index, row in enumerate(verifier.verify([(sequence, draft)], [budget], RawPerfMetrics())[0]):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 
@@ -74,11 +76,3 @@ class TeacherForcing:
 
     def _start(self) -> Sequence:
         return Sequence.start(self._prompt, len(self._tokens), self._settings, 0)
-
-    def _verify(
-        self, sequence: Sequence, draft: list[int], sparse: SparseVerify | None
-    ) -> NDArray[np.float32]:
-        tokens = np.array([sequence.tokens[-1], *draft], np.int64)
-        context = sequence.target.length + len(tokens)
-        budget = -1 if sparse is None else sparse.budget_blocks(context, self._runner.block_size)
-        return self._runner.forward([Rows(sequence.target, tokens, sampled=len(tokens), budget=budget)])

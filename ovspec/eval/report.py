@@ -212,8 +212,7 @@ class Report:
             )
         if self.results[0].setting.commits:
             lines.append(
-                "commit: these decisions are those of the sparse passes, before a dense one confirms or "
-                "corrects them"
+                "commit: these decisions are the sparse passes', before a dense one confirms or corrects them"
             )
         summary = self.summaries()[0]
         lines.append(

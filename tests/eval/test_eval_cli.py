@@ -176,9 +176,8 @@ def test_ctrl_c_leaves_no_file_and_the_old_one_alone(demo_ir: Path, prompts: Pat
     # On a terminal the progress bar says when the work has begun.
     terminal, end = pty.openpty()
     try:
-        run = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=end, env={**os.environ, "TERM": "xterm"}
-        )
+        environment = {**os.environ, "TERM": "xterm"}
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, env=environment)
         os.close(end)
         shown = b""
         while b"line 1: generate" not in shown:

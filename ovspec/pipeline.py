@@ -247,7 +247,7 @@ class LLMPipeline:
         chosen = calibrated_mode(mode, self._ovspec_config)
         sparse, graph = sparse_part(chosen), self._target.attention
         if sparse is not None and graph != _routing(graph.backend, chosen, self._choice):
-            found = f"at anchor_layers={graph.anchor_layers}" if graph.selects else "nowhere"
+            found = f"with anchor_layers={graph.anchor_layers}" if graph.selects else "nowhere"
             raise ValueError(
                 f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
             )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ovspec.bench import check_plot
-from ovspec.cli.bench import check_writable
+from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
     float_list,
@@ -109,7 +109,8 @@ def fidelity(
     """Compare verification settings with dense decoding on your own prompts, greedily.
 
     Both generate: the tokens and the speed are compared. Then both decide about the dense output's tokens, in
-    passes as verification has them, and the distributions are compared position by position.
+    passes as verification has them, and the distributions are compared position by position. A round has 5
+    draft tokens unless --num-assistant-tokens says otherwise.
     """
     mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
     settings = settings_from(parse_verify(mode), budgets, rhos)
@@ -156,7 +157,7 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     """The drafting options that were given, as fields of a generation configuration."""
     fields = {name: value for name, value in options.items() if value is not None}
     if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
-        # A schedule that adapts to the clock would give every setting drafts of another length.
+        # By itself the number would follow measured times, and differ from setting to setting.
         fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
     return fields
 

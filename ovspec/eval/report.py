@@ -131,7 +131,7 @@ class Report:
         inputs = [reference.num_input_tokens for reference in self.references]
         drafts = "no drafts"
         if self.drafter:
-            drafts = f"drafter: {self.drafter}, {self.num_assistant_tokens} tokens a round"
+            drafts = f"drafter: {self.drafter}, at most {self.num_assistant_tokens} tokens a round"
         cut = f", cut to their last {self.context:,}" if self.context else ""
         return [
             f"{self.model.folder} ({self.model.weight_format()}), {drafts}; inference "

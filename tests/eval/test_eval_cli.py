@@ -38,7 +38,7 @@ def test_table_json_and_picture(
     assert eval_fidelity("-m", demo_ir, "--prompts", prompts, *lengths, *files, *F32) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "drafter: assistant, 3 tokens a round; inference f32, keys f32, values f32" in captured.out
+    assert "drafter: assistant, at most 3 tokens a round; inference f32, keys f32, values f32" in captured.out
     assert "budget 64: LOSSY, sparse verification approximates the model" in captured.out
     assert {"free running", "budget 64"} <= {line.strip()[:12].strip() for line in captured.out.splitlines()}
     picture = (tmp_path / "report.png").read_bytes()
@@ -96,7 +96,7 @@ def test_json_alone_on_standard_output(
     assert setting["identical"] == setting["prompts"] == 1
 
 
-GIVEN = ("-m", "{demo}", "--prompts", "{prompts}")
+GIVEN = ("-m", "{demo}", "--prompts", "{prompts}", *F32)
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no model": (("--prompts", "{prompts}"), "Missing option '-m' / '--model'"),
     "no prompts": (("-m", "{demo}"), "Missing option '--prompts'"),
@@ -172,7 +172,7 @@ def test_ctrl_c_leaves_no_file_and_the_old_one_alone(demo_ir: Path, prompts: Pat
     before = sorted(tmp_path.iterdir())
     command = [str(Path(sys.executable).with_name("ovspec")), "eval", "fidelity", "-m", str(demo_ir)]
     command += ["--prompts", str(prompts), "--max-new-tokens", "1000", "--budget", "64"]
-    command += ["--json", str(old), "--plot", str(tmp_path / "report.png")]
+    command += [*F32, "--json", str(old), "--plot", str(tmp_path / "report.png")]
     # On a terminal the progress bar says when the work has begun.
     terminal, end = pty.openpty()
     try:

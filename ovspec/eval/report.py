@@ -68,7 +68,10 @@ class Report:
 
     def summaries(self) -> list[Summary]:
         """One per setting, over all prompts."""
-        return [result.summary(self.references, self.low_margin) for result in self.results]
+        return [
+            result.summary(self.references, self.reference_metrics, self.low_margin)
+            for result in self.results
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object; figures that nothing stands behind, and infinite ones, are null."""

@@ -83,7 +83,7 @@ class Summary:
         low_margin_positions: decisions with a low dense margin, agreeing or not.
         kl: over the decisions.
         tokens_per_s: after the first tokens, over all prompts.
-        speedup: median over the prompts of tokens per second by the reference's.
+        speedup: `tokens_per_s` by the reference's.
         attention_density: share of the context that verification read.
     """
 
@@ -113,12 +113,18 @@ class Result:
     outcomes: list[Outcome]
     metrics: PerfMetrics
 
-    def summary(self, references: list[Reference], low_margin: float) -> Summary:
-        """Over all prompts; a margin below `low_margin` is low."""
+    def summary(self, references: list[Reference], reference: PerfMetrics, low_margin: float) -> Summary:
+        """Over all prompts.
+
+        Args:
+            references: in the order of the prompts.
+            reference: metrics of all of them.
+            low_margin: a margin below it is low.
+        """
+        speed, reference_speed = tokens_per_s(self.metrics), tokens_per_s(reference)
         diverged = [outcome for outcome in self.outcomes if outcome.first_divergence is not None]
         decisions = [decision for outcome in self.outcomes for decision in outcome.decisions]
         disagreements = [decision for decision in decisions if not decision.agrees]
-        speedups = [outcome.speedup for outcome in self.outcomes if outcome.speedup is not None]
         matched = [
             _matched(outcome, reference) for outcome, reference in zip(self.outcomes, references, strict=True)
         ]
@@ -138,8 +144,8 @@ class Result:
             disagreements_at_low_margin=sum(_below(d.margin, low_margin) for d in disagreements),
             low_margin_positions=sum(_below(d.margin, low_margin) for d in decisions),
             kl=KL.of([decision.kl for decision in decisions]) if decisions else None,
-            tokens_per_s=tokens_per_s(self.metrics),
-            speedup=median(speedups) if speedups else None,
+            tokens_per_s=speed,
+            speedup=speed / reference_speed if speed and reference_speed else None,
             mean_acceptance_length=self.metrics.get_mean_acceptance_length(),
             acceptance_rate=self.metrics.get_acceptance_rate(),
             attention_density=self.metrics.get_attention_density(),

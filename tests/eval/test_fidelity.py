@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prompts import PROMPTS, STORY
 
 from ovspec import CommitVerify, SparseVerify
-from ovspec.eval import Report
+from ovspec.eval import Report, plot_fidelity
 from ovspec.eval.divergence import Decision
-from ovspec.eval.results import Summary
+from ovspec.eval.results import KL, Summary
 
 Evaluate = Callable[..., Report]
 TEXTS = [STORY, PROMPTS[0]]
@@ -120,6 +121,14 @@ def test_forced_passes_read_what_a_draft_of_their_length_reads(evaluate: Evaluat
     assert short[0].kl == pytest.approx(long[0].kl, rel=1e-3)
     assert [d.kl for d in short] != pytest.approx([d.kl for d in long], rel=1e-3)
     assert [d.margin for d in short] == pytest.approx([d.margin for d in long], abs=1e-3)
+
+
+def test_picture_of_settings_that_do_not_diverge(evaluate: Evaluate, tmp_path: Path) -> None:
+    report = evaluate([PROMPTS[0]], ["dense"], max_new_tokens=4)
+    assert report.summaries()[0].kl == KL(0.0, 0.0, 0.0, 0.0)
+    plot_fidelity(report, tmp_path / "report.svg")
+    drawing = (tmp_path / "report.svg").read_text(encoding="utf-8")
+    assert "<svg" in drawing and list(tmp_path.iterdir()) == [tmp_path / "report.svg"]
 
 
 def test_context_keeps_the_end_of_a_prompt(evaluate: Evaluate) -> None:

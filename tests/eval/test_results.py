@@ -18,7 +18,8 @@ REFERENCES = [
     Reference(2, 50, [5, 6], 10.0),
     Reference(4, 70, [5], None),
 ]
-#                        KL    agrees  margin
+# 20 tokens a second.
+REFERENCE = PerfMetrics(raw_metrics=RawPerfMetrics(m_durations=[50_000.0] * 4))
 A = [
     Decision(0.5, True, 2.0),
     Decision(1.5, False, 0.05),
@@ -40,7 +41,7 @@ def result() -> Result:
 
 
 def test_summary_is_the_hand_computed_one() -> None:
-    assert result().summary(REFERENCES, 0.1) == Summary(
+    assert result().summary(REFERENCES, REFERENCE, 0.1) == Summary(
         prompts=3,
         identical=2,
         diverged_at_low_margin=1,
@@ -53,7 +54,7 @@ def test_summary_is_the_hand_computed_one() -> None:
         low_margin_positions=2,
         kl=KL(mean=1.5, median=1.5, p99=4.0, max=4.0),
         tokens_per_s=50.0,
-        speedup=1.0,
+        speedup=2.5,
         mean_acceptance_length=3.0,
         acceptance_rate=0.5,
         attention_density=0.25,
@@ -67,14 +68,14 @@ def test_summary_is_the_hand_computed_one() -> None:
 def test_low_margin_is_below_the_threshold(
     low_margin: float, diverged: int, disagreements: int, positions: int
 ) -> None:
-    summary = result().summary(REFERENCES, low_margin)
+    summary = result().summary(REFERENCES, REFERENCE, low_margin)
     assert summary.diverged_at_low_margin == diverged
     assert summary.disagreements_at_low_margin == disagreements
     assert summary.low_margin_positions == positions
 
 
 def test_nothing_measured_is_none() -> None:
-    lone = Result(Setting("dense"), OUTCOMES[2:], PerfMetrics()).summary(REFERENCES[2:], 0.1)
+    lone = Result(Setting("dense"), OUTCOMES[2:], PerfMetrics()).summary(REFERENCES[2:], REFERENCE, 0.1)
     assert lone.kl is lone.top1_agreement is lone.tokens_per_s is lone.speedup is None
     assert lone.median_first_divergence is None
     assert (lone.identical, lone.matched_prefix, lone.positions) == (1, 1.0, 0)

@@ -106,7 +106,8 @@ class LLMPipeline:
         choice = parse_drafter(drafter, draft_model is not None)
         self._info = ModelInfo.read(models_path)
         mode = parse_verify(verify)
-        self.verify = calibrated_mode(mode, OvspecConfig.load(models_path))
+        self._ovspec_config = OvspecConfig.load(models_path)
+        self._verify = calibrated_mode(mode, self._ovspec_config)
         properties = {**(config or {}), **properties}
         routing = _routing(attention, self.verify, choice)
         if draft_model is not None:
@@ -140,10 +141,9 @@ class LLMPipeline:
         self._drafter: Drafter | None = build_drafter(choice, parts)
         if self._drafter is None:
             self._config = without_assistant(self._config)
-        self._schedules = Schedules(commits=isinstance(self.verify, CommitVerify))
-        self._engine = Engine(
-            self._target, self._drafter, self.verify, max_num_batched_tokens, budget_scales(mode)
-        )
+        self._prefill_chunk = max_num_batched_tokens
+        self._known_schedules: dict[VerifyMode, Schedules] = {}
+        self._start_engine(mode)
         self._chat = Chat()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
@@ -232,6 +232,40 @@ class LLMPipeline:
             runner.release(cached)
         self._chat = Chat()
 
+    @property
+    def verify(self) -> VerifyMode:
+        """How the target verifies. What it may read can be set anew between calls, without another model.
+
+        Raises:
+            ValueError: when set to something that this pipeline's graph was not built for.
+        """
+        return self._verify
+
+    @verify.setter
+    def verify(self, verify: VerifyMode | str) -> None:
+        mode = parse_verify(verify)
+        chosen = calibrated_mode(mode, self._ovspec_config)
+        sparse, graph = sparse_part(chosen), self._target.attention
+        if sparse is not None and graph != _routing(graph.backend, chosen, self._choice):
+            found = f"with anchor_layers={graph.anchor_layers}" if graph.selects else "nowhere"
+            raise ValueError(
+                f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+            )
+        self._verify = chosen
+        if self._assistant is not None and self._assistant.runner.attention.selects:
+            self._assistant.sparse = sparse
+        self._start_engine(mode)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether drafts are proposed to the target."""
+        return self._drafter is not None
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The target as the pipeline runs it, for measurements."""
+        return self._target
+
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
@@ -248,6 +282,15 @@ class LLMPipeline:
         """
         self._settings(config, {})
         self._config = updated(config, {})
+
+    def _start_engine(self, mode: VerifyMode) -> None:
+        """Run as `self.verify` says; `mode` is the same as the user gave it."""
+        commits = isinstance(mode, CommitVerify)
+        # What a schedule has learned holds for one way to verify.
+        self._schedules = self._known_schedules.setdefault(self._verify, Schedules(commits))
+        self._engine = Engine(
+            self._target, self._drafter, self._verify, self._prefill_chunk, budget_scales(mode)
+        )
 
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)

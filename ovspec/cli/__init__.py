@@ -9,6 +9,7 @@ import click
 from ovspec.cli.bench import bench
 from ovspec.cli.calibrate import calibrate
 from ovspec.cli.demo import demo
+from ovspec.cli.eval import evaluate
 from ovspec.cli.export import export
 from ovspec.cli.generate import generate
 from ovspec.cli.info import info
@@ -20,7 +21,7 @@ def cli() -> None:
     """Sparse verification for speculative decoding on OpenVINO."""
 
 
-for command in (export, generate, calibrate, bench, info, demo):
+for command in (export, generate, calibrate, bench, evaluate, info, demo):
     cli.add_command(command)
 
 

@@ -117,6 +117,18 @@ def int_list(name: str, text: str) -> tuple[int, ...]:
         raise ValueError(f"{name} {text!r}: expected whole numbers separated by commas") from None
 
 
+def float_list(name: str, text: str) -> tuple[float, ...]:
+    """Numbers of a comma-separated option.
+
+    Raises:
+        ValueError: something else than numbers.
+    """
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name} {text!r}: expected numbers separated by commas") from None
+
+
 def properties_from(pairs: tuple[str, ...]) -> dict[str, Any]:
     """OpenVINO properties of repeated `--property KEY=VALUE` options."""
     properties: dict[str, Any] = {}

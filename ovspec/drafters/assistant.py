@@ -42,7 +42,7 @@ class AssistantDrafter(Drafter):
         self._vocab_size = vocab_size
         self._prefill_chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
-        self._sparse = sparse
+        self.sparse = sparse
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for every sequence, as many tokens as asked and as the draft model has positions."""
@@ -95,4 +95,4 @@ class AssistantDrafter(Drafter):
         return logits[:, : self._vocab_size]
 
     def _budget(self, context: int) -> int:
-        return -1 if self._sparse is None else self._sparse.budget_blocks(context, self.runner.block_size)
+        return -1 if self.sparse is None else self.sparse.budget_blocks(context, self.runner.block_size)

@@ -41,7 +41,7 @@ def generate(*arguments: str | Path, stdin: str | None = None) -> subprocess.Com
 def test_help_names_every_command() -> None:
     run = ovspec("--help")
     assert run.returncode == 0
-    for command in ("export", "generate", "bench", "info", "demo"):
+    for command in ("export", "generate", "bench", "eval", "info", "demo"):
         assert command in run.stdout
 
 
@@ -236,7 +236,7 @@ def test_sampling_in_the_folder_needs_the_flag(tmp_path: Path) -> None:
     assert sampled[0] != sampled[1]
 
 
-@pytest.mark.parametrize("command", [(), ("bench",)])
+@pytest.mark.parametrize("command", [(), ("bench",), ("eval",)])
 def test_no_command_shows_the_help(command: tuple[str, ...]) -> None:
     run = ovspec(*command)
     assert run.returncode == 2 and run.stdout == ""

@@ -1,0 +1,208 @@
+"""`ovspec eval`: what a setting does to the output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from ovspec.bench import check_plot
+from ovspec.cli.bench_options import check_writable
+from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
+from ovspec.cli.options import (
+    float_list,
+    int_list,
+    properties_from,
+    property_option,
+    verify_from,
+    verify_options,
+)
+from ovspec.draft_model import draft_model as name_draft_model
+from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
+from ovspec.eval.fidelity import ReferenceMode
+from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.model_runner import Attention
+from ovspec.pipeline import LLMPipeline
+from ovspec.verify_mode import VerifyMode, parse_verify
+
+_PIPE_WIDTH = 120
+
+
+@click.group("eval")
+def evaluate() -> None:
+    """Compare a setting with dense decoding."""
+
+
+# `generate` is lossless unless it is told otherwise; here the lossy setting is what is asked about.
+@evaluate.command(context_settings={"default_map": {"verify": "sparse"}})
+@click.option(
+    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help='A prompt a line: a JSON string, or an object with "prompt".',
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file.")
+@click.option("--context", type=click.IntRange(1), help="Cut longer prompts to their last tokens.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
+)
+@click.option(
+    "--reference",
+    type=click.Choice(["dense", "plain"]),
+    default="dense",
+    show_default=True,
+    help="Compare with dense verification of the same drafts, or with plain decoding.",
+)
+@click.option(
+    "--low-margin",
+    type=click.FloatRange(0),
+    default=0.1,
+    show_default=True,
+    help="Dense top-1 less top-2 log-probability below which a decision is one of low margin.",
+)
+@click.option("--budgets", help="Sweep of --budget, e.g. 256,512,1024.")
+@click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
+@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
+@click.option(
+    "--attention",
+    type=click.Choice(["native", "stock"]),
+    default="native",
+    show_default=True,
+    help="Verification attention: ours, or OpenVINO's.",
+)
+@property_option
+@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
+@drafting_options
+@verify_options
+def fidelity(
+    model: Path,
+    prompts: Path,
+    limit: int | None,
+    context: int | None,
+    max_new_tokens: int,
+    reference: ReferenceMode,
+    low_margin: float,
+    budgets: str | None,
+    rhos: str | None,
+    device: str,
+    attention: Attention,
+    properties: tuple[str, ...],
+    json_path: str | None,
+    plot: Path | None,
+    verify: str,
+    L0: int | None,
+    rho: float | None,
+    budget: int | None,
+    anchor_layers: str | None,
+    commit_interval: int | None,
+    **options: Any,
+) -> None:
+    """Compare verification settings with dense decoding on your own prompts, greedily.
+
+    Both generate: the tokens and the speed are compared. Then both decide about the dense output's tokens, in
+    passes as verification has them, and the distributions are compared position by position. A round has 5
+    draft tokens unless --num-assistant-tokens says otherwise.
+    """
+    mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
+    settings = settings_from(parse_verify(mode), budgets, rhos)
+    chosen = properties_from(properties)
+    drafting = drafting_from(model, options)
+    if json_path not in (None, "-"):
+        check_writable("--json", Path(str(json_path)))
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_plot(plot)
+    texts: list[Prompt] = read_prompts(prompts)[:limit]
+
+    def make_pipeline(verify: VerifyMode, drafts: bool) -> LLMPipeline:
+        return LLMPipeline(
+            model,
+            device,
+            draft_model=name_draft_model(drafting.model) if drafts and drafting.model else None,
+            drafter=drafting.choice if drafts else None,
+            verify=verify,
+            attention=attention,
+            **chosen,
+        )
+
+    evaluation = FidelityEval(
+        model=model,
+        make_pipeline=make_pipeline,
+        prompts=texts,
+        settings=settings,
+        drafter=drafting.choice.name if drafting.choice else None,
+        draft_model=drafting.model,
+        drafting=generation_options(options, drafting.choice is not None),
+        reference=reference,
+        max_new_tokens=max_new_tokens,
+        context=context,
+        low_margin=low_margin,
+    )
+    report = run(evaluation)
+    if plot is not None:
+        plot_fidelity(report, plot)
+    show(report, json_path)
+
+
+def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
+    """The drafting options that were given, as fields of a generation configuration."""
+    fields = {name: value for name, value in options.items() if value is not None}
+    if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
+        # By itself the number would follow measured times, and differ from setting to setting.
+        fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
+    return fields
+
+
+def settings_from(verify: VerifyMode, budgets: str | None, rhos: str | None) -> list[Setting]:
+    """The settings to compare: the one that the options of verification make, or a sweep over it.
+
+    Raises:
+        ValueError: two sweeps, or a bad one.
+    """
+    sweeps: dict[str, tuple[Any, ...]] = {}
+    if budgets is not None:
+        sweeps["budget"] = int_list("--budgets", budgets)
+    if rhos is not None:
+        sweeps["rho"] = float_list("--rhos", rhos)
+    if len(sweeps) > 1:
+        raise ValueError(f"--{'s and --'.join(sweeps)}s exclude each other: sweep one at a time")
+    for field, values in sweeps.items():
+        return sweep(verify, field, values)
+    return [Setting(verify)]
+
+
+def run(evaluation: FidelityEval) -> Report:
+    """Run the evaluation, with a progress bar where someone watches."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        # A step is announced when it begins, so the bar moves when the one before it has ended.
+        task = progress.add_task("", total=evaluation.num_steps, completed=-1)
+        return evaluation.run(lambda step: progress.update(task, advance=1, description=step))
+
+
+def show(report: Report, json_path: str | None) -> None:
+    """Print the table, or the JSON alone, and write the file."""
+    if json_path == "-":
+        click.echo(report.dumps())
+        return
+    if json_path is not None:
+        report.save(Path(json_path))
+    for line in report.lines():
+        click.echo(line)
+    # A pipe has no width that a table would have to fit.
+    console = Console(file=sys.stdout, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    for table in report.tables():
+        click.echo()
+        console.print(table)
+    click.echo()
+    for line in report.notes():
+        click.echo(line)

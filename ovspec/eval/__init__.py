@@ -1,0 +1,9 @@
+"""Evaluation: what a verification setting does to the output."""
+
+from ovspec.eval.fidelity import FidelityEval
+from ovspec.eval.plot import plot_fidelity
+from ovspec.eval.prompts import Prompt, read_prompts
+from ovspec.eval.report import Report
+from ovspec.eval.setting import SWEPT, Setting, sweep
+
+__all__ = ["SWEPT", "FidelityEval", "Prompt", "Report", "Setting", "plot_fidelity", "read_prompts", "sweep"]

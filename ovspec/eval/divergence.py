@@ -1,0 +1,68 @@
+"""How far two models, or two token sequences, are apart: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.sampling import greedy_token
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One greedy decision of the dense model and of another, at the same position.
+
+    Attributes:
+        kl: KL(dense || other) over the vocabulary, nats.
+        agrees: whether both choose the same token.
+        margin: log-probability of dense's first choice less that of its second, nats.
+    """
+
+    kl: float
+    agrees: bool
+    margin: float
+
+
+def decide(dense: NDArray[np.float32], other: NDArray[np.float32]) -> Decision:
+    """Compare two rows of logits `[vocab]` of one position.
+
+    Raises:
+        ValueError: logits that no token can be chosen from.
+    """
+    agrees = greedy_token(dense) == greedy_token(other)
+    return Decision(kl_divergence(log_softmax(dense), log_softmax(other)), agrees, margin(dense))
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log-probabilities f64 of logits `[vocab]`; -inf stays -inf."""
+    shifted = logits.astype(np.float64) - float(logits.max())
+    normalised: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return normalised
+
+
+def kl_divergence(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> float:
+    """KL(p || q) = sum of p (log p - log q), nats; infinite where q rules out what p allows."""
+    support = log_p > -np.inf
+    log_p, log_q = log_p[support], log_q[support]
+    # The sum is never negative; its rounding may be.
+    return max(0.0, float(np.sum(np.exp(log_p) * (log_p - log_q))))
+
+
+def margin(logits: NDArray[np.float32]) -> float:
+    """Log-probability of the first choice less that of the second, nats; infinite for a single choice."""
+    if logits.size < 2:
+        return np.inf
+    second, first = np.partition(logits, -2)[-2:].astype(np.float64)
+    return float(first - second)
+
+
+def first_divergence(reference: Sequence[int], tokens: Sequence[int]) -> int | None:
+    """Index of the first token that differs, or that only one of the two has; `None` where there is none."""
+    for index, (expected, token) in enumerate(zip(reference, tokens, strict=False)):
+        if expected != token:
+            return index
+    shorter = min(len(reference), len(tokens))
+    return None if len(reference) == len(tokens) else shorter

@@ -1,0 +1,242 @@
+"""`ovspec eval fidelity`: verification settings against dense decoding, on the user's prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.eval.divergence import Decision, decide, first_divergence, margin
+from ovspec.eval.prompts import Prompt
+from ovspec.eval.report import Report, precisions
+from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
+from ovspec.eval.setting import Setting
+from ovspec.eval.teacher_forcing import TeacherForcing
+from ovspec.generation_config import GenerationSettings, resolve, updated
+from ovspec.inputs import encode, eos_token_ids
+from ovspec.metrics import PerfMetrics
+from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS, LLMPipeline
+from ovspec.results import EncodedResults
+from ovspec.verify_mode import VerifyMode
+from ovspec_models import ModelInfo
+
+ReferenceMode = Literal["dense", "plain"]
+# Makes the pipeline of a verification mode; the second argument says whether it drafts.
+MakePipeline = Callable[[VerifyMode, bool], LLMPipeline]
+OnStep = Callable[[str], None]
+_WARM_UP_TOKENS = 8
+# What the settings may do and the reference must not.
+_LOSSY_OPTION = "acceptance_threshold"
+
+
+@dataclass(frozen=True, slots=True)
+class FidelityEval:
+    """Compares settings with dense decoding, greedily, in two ways.
+
+    * Free running: both generate; tokens and speed are compared. The reference and the settings take turns
+      prompt by prompt, so that drift of the machine meets all of them.
+    * Teacher-forced (`TeacherForcing`): both decide about the reference's tokens; their distributions are
+      compared position by position. The first token is left out: it comes from the prefill, which is always
+      dense.
+
+    Args:
+        model: folder of the target.
+        make_pipeline: makes pipelines of that target that differ in verification and drafting only.
+        prompts: at least one.
+        settings: at least one; they may differ in how much is read, not in their graph.
+        drafter: name of what drafts, for the report; `None` decodes without drafts.
+        draft_model: folder of the draft model, for the report.
+        drafting: fields of the generation configuration that go with the drafter.
+        reference: dense verification of the same drafts, or plain decoding.
+        max_new_tokens: tokens per prompt, at least 2.
+        context: prompts keep their last tokens only, at most so many; `None` keeps them whole.
+        low_margin: dense margin in nats below which a decision counts as one of low margin.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    model: Path
+    make_pipeline: MakePipeline
+    prompts: Sequence[Prompt]
+    settings: Sequence[Setting]
+    drafter: str | None = None
+    draft_model: Path | None = None
+    drafting: Mapping[str, Any] = field(default_factory=dict)
+    reference: ReferenceMode = "dense"
+    max_new_tokens: int = 128
+    context: int | None = None
+    low_margin: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 2:
+            raise ValueError(
+                f"max_new_tokens={self.max_new_tokens}: expected at least 2; the first token is the prefill's"
+            )
+        if self.context is not None and self.context < 1:
+            raise ValueError(f"context={self.context}: expected a number of tokens of at least 1")
+        if not 0 <= self.low_margin < np.inf:
+            raise ValueError(
+                f"low_margin={self.low_margin:g}: expected a difference of log-probabilities, at least 0"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """How often `run` calls `on_step`."""
+        return 2 + len(self.prompts) * (2 + 2 * len(self.settings))
+
+    def run(self, on_step: OnStep) -> Report:
+        """Measure everything.
+
+        Args:
+            on_step: told what begins.
+
+        Raises:
+            ValueError: a setting that can't be served, or a prompt that the model can't take.
+        """
+        info = ModelInfo.read(self.model)
+        drafts = self.drafter is not None
+        on_step("load the reference")
+        dense = self.make_pipeline("dense", drafts and self.reference == "dense")
+        on_step("load the settings")
+        tested = self.make_pipeline(self.settings[0].verify, drafts)
+        for setting in self.settings:
+            # What can't be served is refused before the long work.
+            tested.verify = setting.verify
+        settings = self._settings(tested, info)
+        encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
+        for pipeline in (dense, tested):
+            # Kernels are built and weights are packed on first use.
+            self._generate(pipeline, encoded[0], _WARM_UP_TOKENS)
+        references: list[Reference] = []
+        outcomes: list[list[Outcome]] = [[] for _ in self.settings]
+        totals = [PerfMetrics() for _ in range(1 + len(self.settings))]
+        for index, (prompt, ids) in enumerate(zip(self.prompts, encoded, strict=True)):
+
+            def announce(step: str, line: int = prompt.line) -> None:
+                on_step(f"line {line}: {step}")
+
+            outputs = self._take_turns(dense, tested, ids, index, announce)
+            totals = [total + output.perf_metrics for total, output in zip(totals, outputs, strict=True)]
+            reference = Reference(
+                prompt.line, len(ids), outputs[0].tokens[0], tokens_per_s(outputs[0].perf_metrics)
+            )
+            references.append(reference)
+            first_margin, found = self._decisions(tested, settings, ids, reference.tokens, announce)
+            for mine, output, decisions in zip(outcomes, outputs[1:], found, strict=True):
+                mine.append(_outcome(reference, output, decisions, first_margin))
+        return Report(
+            model=info,
+            drafter=self.drafter,
+            draft_model=self.draft_model,
+            reference=self.reference,
+            num_assistant_tokens=settings.num_assistant_tokens,
+            max_new_tokens=self.max_new_tokens,
+            context=self.context,
+            low_margin=self.low_margin,
+            precisions=precisions(tested.runner),
+            references=references,
+            reference_metrics=totals[0],
+            results=[
+                Result(setting, mine, total)
+                for setting, mine, total in zip(self.settings, outcomes, totals[1:], strict=True)
+            ],
+        )
+
+    def _settings(self, pipeline: LLMPipeline, info: ModelInfo) -> GenerationSettings:
+        """What the settings generate with."""
+        config = updated(pipeline.get_generation_config(), self._options(self.max_new_tokens, True))
+        eos = eos_token_ids(info, config, pipeline.get_tokenizer())
+        return resolve(config, eos, pipeline.drafts)
+
+    def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, Any]:
+        return {
+            **(self.drafting if drafts else {}),
+            "do_sample": False,
+            "max_new_tokens": max_new_tokens,
+        }
+
+    def _encode(
+        self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo
+    ) -> list[int]:
+        ids = encode(pipeline.get_tokenizer(), prompt.text, settings.apply_chat_template)
+        if self.context is not None:
+            ids = ids[-self.context :]
+        positions = info.max_position_embeddings
+        if positions is not None and len(ids) >= positions:
+            raise ValueError(
+                f"the prompt in line {prompt.line} has {len(ids)} tokens, the model {positions} positions; "
+                "cut prompts with --context"
+            )
+        return ids
+
+    def _generate(
+        self, pipeline: LLMPipeline, ids: list[int], max_new_tokens: int, lossy: bool = False
+    ) -> EncodedResults:
+        options = self._options(max_new_tokens, pipeline.drafts)
+        if not lossy:
+            options.pop(_LOSSY_OPTION, None)
+        results = pipeline.generate(ov.Tensor(np.array([ids], np.int64)), **options)
+        assert isinstance(results, EncodedResults)
+        return results
+
+    def _take_turns(
+        self, dense: LLMPipeline, tested: LLMPipeline, ids: list[int], index: int, announce: OnStep
+    ) -> list[EncodedResults]:
+        """The outputs of the reference and of every setting; each prompt begins with another of them."""
+        count = 1 + len(self.settings)
+        outputs: dict[int, EncodedResults] = {}
+        for turn in ((index + offset) % count for offset in range(count)):
+            if turn == 0:
+                announce(f"generate, {self.reference}")
+                outputs[turn] = self._generate(dense, ids, self.max_new_tokens)
+            else:
+                setting = self.settings[turn - 1]
+                announce(f"generate, {setting.name}")
+                tested.verify = setting.verify
+                outputs[turn] = self._generate(tested, ids, self.max_new_tokens, lossy=True)
+        return [outputs[turn] for turn in range(count)]
+
+    def _decisions(
+        self,
+        pipeline: LLMPipeline,
+        settings: GenerationSettings,
+        ids: list[int],
+        tokens: list[int],
+        announce: OnStep,
+    ) -> tuple[float, list[list[Decision]]]:
+        """The dense margin of the first token; and of every setting, its decisions about the others."""
+        announce("verify its tokens, dense")
+        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        try:
+            # A row is valid until the next pass, and all of them are compared with every setting's.
+            dense: list[NDArray[np.float32]] = [row.copy() for row in forcing.run(None)]
+            found = []
+            for setting in self.settings:
+                announce(f"verify its tokens, {setting.name}")
+                rows = forcing.run(setting.sparse)
+                found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
+        finally:
+            forcing.release()
+        return margin(forcing.first), found
+
+
+def _outcome(
+    reference: Reference, output: EncodedResults, decisions: list[Decision], first_margin: float
+) -> Outcome:
+    tokens, speed = output.tokens[0], tokens_per_s(output.perf_metrics)
+    index = first_divergence(reference.tokens, tokens)
+    margins = [first_margin, *(decision.margin for decision in decisions)]
+    return Outcome(
+        num_tokens=len(tokens),
+        first_divergence=index,
+        divergence_margin=None if index is None else margins[index],
+        tokens_per_s=speed,
+        speedup=None if speed is None or reference.tokens_per_s is None else speed / reference.tokens_per_s,
+        decisions=decisions,
+    )

@@ -1,0 +1,247 @@
+"""What a fidelity evaluation found, as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+import ovspec
+from ovspec.bench.cache_contents import cache_layout
+from ovspec.compile import cache_tensors
+from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
+from ovspec.metrics import PerfMetrics
+from ovspec.model_runner import ModelRunner
+from ovspec_models import ModelInfo
+from ovspec_models.files import replace_file
+
+_KEYS_AND_VALUES = ("key_cache", "value_cache")
+
+
+def precisions(runner: ModelRunner) -> dict[str, str]:
+    """Precision of inference and layout of the KV cache, as they are in force."""
+    precision: ov.Type = runner.compiled.get_property("INFERENCE_PRECISION_HINT")
+    found = {"inference": str(precision.get_type_name())}
+    for spec in cache_tensors(runner.compiled):
+        side = spec.name.split(".")[0]
+        if side in _KEYS_AND_VALUES:
+            found[side] = cache_layout(spec, runner.block_size)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that one run of `ovspec eval fidelity` found.
+
+    Attributes:
+        drafter: name of what drafts; `None` for decoding without drafts.
+        draft_model: folder of the draft model, if there is one.
+        reference: "dense" verification of the same drafts, or "plain" decoding.
+        num_assistant_tokens: draft tokens per round at most, 0 without a drafter.
+        low_margin: dense margin in nats below which a decision counts as one of low margin.
+        precisions: in force, from `precisions`.
+        references: dense outputs, one per prompt.
+        reference_metrics: of all dense outputs.
+        results: one per setting.
+    """
+
+    model: ModelInfo
+    drafter: str | None
+    draft_model: Path | None
+    reference: str
+    num_assistant_tokens: int
+    max_new_tokens: int
+    context: int | None
+    low_margin: float
+    precisions: dict[str, str]
+    references: list[Reference]
+    reference_metrics: PerfMetrics
+    results: list[Result]
+
+    def summaries(self) -> list[Summary]:
+        """One per setting, over all prompts."""
+        return [
+            result.summary(self.references, self.reference_metrics, self.low_margin)
+            for result in self.results
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object; figures that nothing stands behind, and infinite ones, are null."""
+        found = {
+            "versions": {
+                "ovspec": ovspec.__version__,
+                "openvino": ov.get_version(),
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+            },
+            "processor": str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME")),
+            "model": str(self.model.folder),
+            "weight_format": self.model.weight_format(),
+            "drafter": self.drafter,
+            "draft_model": str(self.draft_model) if self.draft_model else None,
+            "num_assistant_tokens": self.num_assistant_tokens,
+            "max_new_tokens": self.max_new_tokens,
+            "context": self.context,
+            "low_margin": self.low_margin,
+            "precisions": self.precisions,
+            "reference": {
+                "verify": self.reference,
+                "tokens_per_s": tokens_per_s(self.reference_metrics),
+                "mean_acceptance_length": self.reference_metrics.get_mean_acceptance_length(),
+                "acceptance_rate": self.reference_metrics.get_acceptance_rate(),
+                "prompts": [
+                    {
+                        "line": reference.line,
+                        "num_input_tokens": reference.num_input_tokens,
+                        "num_generated_tokens": len(reference.tokens),
+                        "tokens_per_s": reference.tokens_per_s,
+                    }
+                    for reference in self.references
+                ],
+            },
+            "settings": [
+                {
+                    "name": result.setting.name,
+                    "verify": str(result.setting.verify),
+                    "lossless": not result.metrics.why_lossy,
+                    "why_lossy": result.metrics.why_lossy or None,
+                    **asdict(summary),
+                    "per_prompt": result.prompts_json(self.references, self.low_margin),
+                }
+                for result, summary in zip(self.results, self.summaries(), strict=True)
+            ],
+        }
+        return {name: _finite(value) for name, value in found.items()}
+
+    def dumps(self) -> str:
+        """The JSON text."""
+        return json.dumps(self.as_json(), indent=2, allow_nan=False)
+
+    def save(self, path: Path) -> None:
+        """Write the JSON to `path`, which is never left half written."""
+        replace_file(path, (self.dumps() + "\n").encode())
+
+    def lines(self) -> list[str]:
+        """What was measured and how, a sentence a line."""
+        inputs = [reference.num_input_tokens for reference in self.references]
+        drafts = "no drafts"
+        if self.drafter:
+            drafts = f"drafter: {self.drafter}, at most {self.num_assistant_tokens} tokens a round"
+        cut = f", cut to their last {self.context:,}" if self.context else ""
+        return [
+            f"{self.model.folder} ({self.model.weight_format()}), {drafts}; inference "
+            f"{self.precisions['inference']}, keys {self.precisions['key_cache']}, "
+            f"values {self.precisions['value_cache']}",
+            f"prompts: {len(inputs)}, of {min(inputs):,} to {max(inputs):,} tokens{cut}; at most "
+            f"{self.max_new_tokens} new tokens each, greedy; reference: {self.reference} decoding",
+        ]
+
+    def tables(self) -> list[Table]:
+        """What the settings generated, and what they decided about the reference's tokens."""
+        summaries = self.summaries()
+        return [self._free_running(summaries), self._teacher_forced(summaries)]
+
+    def _free_running(self, summaries: list[Summary]) -> Table:
+        table = _table(
+            "free running",
+            "identical\noutputs",
+            "diverges\nat token",
+            "matched\nprefix",
+            "accepted\nlength",
+            "density",
+            "tokens/s",
+            "speed",
+        )
+        metrics = self.reference_metrics
+        table.add_row(
+            self.reference,
+            *[""] * 3,
+            f"{metrics.get_mean_acceptance_length():.2f}",
+            f"{metrics.get_attention_density():.2f}",
+            _number(tokens_per_s(metrics), ".1f"),
+            "1.00",
+        )
+        for result, summary in zip(self.results, summaries, strict=True):
+            table.add_row(
+                result.setting.name,
+                f"{summary.identical} of {summary.prompts}",
+                _number(summary.median_first_divergence, ".0f"),
+                f"{summary.matched_prefix:.2f}",
+                f"{summary.mean_acceptance_length:.2f}",
+                f"{summary.attention_density:.2f}",
+                _number(summary.tokens_per_s, ".1f"),
+                _number(summary.speedup, ".2f"),
+            )
+        return table
+
+    def _teacher_forced(self, summaries: list[Summary]) -> Table:
+        table = _table(
+            f"teacher-forced: {summaries[0].positions:,} decisions each, KL in nats",
+            "top-1",
+            "differ",
+            "KL mean",
+            "median",
+            "p99",
+            "max",
+        )
+        for result, summary in zip(self.results, summaries, strict=True):
+            kl = asdict(summary.kl) if summary.kl else {}
+            table.add_row(
+                result.setting.name,
+                _number(summary.top1_agreement, ".4f"),
+                str(summary.disagreements),
+                *[_number(kl.get(name), ".2g") for name in ("mean", "median", "p99", "max")],
+            )
+        return table
+
+    def notes(self) -> list[str]:
+        """What happened at low margin, and which settings are lossy; a sentence a line."""
+        lines = []
+        for result, summary in zip(self.results, self.summaries(), strict=True):
+            diverged = summary.prompts - summary.identical
+            reason = result.metrics.why_lossy
+            lines.append(
+                f"{result.setting.name}: {f'LOSSY, {reason}' if reason else 'lossless'}; at low margin: "
+                f"{summary.diverged_at_low_margin} of {diverged} divergences, "
+                f"{summary.disagreements_at_low_margin} of {summary.disagreements} differing decisions"
+            )
+        if self.results[0].setting.commits:
+            lines.append(
+                "commit: these decisions are the sparse passes', before a dense one confirms or corrects them"
+            )
+        summary = self.summaries()[0]
+        lines.append(
+            f"low margin: dense decoding's first choice is less than {self.low_margin:g} nats above its "
+            f"second, as in {summary.low_margin_positions:,} of its {summary.positions:,} decisions"
+        )
+        return lines
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table that fits 80 columns."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a margin without a second choice, or the KL of a token that is ruled out."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

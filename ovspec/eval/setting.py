@@ -1,0 +1,67 @@
+"""The settings that an evaluation compares with dense decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ovspec.commit_verify import CommitVerify
+from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify
+from ovspec.verify_mode import VerifyMode, sparse_part
+
+# Fields of SparseVerify that can be swept: they say how much is read, not how the graph is built.
+SWEPT = ("budget", "rho")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to verify, and what tables and pictures call it."""
+
+    verify: VerifyMode
+
+    @property
+    def sparse(self) -> SparseVerify | None:
+        """What the sparse passes may read; `None` where all passes are dense."""
+        return sparse_part(self.verify)
+
+    @property
+    def commits(self) -> bool:
+        """Whether dense passes confirm what the sparse ones accept."""
+        return isinstance(self.verify, CommitVerify)
+
+    @property
+    def name(self) -> str:
+        """Its budget in a few words."""
+        sparse = self.sparse
+        if sparse is None:
+            return "dense"
+        return f"commit, {_budget(sparse)}" if self.commits else _budget(sparse)
+
+
+def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting]:
+    """One setting per value of a field of `SparseVerify`, all else as in `verify`.
+
+    Raises:
+        ValueError: `verify` is dense, the field has a value already, or a value is out of range or repeated.
+    """
+    option = f"--{field}s"
+    sparse = sparse_part(verify)
+    if sparse is None:
+        raise ValueError(f"{option} sweeps sparse verification: it contradicts --verify {verify}")
+    if (given := getattr(sparse, field)) is not None:
+        raise ValueError(f"{option} contradicts --{field} {given}: give one of them")
+    if len(set(values)) < len(values):
+        raise ValueError(f"{option} {','.join(map(str, values))}: name each value once")
+    swept = [replace(sparse, **{field: value}) for value in values]
+    if isinstance(verify, CommitVerify):
+        return [Setting(replace(verify, sparse=one)) for one in swept]
+    return [Setting(one) for one in swept]
+
+
+def _budget(sparse: SparseVerify) -> str:
+    if sparse.budget is not None:
+        return f"budget {sparse.budget}"
+    L0 = DEFAULT_L0 if sparse.L0 is None else sparse.L0
+    rho = DEFAULT_RHO if sparse.rho is None else sparse.rho
+    return f"L0 {L0}, rho {rho:g}"

@@ -1,0 +1,78 @@
+"""Teacher forcing: the dense reference's tokens, run through the target as a verifier would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.cache import CachedSequence
+from ovspec.generation_config import GenerationSettings
+from ovspec.metrics import RawPerfMetrics
+from ovspec.model_runner import ModelRunner
+from ovspec.sequence import Sequence
+from ovspec.verifier import Verifier
+from ovspec.verify_config import SparseVerify
+
+
+class TeacherForcing:
+    """A prompt in the target's cache, and the tokens that follow it whatever the model would have chosen.
+
+    Every pass takes the last token and `num_assistant_tokens` more, as if every draft had been right. As in
+    the engine the prompt is read densely; the rows of a sparse pass leave the keys and values that a sparse
+    pass makes, and later passes of the same run read those.
+
+    Args:
+        runner: the target.
+        settings: of the generation, with the draft tokens of a pass. Its penalties and suppressed tokens are
+            part of every decision.
+        prompt: token ids.
+        tokens: the reference's output, at least one token.
+        prefill_chunk: rows per pass while the prompt is read.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        settings: GenerationSettings,
+        prompt: SequenceOf[int],
+        tokens: SequenceOf[int],
+        prefill_chunk: int,
+    ) -> None:
+        self._runner = runner
+        self._settings = settings
+        self._prompt = list(prompt)
+        self._tokens = list(tokens)
+        self._cached = CachedSequence()
+        logits = runner.prefill(self._cached, np.array(self._prompt, np.int64), prefill_chunk)
+        #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
+        self.first = self._start().processor.process(logits[0]).copy()
+
+    def run(self, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:
+        """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for.
+
+        Args:
+            sparse: the budget of the passes; `None` makes them dense.
+        """
+        verifier = Verifier(self._runner, sparse)
+        self._cached.rollback(len(self._prompt))
+        sequence = self._start()
+        sequence.target = self._cached
+        sequence.append(self._tokens[:1])
+        while not sequence.finished:
+            rest = self._tokens[len(sequence.generated) :]
+            # The last token comes out of the pass itself.
+            draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
+            budget = verifier.budget(len(sequence.tokens) + len(draft))
+            for index, row in enumerate(verifier.verify([(sequence, draft)], [budget], RawPerfMetrics())[0]):
+                yield sequence.processor.process(row, draft[:index])
+            sequence.append(rest[: len(draft) + 1])
+
+    def release(self) -> None:
+        """Give the cache's blocks back."""
+        self._runner.release(self._cached)
+
+    def _start(self) -> Sequence:
+        return Sequence.start(self._prompt, len(self._tokens), self._settings, 0)

@@ -1,0 +1,60 @@
+"""What the reader of prompt files takes, and how it refuses the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ovspec.eval import Prompt, read_prompts
+
+
+def test_strings_and_objects_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = ['"Once upon a time"', "", json.dumps({"id": 7, "prompt": "caf\u00e9"}), "  ", '"one\u2028line"']
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    assert read_prompts(path) == [
+        Prompt(1, "Once upon a time"),
+        Prompt(3, "caf\u00e9"),
+        Prompt(5, "one\u2028line"),
+    ]
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "the file holds no prompt; expected a JSON string, or an object"),
+    "blank": (b"\n \n\n", "the file holds no prompt"),
+    "not JSON": (b'"fine"\nOnce upon a time\n', "line 2: not JSON (Expecting value"),
+    "half an object": (b'{"prompt": "x"', "line 1: not JSON (Expecting ',' delimiter"),
+    "two values": (b'"a" "b"', "line 1: not JSON (Extra data"),
+    "very deep": (b"[" * 100_000, "line 1: not JSON"),
+    "not UTF-8": (
+        b'"fine"\n"caf\xe9"\n',
+        "line 2: not UTF-8 (invalid continuation byte at byte 4); convert it",
+    ),
+    "UTF-16": ('"fine"\n'.encode("utf-16"), "line 1: not UTF-8 (invalid start byte at byte 0)"),
+    "no prompt": (b'{"text": "x", "id": 3}', "line 1: the object has no \"prompt\" (it has 'text', 'id')"),
+    "empty object": (b"{}", 'line 1: the object has no "prompt" (it is empty)'),
+    "number": (b"\n\n17\n", "line 3: the prompt is a number; expected a JSON string"),
+    "null": (b'{"prompt": null}', "line 1: the prompt is null"),
+    "list": (b'["a", "b"]', "line 1: the prompt is an array"),
+    "chat": (b'{"prompt": {"role": "user"}}', "line 1: the prompt is an object"),
+    "empty prompt": (b'{"prompt": " \\n"}', "line 1: the prompt is empty; give it text or remove the line"),
+    "lone surrogate": (b'"\\ud800"', "line 1: the prompt is no text (surrogates not allowed)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused_with_the_line(name: str, tmp_path: Path) -> None:
+    content, expected = BAD[name]
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="--prompts") as refused:
+        read_prompts(path)
+    assert str(path) in str(refused.value) and expected in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing.jsonl", "No such file"), ("", "Is a directory")])
+def test_file_that_can_not_be_read(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"{reason}.*give a JSONL file that can be read"):
+        read_prompts(tmp_path / name)

@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from ops.compare import assert_close
-from ops.experts import EMPTY, FORMATS, Experts, projection, route
+from ops.experts import FORMATS, Experts, projection, route
 from ops.passes import compile_op, evaluate, infer
 
 from ovspec_ops import loader

@@ -103,9 +103,8 @@ OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
     return load_as<Header>(packed);
 }
 
-OVSPEC_INLINE __m512i weights_at(const std::uint8_t* row, std::size_t at, std::size_t row_bytes) {
-    if (at + width <= row_bytes)
-        return _mm512_loadu_si512(row + at);
+// The last, partial vector of a row's weights.
+OVSPEC_INLINE __m512i weights_before_end(const std::uint8_t* row, std::size_t at, std::size_t row_bytes) {
     return _mm512_maskz_loadu_epi8(((__mmask64)1 << (row_bytes - at)) - 1, row + at);
 }
 
@@ -122,7 +121,7 @@ template <std::size_t N, std::size_t R> OVSPEC_INLINE void finish(const Vec* acc
 // As dequantised::tile, for u8.
 template <std::size_t N, std::size_t R>
 OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
-                           float* dots) {
+                           std::size_t ahead, float* dots) {
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     __m512i high[R * N], low[R * N];
 #pragma GCC unroll 16
@@ -134,6 +133,7 @@ OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
             const __m512i weight = load_weights(data + n * matrix.row_bytes);
+            __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
 #pragma GCC unroll 4
             for (std::size_t r = 0; r < R; r++) {
                 high[r * N + n] =
@@ -148,20 +148,19 @@ OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const
                    __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
     if (full < count)
         add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
-            return weights_at(row, full * width, matrix.row_bytes);
+            return weights_before_end(row, full * width, matrix.row_bytes);
         });
     Vec acc[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
         acc[i] = (Vec)_mm512_cvtepi32_ps(high[i]) * 256.0f + (Vec)_mm512_cvtepi32_ps(low[i]);
     finish<N, R>(acc, dots);
-    for (std::size_t n = 0; n < N; n++) {
-        const float scale = dequantised::scalar_f16(matrix.scales + 2 * (neuron + n));
-        const float zero_point = (float)matrix.zero_points[neuron + n];
-        for (std::size_t r = 0; r < R; r++) {
-            const Header head = head_of(rows[r]);
-            dots[r * N + n] = (dots[r * N + n] - zero_point * head.sum) * (scale * head.scale);
-        }
+    const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)matrix.scales + neuron, N));
+    const Vec zero_point = to_float(load_part<ByteVec>(matrix.zero_points + neuron, N));
+    for (std::size_t r = 0; r < R; r++) {
+        const Header head = head_of(rows[r]);
+        const Vec dot = load_part<Vec>(dots + r * N, N);
+        store_part(dots + r * N, (dot - zero_point * head.sum) * (scale * head.scale), N);
     }
 }
 
@@ -177,10 +176,11 @@ OVSPEC_INLINE void read_groups(const ExpertMatrix& matrix, std::size_t neuron, G
         const std::size_t first = (neuron + n) * matrix.groups;
         for (std::size_t g = 0; g < matrix.groups; g += lanes) {
             const std::size_t left = matrix.groups - g < lanes ? matrix.groups - g : lanes;
-            const auto* scales = (const std::uint16_t*)(matrix.scales + 2 * (first + g));
-            store(groups.scale[n] + g, from_f16(load_part<HalfVec>(scales, left)));
-            store(groups.zero_point[n] + g,
-                  to_float(load_part<ByteVec>(matrix.zero_points + first + g, left)));
+            const auto mask = (__mmask16)((1u << left) - 1);
+            const __m256i scales = _mm256_maskz_loadu_epi16(mask, matrix.scales + 2 * (first + g));
+            const __m128i zero_points = _mm_maskz_loadu_epi8(mask, matrix.zero_points + first + g);
+            store(groups.scale[n] + g, from_f16((HalfVec)scales));
+            store(groups.zero_point[n] + g, to_float((ByteVec)zero_points));
         }
     }
 }
@@ -188,25 +188,26 @@ OVSPEC_INLINE void read_groups(const ExpertMatrix& matrix, std::size_t neuron, G
 // As dequantised::tile, for u4. In a vector of 64 bytes lane i holds the weights 8 i to 8 i + 7.
 template <std::size_t N, std::size_t R>
 OVSPEC_INLINE void tile_u4(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
-                           const Groups<N>& groups, float* dots) {
+                           const Groups<N>& groups, std::size_t ahead, float* dots) {
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     const std::size_t group =
         matrix.groups == 1 ? chunks(WeightFormat::u4, matrix.in) * 2 * width : matrix.in / matrix.groups;
     IVec lane_group;
     for (std::size_t i = 0; i < lanes; i++)
         lane_group[i] = (std::int32_t)(group < 2 * width ? 8 * i / group : 0);
-    const std::size_t count = chunks(WeightFormat::u4, matrix.in);
+    const std::size_t full = matrix.row_bytes / width, count = chunks(WeightFormat::u4, matrix.in);
     const std::size_t sums = header + count * 4 * width;
     const __m512i nibble = _mm512_set1_epi8(15);
     Vec acc[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
         acc[i] = Vec{};
-    for (std::size_t c = 0; c < count; c++) {
+    const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
         const std::size_t at = header + c * 4 * width, g = c * 2 * width / group;
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
-            const __m512i pairs = weights_at(data + n * matrix.row_bytes, c * width, matrix.row_bytes);
+            const __m512i pairs = load_weights(data + n * matrix.row_bytes);
+            __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
             const __m512i even = _mm512_and_si512(pairs, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(pairs, 4), nibble);
             const Vec scale =
@@ -226,7 +227,14 @@ OVSPEC_INLINE void tile_u4(const ExpertMatrix& matrix, std::size_t neuron, const
                 acc[r * N + n] += (product - zero_point * sum_of_eight) * scale;
             }
         }
-    }
+    };
+    for (std::size_t c = 0; c < full; c++)
+        add(c, [&](const std::uint8_t* row)
+                   __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
+    if (full < count)
+        add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
+            return weights_before_end(row, full * width, matrix.row_bytes);
+        });
     finish<N, R>(acc, dots);
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t n = 0; n < N; n++)

@@ -11,6 +11,8 @@ namespace OVSPEC_ISA {
 namespace {
 
 constexpr std::size_t tile_rows = 3, tile_neurons = 4;
+// Packed rows that stay in the first cache while a task's weights pass.
+constexpr std::size_t cached_bytes = 24 * 1024;
 
 template <std::size_t N> struct Count { // <type_traits> would bring another library's inline functions
     static constexpr std::size_t value = N;
@@ -40,7 +42,7 @@ void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t
     dequantised::pack(format, values, in, packed);
 }
 
-// All rows against N neurons; the neurons' weights stay in the first cache meanwhile.
+// Rows against N neurons.
 template <WeightFormat format, std::size_t N>
 void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
              std::size_t count, float* y, std::size_t stride) {
@@ -49,25 +51,28 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
     if constexpr (format == WeightFormat::u4)
         digits::read_groups<N>(matrix, neuron, groups);
 #endif
-    const auto tile = [&](auto size, const std::uint8_t* const* some, float* dots) {
+    const auto tile = [&](auto size, const std::uint8_t* const* some, [[maybe_unused]] std::size_t ahead,
+                          float* dots) {
         constexpr std::size_t R = decltype(size)::value;
 #if defined(__AVX512VNNI__)
         if constexpr (format == WeightFormat::u8)
-            return digits::tile_u8<N, R>(matrix, neuron, some, dots);
+            return digits::tile_u8<N, R>(matrix, neuron, some, ahead, dots);
         if constexpr (format == WeightFormat::u4)
-            return digits::tile_u4<N, R>(matrix, neuron, some, groups, dots);
+            return digits::tile_u4<N, R>(matrix, neuron, some, groups, ahead, dots);
 #endif
         dequantised::tile<format, N, R>(matrix, neuron, some, dots);
     };
     for (std::size_t r = 0; r < count; r += tile_rows) {
         const std::size_t size = count - r < tile_rows ? count - r : tile_rows;
+        // The first rows meet weights that come from memory: ask for those of the next neurons meanwhile.
+        const std::size_t ahead = r == 0 ? N * matrix.row_bytes : 0;
         float dots[tile_rows * N];
         if (size == 3)
-            tile(Count<3>{}, rows + r, dots);
+            tile(Count<3>{}, rows + r, ahead, dots);
         else if (size == 2)
-            tile(Count<2>{}, rows + r, dots);
+            tile(Count<2>{}, rows + r, ahead, dots);
         else
-            tile(Count<1>{}, rows + r, dots);
+            tile(Count<1>{}, rows + r, ahead, dots);
         for (std::size_t i = 0; i < size; i++)
             for (std::size_t n = 0; n < N; n++)
                 y[(r + i) * stride + n] = dots[i * N + n];
@@ -77,11 +82,17 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
 template <WeightFormat format>
 void product_of(const ExpertMatrix& matrix, std::size_t neuron, std::size_t count,
                 const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
-    std::size_t n = 0;
-    for (; n + tile_neurons <= count; n += tile_neurons)
-        neurons<format, tile_neurons>(matrix, neuron + n, rows, row_count, y + n, stride);
-    for (; n < count; n++)
-        neurons<format, 1>(matrix, neuron + n, rows, row_count, y + n, stride);
+    const std::size_t tiles = cached_bytes / packed_bytes(format, matrix.in) / tile_rows;
+    const std::size_t step = (tiles > 1 ? tiles : 1) * tile_rows;
+    for (std::size_t r = 0; r < row_count; r += step) {
+        const std::size_t some = row_count - r < step ? row_count - r : step;
+        float* to = y + r * stride;
+        std::size_t n = 0;
+        for (; n + tile_neurons <= count; n += tile_neurons)
+            neurons<format, tile_neurons>(matrix, neuron + n, rows + r, some, to + n, stride);
+        for (; n < count; n++)
+            neurons<format, 1>(matrix, neuron + n, rows + r, some, to + n, stride);
+    }
 }
 
 void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, std::size_t count,

@@ -54,9 +54,8 @@ class ExpertPattern:
 
 def _expect(node: ov.Node, *types: str) -> ov.Node:
     if node.get_type_name() not in types:
-        raise UnknownPatternError(
-            f"{node.get_type_name()} {node.get_friendly_name()!r} stands where {' or '.join(types)} was expected"
-        )
+        found = f"{node.get_type_name()} {node.get_friendly_name()!r}"
+        raise UnknownPatternError(f"{found} stands where {' or '.join(types)} was expected")
     return node
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,11 @@ from ops.compare import assert_close
 from ops.experts import FORMATS, Experts, projection, route
 from ops.passes import compile_op, evaluate, infer
 
-from ovspec_ops import loader
 from ovspec_ops.moe import dequantise, sparse_moe
 
 NAMES = [f"{part}_{what}" for part in ("gate", "up", "down") for what in ("data", "scales", "zero_points")]
 # 16 bits of activations beside f32 accumulation; bf16 would be off by some 3e-3.
 TOLERANCE = 2e-4
-
-
-@pytest.fixture(params=("avx512_vnni", "avx512", "avx2", "avx2x16", "plain"))
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    needs = "avx2" if request.param == "avx2x16" else request.param
-    if needs not in loader.available_isas():
-        pytest.skip(f"this processor lacks {needs}")
-    before = loader.active_isa()
-    loader.set_isa(request.param)
-    yield request.param
-    loader.set_isa(before)
 
 
 def tensors_of(

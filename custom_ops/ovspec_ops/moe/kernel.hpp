@@ -55,10 +55,16 @@ extern const MoeKernels moe_kernels;
 namespace avx512 {
 extern const MoeKernels moe_kernels;
 }
-namespace avx512_vnni {
+namespace avx2vnni {
+extern const MoeKernels moe_kernels;
+}
+namespace avx512vnni {
 extern const MoeKernels moe_kernels;
 }
 namespace avx2x16 {
+extern const MoeKernels moe_kernels;
+}
+namespace avx2dot {
 extern const MoeKernels moe_kernels;
 }
 

@@ -290,7 +290,7 @@ bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inpu
     const std::size_t experts = inputs[gate].get_shape()[0], intermediate = inputs[gate].get_shape()[1];
 
     auto work = workspaces().take();
-    Round round{OVSPEC_VNNI_KERNELS(moe_kernels),
+    Round round{OVSPEC_KERNELS(moe_kernels),
                 view(inputs, gate, size),
                 view(inputs, up, size),
                 view(inputs, down, intermediate),

@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compile import cache_tensors, compile_paged, read_model
+from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.metrics import microseconds
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_transforms import (
+    EXPERTS_READ,
     PassReport,
     Selection,
     gather_logits,
+    moe_layers,
     route_rows,
     select_blocks,
     select_blocks_stock,
@@ -68,14 +71,18 @@ class PassStats:
         duration: time inside the model, microseconds.
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
         context_tokens: those that dense attention would have read for the same rows.
+        experts_read: routed experts that each layer with experts read; empty where the graph does not count.
     """
 
     duration: float = 0.0
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    experts_read: tuple[int, ...] = ()
 
 
-def transform(model: ov.Model, attention: AttentionConfig, block_size: int) -> list[PassReport]:
+def transform(
+    model: ov.Model, attention: AttentionConfig, block_size: int, experts: ExpertConfig | None = None
+) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
     reports = [to_paged(model), gather_logits(model)]
     anchors, selection = attention.anchor_layers, attention.selection
@@ -87,7 +94,7 @@ def transform(model: ov.Model, attention: AttentionConfig, block_size: int) -> l
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, selection, block_size))
-    return reports
+    return reports + experts.transform(model) if experts else reports
 
 
 class ModelRunner:
@@ -98,6 +105,7 @@ class ModelRunner:
         device: OpenVINO device, e.g. "CPU".
         attention: which attention verification rows take.
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
+        experts: how the experts of a mixture are computed; `None` leaves them as they are.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
@@ -112,6 +120,7 @@ class ModelRunner:
         attention: AttentionConfig | None = None,
         properties: Mapping[str, object] | None = None,
         plugin_defaults: bool = False,
+        experts: ExpertConfig | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
         core = ov.Core()
@@ -121,9 +130,16 @@ class ModelRunner:
                     f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
                 )
             ovspec_ops.load(core)
+        if experts is not None and experts.backend == "native":
+            if not device.startswith("CPU"):
+                raise ValueError(f"device={device!r}: native experts run on CPU only; pass experts='stock'")
+            ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
-        self.reports = transform(graph, self.attention, self.block_size)
+        self.reports = transform(graph, self.attention, self.block_size, experts)
+        self._expert_budgets = (
+            ExpertBudgets(experts, len(moe_layers(graph))) if experts and experts.rule else None
+        )
         self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
         self.request = self.compiled.create_infer_request()
         self.cache = KVCache(self.request, cache_tensors(self.compiled))
@@ -146,7 +162,9 @@ class ModelRunner:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
-        provided = tables.keys() | (self._selection.names if self._selection else set())
+        provided = set(tables)
+        for part in (self._selection, self._expert_budgets):
+            provided |= part.names if part else set()
         names = [port.get_any_name() for port in self.compiled.inputs]
         unknown = sorted(set(names) - caches - provided)
         if unknown:
@@ -167,12 +185,16 @@ class ModelRunner:
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
         if self._selection:
             inputs |= self._selection.inputs(batch)
+        if self._expert_budgets:
+            inputs |= self._expert_budgets.inputs(batch)
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer()
         duration = microseconds() - started
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
-        self.last_pass = PassStats(duration, *attended_tokens(counts, batch, self.block_size))
+        read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
+        attended = attended_tokens(counts, batch, self.block_size)
+        self.last_pass = PassStats(duration, *attended, experts_read=tuple(read))
         if self._selection:
             self._selection.finish(batch, self.request)
         for rows in batch:

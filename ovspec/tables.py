@@ -25,12 +25,14 @@ class Rows:
         tokens: i64 `[rows]`.
         sampled: logits are wanted for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
+        limits_experts: whether the model's expert budget, if it has one, holds in this pass.
     """
 
     sequence: CachedSequence
     tokens: NDArray[np.int64]
     sampled: int = 1
     budget: int = -1
+    limits_experts: bool = False
 
     @property
     def context(self) -> int:

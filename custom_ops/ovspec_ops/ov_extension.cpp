@@ -5,6 +5,8 @@
 #include "block_select/op.hpp"
 #include "common/isa.hpp"
 #include "key_summary/op.hpp"
+#include "moe/budget_op.hpp"
+#include "moe/op.hpp"
 #include "verify_attention/op.hpp"
 
 namespace {
@@ -15,6 +17,8 @@ std::vector<ov::Extension::Ptr> operations() {
         std::make_shared<ov::OpExtension<ovspec::VerifyAttention>>(),
         std::make_shared<ov::OpExtension<ovspec::KeySummary>>(),
         std::make_shared<ov::OpExtension<ovspec::BlockSelect>>(),
+        std::make_shared<ov::OpExtension<ovspec::SparseMoE>>(),
+        std::make_shared<ov::OpExtension<ovspec::ExpertBudget>>(),
     };
 }
 

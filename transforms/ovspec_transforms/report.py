@@ -12,10 +12,12 @@ class PassReport:
     Attributes:
         name: the pass.
         changed: friendly names of the nodes it changed, in graph order.
+        left: places that it knows of and left as they were, each with the reason.
     """
 
     name: str
     changed: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

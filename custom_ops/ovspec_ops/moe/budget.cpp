@@ -1,0 +1,120 @@
+#include "moe/budget.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ovspec {
+
+// Places of a row by weight, the earlier first among equals; those without an expert last.
+void RoutingBudget::rank(std::size_t row, Buffers& buffers) const {
+    const std::int32_t* indices = indices_ + row * top_k_;
+    const float* weights = weights_ + row * top_k_;
+    buffers.order.resize(top_k_);
+    std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
+    const auto better = [&](std::size_t a, std::size_t b) {
+        if ((indices[a] >= 0) != (indices[b] >= 0))
+            return indices[a] >= 0;
+        return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+    };
+    std::sort(buffers.order.begin(), buffers.order.end(), better);
+}
+
+template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept) {
+    std::int32_t* indices = indices_ + row * top_k_;
+    float* weights = weights_ + row * top_k_;
+    double before = 0.0, after = 0.0;
+    for (std::size_t place = 0; place < top_k_; place++) {
+        if (indices[place] < 0)
+            continue;
+        before += weights[place];
+        if (kept(place))
+            after += weights[place];
+    }
+    const float factor = after != 0.0 && after != before ? static_cast<float>(before / after) : 1.0f;
+    for (std::size_t place = 0; place < top_k_; place++) {
+        if (indices[place] >= 0 && kept(place)) {
+            weights[place] *= factor;
+            continue;
+        }
+        indices[place] = -1;
+        weights[place] = 0.0f;
+    }
+}
+
+void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limited, std::size_t experts,
+                              Buffers& buffers) {
+    buffers.mass.assign(experts, 0.0);
+    buffers.kept.assign(experts, 0);
+    std::size_t kept = 0;
+    for (std::size_t row = 0; row < limited.size(); row++) {
+        if (!limited[row])
+            continue;
+        for (std::size_t i = row * top_k_; i < (row + 1) * top_k_; i++)
+            if (indices_[i] >= 0)
+                buffers.mass[static_cast<std::size_t>(indices_[i])] += weights_[i];
+        rank(row, buffers);
+        const std::int32_t first = indices_[row * top_k_ + buffers.order[0]];
+        if (first >= 0 && !buffers.kept[static_cast<std::size_t>(first)]) {
+            buffers.kept[static_cast<std::size_t>(first)] = 1;
+            kept++;
+        }
+    }
+    buffers.order.resize(experts);
+    std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
+    std::sort(buffers.order.begin(), buffers.order.end(), [&](std::size_t a, std::size_t b) {
+        return buffers.mass[a] != buffers.mass[b] ? buffers.mass[a] > buffers.mass[b] : a < b;
+    });
+    for (const std::size_t expert : buffers.order) {
+        if (kept >= budget)
+            break;
+        if (!buffers.kept[expert]) {
+            buffers.kept[expert] = 1;
+            kept++;
+        }
+    }
+    for (std::size_t row = 0; row < limited.size(); row++)
+        if (limited[row])
+            keep(row, [&](std::size_t place) {
+                return buffers.kept[static_cast<std::size_t>(indices_[row * top_k_ + place])] != 0;
+            });
+}
+
+std::size_t RoutingBudget::ranked_by_share(std::size_t row, std::size_t budget, float bound,
+                                           Buffers& buffers) const {
+    const float* weights = weights_ + row * top_k_;
+    const double total = std::accumulate(weights, weights + top_k_, 0.0);
+    std::size_t count = top_k_;
+    double dropped = 0.0;
+    while (count > 1 && top_k_ - count < budget) {
+        dropped += weights[buffers.order[count - 1]];
+        if (!(dropped < static_cast<double>(bound) * total))
+            break;
+        count--;
+    }
+    return count;
+}
+
+void RoutingBudget::keep_ranked(std::size_t row, std::size_t count, Buffers& buffers) {
+    keep(row, [&](std::size_t place) {
+        const auto last = buffers.order.begin() + static_cast<std::ptrdiff_t>(count);
+        return std::find(buffers.order.begin(), last, place) != last;
+    });
+}
+
+void RoutingBudget::apply(BudgetRule rule, std::size_t budget, float bound, const std::vector<char>& limited,
+                          std::size_t experts, Buffers& buffers) {
+    if (top_k_ == 0)
+        return;
+    if (rule == BudgetRule::mass)
+        return keep_mass(budget, limited, experts, buffers);
+    for (std::size_t row = 0; row < limited.size(); row++) {
+        if (!limited[row])
+            continue;
+        rank(row, buffers);
+        const std::size_t count = rule == BudgetRule::top_k ? std::clamp(budget, std::size_t{1}, top_k_)
+                                                            : ranked_by_share(row, budget, bound, buffers);
+        keep_ranked(row, count, buffers);
+    }
+}
+
+} // namespace ovspec

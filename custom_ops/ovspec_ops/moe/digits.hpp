@@ -1,0 +1,246 @@
+// Products in integers (AVX-512 VNNI): a row becomes 16-bit integers times one scale, each held as two signed
+// digits of 8 bits, which the instruction multiplies with the weights as they are stored. Rounding to 16 bits
+// of the row's largest value is finer than the 8 significant bits of bf16.
+#pragma once
+
+#include "common/simd.hpp"
+#include "moe/dequantised.hpp"
+#include "moe/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace digits {
+
+constexpr std::size_t width = 64;   // bytes of a vector
+constexpr float largest = 32639.0f; // 127 * 256 + 127
+constexpr std::size_t header = 64;  // bytes before the digits: Header
+
+// A packed row: this, then per vector of weights the digits it meets, and for u4 the sums of every 8 values.
+//   u8, 64 values: high digits, low digits
+//   u4, 128 values: high digits of the even values, of the odd ones, then both low digits
+struct Header {
+    float scale;
+    float sum; // of the integers
+};
+
+OVSPEC_INLINE std::size_t chunk_of(WeightFormat format) {
+    return format == WeightFormat::u4 ? 2 * width : width;
+}
+
+OVSPEC_INLINE std::size_t chunks(WeightFormat format, std::size_t in) {
+    return (in + chunk_of(format) - 1) / chunk_of(format);
+}
+
+OVSPEC_INLINE std::size_t packed_bytes(WeightFormat format, std::size_t in) {
+    const std::size_t sums = format == WeightFormat::u4 ? chunks(format, in) * lanes * sizeof(float) : 0;
+    return header + chunks(format, in) * chunk_of(format) * 2 + sums;
+}
+
+OVSPEC_INLINE void store_digits(__m512 values, __m512 inverse, std::uint8_t* high, std::uint8_t* low) {
+    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse));
+    const __m512i low_digit = _mm512_srai_epi32(_mm512_slli_epi32(q, 24), 24);
+    const __m512i high_digit = _mm512_srai_epi32(_mm512_sub_epi32(q, low_digit), 8);
+    _mm_storeu_si128((__m128i*)high, _mm512_cvtepi32_epi8(high_digit));
+    _mm_storeu_si128((__m128i*)low, _mm512_cvtepi32_epi8(low_digit));
+}
+
+OVSPEC_INLINE __m512 values_at(const float* values, std::size_t k, std::size_t in) {
+    if (k + lanes <= in)
+        return _mm512_loadu_ps(values + k);
+    return k < in ? (__m512)load_part<Vec>(values + k, in - k) : _mm512_setzero_ps();
+}
+
+OVSPEC_INLINE __m512i combined(__m512i high, __m512i low) {
+    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+
+OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed) {
+    Vec largest_value = {}, poison = {};
+    for (std::size_t k = 0; k < in; k += lanes) {
+        const Vec x = (Vec)values_at(values, k, in);
+        largest_value = max(largest_value, (Vec)_mm512_abs_ps((__m512)x));
+        poison += x * 0.0f; // NaN where a value is not finite: so are its products then
+    }
+    const float bound = max_lane(largest_value);
+    const float scale = bound / largest;
+    const __m512 inverse = _mm512_set1_ps(scale >= 1e-37f ? 1.0f / scale : 0.0f);
+    const bool u4 = format == WeightFormat::u4;
+    const std::size_t chunk = chunk_of(format), count = chunks(format, in);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    const __m512i ones = _mm512_set1_epi8(1);
+    std::uint8_t* to = packed + header;
+    float* sums = (float*)(to + count * chunk * 2);
+    Vec total = {};
+    for (std::size_t c = 0; c < count; c++, to += 2 * chunk) {
+        for (std::size_t i = 0; i < chunk; i += 2 * lanes) {
+            const __m512 a = values_at(values, c * chunk + i, in);
+            const __m512 b = values_at(values, c * chunk + i + lanes, in);
+            if (u4) {
+                store_digits(_mm512_permutex2var_ps(a, even, b), inverse, to + i / 2, to + chunk + i / 2);
+                store_digits(_mm512_permutex2var_ps(a, odd, b), inverse, to + width + i / 2,
+                             to + chunk + width + i / 2);
+            } else {
+                store_digits(a, inverse, to + i, to + chunk + i);
+                store_digits(b, inverse, to + i + lanes, to + chunk + i + lanes);
+            }
+        }
+        __m512i high = _mm512_setzero_si512(), low = high;
+        for (std::size_t i = 0; i < chunk; i += width) {
+            high = _mm512_dpbusd_epi32(high, ones, _mm512_loadu_si512(to + i));
+            low = _mm512_dpbusd_epi32(low, ones, _mm512_loadu_si512(to + chunk + i));
+        }
+        const __m512 eights = _mm512_cvtepi32_ps(combined(high, low));
+        if (u4)
+            _mm512_storeu_ps(sums + c * lanes, eights);
+        total += (Vec)eights;
+    }
+    const Header head = {scale + sum(poison), sum(total)};
+    __builtin_memcpy(packed, &head, sizeof(head));
+}
+
+OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
+    return load_as<Header>(packed);
+}
+
+// The last, partial vector of a row's weights.
+OVSPEC_INLINE __m512i weights_before_end(const std::uint8_t* row, std::size_t at, std::size_t row_bytes) {
+    return _mm512_maskz_loadu_epi8(((__mmask64)1 << (row_bytes - at)) - 1, row + at);
+}
+
+template <std::size_t N, std::size_t R> OVSPEC_INLINE void finish(const Vec* acc, float* dots) {
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < R; r++)
+        if constexpr (N == 4)
+            sum_four(acc + r * N, dots + r * N);
+        else
+            for (std::size_t n = 0; n < N; n++)
+                dots[r * N + n] = sum(acc[r * N + n]);
+}
+
+// As dequantised::tile, for u8.
+template <std::size_t N, std::size_t R>
+OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
+                           std::size_t ahead, float* dots) {
+    const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
+    __m512i high[R * N], low[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        high[i] = low[i] = _mm512_setzero_si512();
+    const std::size_t full = matrix.in / width, count = chunks(WeightFormat::u8, matrix.in);
+    const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
+        const std::size_t at = header + c * 2 * width;
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < N; n++) {
+            const __m512i weight = load_weights(data + n * matrix.row_bytes);
+            __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
+#pragma GCC unroll 4
+            for (std::size_t r = 0; r < R; r++) {
+                high[r * N + n] =
+                    _mm512_dpbusd_epi32(high[r * N + n], weight, _mm512_load_si512(rows[r] + at));
+                low[r * N + n] =
+                    _mm512_dpbusd_epi32(low[r * N + n], weight, _mm512_load_si512(rows[r] + at + width));
+            }
+        }
+    };
+    for (std::size_t c = 0; c < full; c++)
+        add(c, [&](const std::uint8_t* row)
+                   __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
+    if (full < count)
+        add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
+            return weights_before_end(row, full * width, matrix.row_bytes);
+        });
+    Vec acc[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        acc[i] = (Vec)_mm512_cvtepi32_ps(high[i]) * 256.0f + (Vec)_mm512_cvtepi32_ps(low[i]);
+    finish<N, R>(acc, dots);
+    const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)matrix.scales + neuron, N));
+    const Vec zero_point = to_float(load_part<ByteVec>(matrix.zero_points + neuron, N));
+    for (std::size_t r = 0; r < R; r++) {
+        const Header head = head_of(rows[r]);
+        const Vec dot = load_part<Vec>(dots + r * N, N);
+        store_part(dots + r * N, (dot - zero_point * head.sum) * (scale * head.scale), N);
+    }
+}
+
+// Scales and zero points of N neurons in f32; readable a vector past their end.
+template <std::size_t N> struct Groups {
+    float scale[N][max_groups + OVSPEC_LANES];
+    float zero_point[N][max_groups + OVSPEC_LANES];
+};
+
+template <std::size_t N>
+OVSPEC_INLINE void read_groups(const ExpertMatrix& matrix, std::size_t neuron, Groups<N>& groups) {
+    for (std::size_t n = 0; n < N; n++) {
+        const std::size_t first = (neuron + n) * matrix.groups;
+        for (std::size_t g = 0; g < matrix.groups; g += lanes) {
+            const std::size_t left = matrix.groups - g < lanes ? matrix.groups - g : lanes;
+            const auto mask = (__mmask16)((1u << left) - 1);
+            const __m256i scales = _mm256_maskz_loadu_epi16(mask, matrix.scales + 2 * (first + g));
+            const __m128i zero_points = _mm_maskz_loadu_epi8(mask, matrix.zero_points + first + g);
+            store(groups.scale[n] + g, from_f16((HalfVec)scales));
+            store(groups.zero_point[n] + g, to_float((ByteVec)zero_points));
+        }
+    }
+}
+
+// As dequantised::tile, for u4. In a vector of 64 bytes lane i holds the weights 8 i to 8 i + 7.
+template <std::size_t N, std::size_t R>
+OVSPEC_INLINE void tile_u4(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
+                           const Groups<N>& groups, std::size_t ahead, float* dots) {
+    const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
+    const std::size_t group =
+        matrix.groups == 1 ? chunks(WeightFormat::u4, matrix.in) * 2 * width : matrix.in / matrix.groups;
+    IVec lane_group;
+    for (std::size_t i = 0; i < lanes; i++)
+        lane_group[i] = (std::int32_t)(group < 2 * width ? 8 * i / group : 0);
+    const std::size_t full = matrix.row_bytes / width, count = chunks(WeightFormat::u4, matrix.in);
+    const std::size_t sums = header + count * 4 * width;
+    const __m512i nibble = _mm512_set1_epi8(15);
+    Vec acc[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        acc[i] = Vec{};
+    const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
+        const std::size_t at = header + c * 4 * width, g = c * 2 * width / group;
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < N; n++) {
+            const __m512i pairs = load_weights(data + n * matrix.row_bytes);
+            __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
+            const __m512i even = _mm512_and_si512(pairs, nibble);
+            const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(pairs, 4), nibble);
+            const Vec scale =
+                (Vec)_mm512_permutexvar_ps((__m512i)lane_group, (__m512)load(groups.scale[n] + g));
+            const Vec zero_point =
+                (Vec)_mm512_permutexvar_ps((__m512i)lane_group, (__m512)load(groups.zero_point[n] + g));
+#pragma GCC unroll 4
+            for (std::size_t r = 0; r < R; r++) {
+                const std::uint8_t* x = rows[r] + at;
+                __m512i high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, _mm512_load_si512(x));
+                __m512i low =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, _mm512_load_si512(x + 2 * width));
+                high = _mm512_dpbusd_epi32(high, odd, _mm512_load_si512(x + width));
+                low = _mm512_dpbusd_epi32(low, odd, _mm512_load_si512(x + 3 * width));
+                const Vec product = (Vec)_mm512_cvtepi32_ps(combined(high, low));
+                const Vec sum_of_eight = load((const float*)(rows[r] + sums) + c * lanes);
+                acc[r * N + n] += (product - zero_point * sum_of_eight) * scale;
+            }
+        }
+    };
+    for (std::size_t c = 0; c < full; c++)
+        add(c, [&](const std::uint8_t* row)
+                   __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
+    if (full < count)
+        add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
+            return weights_before_end(row, full * width, matrix.row_bytes);
+        });
+    finish<N, R>(acc, dots);
+    for (std::size_t r = 0; r < R; r++)
+        for (std::size_t n = 0; n < N; n++)
+            dots[r * N + n] *= head_of(rows[r]).scale;
+}
+
+} // namespace digits
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,141 @@
+#include "moe/kernel.hpp"
+
+#include "common/simd.hpp"
+#include "moe/dequantised.hpp"
+#if defined(__AVX512VNNI__)
+#include "moe/digits.hpp"
+#endif
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace {
+
+constexpr std::size_t tile_rows = 3, tile_neurons = 4;
+// Packed rows that stay in the first cache while a task's weights pass.
+constexpr std::size_t cached_bytes = 24 * 1024;
+
+template <std::size_t N> struct Count { // <type_traits> would bring another library's inline functions
+    static constexpr std::size_t value = N;
+};
+
+OVSPEC_INLINE bool in_digits([[maybe_unused]] WeightFormat format) {
+#if defined(__AVX512VNNI__)
+    return format == WeightFormat::u8 || format == WeightFormat::u4;
+#else
+    return false;
+#endif
+}
+
+std::size_t packed_bytes(WeightFormat format, std::size_t in) {
+#if defined(__AVX512VNNI__)
+    if (in_digits(format))
+        return digits::packed_bytes(format, in);
+#endif
+    return dequantised::packed_bytes(format, in);
+}
+
+void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed) {
+#if defined(__AVX512VNNI__)
+    if (in_digits(format))
+        return digits::pack(format, values, in, packed);
+#endif
+    dequantised::pack(format, values, in, packed);
+}
+
+// Rows against N neurons.
+template <WeightFormat format, std::size_t N>
+void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
+             std::size_t count, float* y, std::size_t stride) {
+#if defined(__AVX512VNNI__)
+    digits::Groups<format == WeightFormat::u4 ? N : 1> groups;
+    if constexpr (format == WeightFormat::u4)
+        digits::read_groups<N>(matrix, neuron, groups);
+#endif
+    const auto tile = [&](auto size, const std::uint8_t* const* some, [[maybe_unused]] std::size_t ahead,
+                          float* dots) {
+        constexpr std::size_t R = decltype(size)::value;
+#if defined(__AVX512VNNI__)
+        if constexpr (format == WeightFormat::u8)
+            return digits::tile_u8<N, R>(matrix, neuron, some, ahead, dots);
+        if constexpr (format == WeightFormat::u4)
+            return digits::tile_u4<N, R>(matrix, neuron, some, groups, ahead, dots);
+#endif
+        dequantised::tile<format, N, R>(matrix, neuron, some, dots);
+    };
+    for (std::size_t r = 0; r < count; r += tile_rows) {
+        const std::size_t size = count - r < tile_rows ? count - r : tile_rows;
+        // The first rows meet weights that come from memory: ask for those of the next neurons meanwhile.
+        const std::size_t ahead = r == 0 ? N * matrix.row_bytes : 0;
+        float dots[tile_rows * N];
+        if (size == 3)
+            tile(Count<3>{}, rows + r, ahead, dots);
+        else if (size == 2)
+            tile(Count<2>{}, rows + r, ahead, dots);
+        else
+            tile(Count<1>{}, rows + r, ahead, dots);
+        for (std::size_t i = 0; i < size; i++)
+            for (std::size_t n = 0; n < N; n++)
+                y[(r + i) * stride + n] = dots[i * N + n];
+    }
+}
+
+template <WeightFormat format>
+void product_of(const ExpertMatrix& matrix, std::size_t neuron, std::size_t count,
+                const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+    const std::size_t tiles = cached_bytes / packed_bytes(format, matrix.in) / tile_rows;
+    const std::size_t step = (tiles > 1 ? tiles : 1) * tile_rows;
+    for (std::size_t r = 0; r < row_count; r += step) {
+        const std::size_t some = row_count - r < step ? row_count - r : step;
+        float* to = y + r * stride;
+        std::size_t n = 0;
+        for (; n + tile_neurons <= count; n += tile_neurons)
+            neurons<format, tile_neurons>(matrix, neuron + n, rows + r, some, to + n, stride);
+        for (; n < count; n++)
+            neurons<format, 1>(matrix, neuron + n, rows + r, some, to + n, stride);
+    }
+}
+
+void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, std::size_t count,
+             const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+    const std::size_t neuron = expert * matrix.out + first;
+    switch (matrix.format) {
+    case WeightFormat::f32:
+        return product_of<WeightFormat::f32>(matrix, neuron, count, rows, row_count, y, stride);
+    case WeightFormat::f16:
+        return product_of<WeightFormat::f16>(matrix, neuron, count, rows, row_count, y, stride);
+    case WeightFormat::u8:
+        return product_of<WeightFormat::u8>(matrix, neuron, count, rows, row_count, y, stride);
+    case WeightFormat::u4:
+        return product_of<WeightFormat::u4>(matrix, neuron, count, rows, row_count, y, stride);
+    }
+}
+
+OVSPEC_INLINE Vec silu_times(Vec gate, Vec up) {
+    const Vec e = exp_nonpositive(gate >= 0.0f ? -gate : gate);
+    return gate * up * (gate >= 0.0f ? splat(1.0f) : e) / (e + 1.0f);
+}
+
+void swiglu(float* gate, const float* up, std::size_t count) {
+    std::size_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        store(gate + i, silu_times(load(gate + i), load(up + i)));
+    if (i < count)
+        store_part(gate + i,
+                   silu_times(load_part<Vec>(gate + i, count - i), load_part<Vec>(up + i, count - i)),
+                   count - i);
+}
+
+void add_scaled(float* to, const float* from, float share, std::size_t count) {
+    std::size_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        store(to + i, load(to + i) + load(from + i) * share);
+    for (; i < count; i++)
+        to[i] += from[i] * share;
+}
+
+} // namespace
+
+const MoeKernels moe_kernels = {packed_bytes, pack, product, swiglu, add_scaled};
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,71 @@
+// Products of rows with the weights of one expert. Raw pointers only, no OpenVINO type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ovspec {
+
+enum class WeightFormat {
+    f32,
+    f16,
+    u8, // one scale and zero point per neuron
+    u4, // two weights a byte, the first in the low half; one scale and zero point per group
+};
+
+// One projection of all experts: `out` neurons of `in` weights each, w = (data - zero_point) * scale.
+struct ExpertMatrix {
+    WeightFormat format;
+    const std::uint8_t* data;        // `[experts, out, row_bytes]`
+    const std::uint8_t* scales;      // f16 `[experts, out, groups]`; none for f32 and f16
+    const std::uint8_t* zero_points; // u8, as scales
+    std::size_t out;
+    std::size_t in;
+    std::size_t groups;
+    std::size_t row_bytes;
+};
+
+// Largest number of groups in a row of u4 weights.
+constexpr std::size_t max_groups = 512;
+
+struct MoeKernels {
+    // Bytes of one packed row of `in` values for weights of this format, a multiple of 64.
+    std::size_t (*packed_bytes)(WeightFormat format, std::size_t in);
+
+    // Brings `in` values into the form that `product` reads, in `packed_bytes` bytes at a multiple of 64.
+    void (*pack)(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed);
+
+    // y[r * stride + n] = row r . neuron first + n of the expert, for `count` neurons.
+    void (*product)(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, std::size_t count,
+                    const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride);
+
+    // gate[i] = silu(gate[i]) * up[i]
+    void (*swiglu)(float* gate, const float* up, std::size_t count);
+
+    // to[i] += share * from[i]
+    void (*add_scaled)(float* to, const float* from, float share, std::size_t count);
+};
+
+namespace plain {
+extern const MoeKernels moe_kernels;
+}
+namespace avx2 {
+extern const MoeKernels moe_kernels;
+}
+namespace avx512 {
+extern const MoeKernels moe_kernels;
+}
+namespace avx2vnni {
+extern const MoeKernels moe_kernels;
+}
+namespace avx512vnni {
+extern const MoeKernels moe_kernels;
+}
+namespace avx2x16 {
+extern const MoeKernels moe_kernels;
+}
+namespace avx2dot {
+extern const MoeKernels moe_kernels;
+}
+
+} // namespace ovspec

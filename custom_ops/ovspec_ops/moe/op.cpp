@@ -1,0 +1,322 @@
+#include "moe/op.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/parallel.hpp"
+#include "common/tensors.hpp"
+#include "moe/groups.hpp"
+#include "moe/kernel.hpp"
+
+namespace ovspec {
+namespace {
+
+constexpr const char* name = "SparseMoE";
+
+enum Input : std::size_t {
+    hidden,
+    indices,
+    weights,
+    gate, // of each projection: data, scales, zero points
+    up = gate + 3,
+    down = up + 3,
+    input_count = down + 3,
+};
+
+constexpr const char* projection_name(std::size_t first) {
+    return first == gate ? "gate" : first == up ? "up" : "down";
+}
+
+// Neurons of one task: enough to stream, few enough to balance.
+constexpr std::size_t block_neurons = 32;
+// Rows times experts that one round holds in memory: a long prefill runs in several.
+constexpr std::size_t round_pairs = 8192;
+constexpr std::size_t line = 64;
+
+std::string text(const ov::PartialShape& shape) {
+    std::ostringstream out;
+    out << shape;
+    return out.str();
+}
+
+[[noreturn]] void fail_weights(std::size_t first, const std::string& what) {
+    fail(name, std::string(projection_name(first)) + " " + what);
+}
+
+// The weights `[experts, out, ...]` of one projection, read off types and shapes.
+ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type& type, const ov::Shape& data,
+                      const ov::Shape& scales, const ov::Shape& zero_points) {
+    if (data.size() != 3)
+        fail_weights(first, "weights are of shape " + text(data) + ", expected [experts, out, bytes]");
+    ExpertMatrix matrix{};
+    matrix.out = data[1];
+    matrix.in = in;
+    matrix.row_bytes = data[2] * type.size();
+    const std::size_t rows = data[0] * data[1];
+    if (type == ov::element::f32 && data[2] == in) {
+        matrix.format = WeightFormat::f32;
+        return matrix;
+    }
+    if (type == ov::element::u8 && data[2] == 2 * in) {
+        matrix.format = WeightFormat::f16;
+        return matrix;
+    }
+    if (type != ov::element::u8 || (data[2] != in && 2 * data[2] != in))
+        fail_weights(first, "weights are of shape " + text(data) + ", expected rows of " +
+                                std::to_string(in) + " f32, or of " + std::to_string(in) + " (u8), " +
+                                std::to_string(in / 2) + " (u4) or " + std::to_string(2 * in) +
+                                " (f16) bytes");
+    matrix.format = data[2] == in ? WeightFormat::u8 : WeightFormat::u4;
+    const std::size_t entries = ov::shape_size(zero_points);
+    matrix.groups = rows == 0 ? 1 : entries / rows;
+    if (matrix.groups == 0 || entries != matrix.groups * rows || in % matrix.groups != 0)
+        fail_weights(first, "zero points are of shape " + text(zero_points) + ", expected [" +
+                                std::to_string(data[0]) + ", " + std::to_string(data[1]) +
+                                ", groups] with groups that divide " + std::to_string(in));
+    if (ov::shape_size(scales) != 2 * entries)
+        fail_weights(first, "scales hold " + std::to_string(ov::shape_size(scales)) + " bytes, expected " +
+                                std::to_string(2 * entries) + ": f16, as many as zero points");
+    const std::size_t group = in / matrix.groups;
+    if (matrix.format == WeightFormat::u8 && matrix.groups != 1)
+        fail_weights(first, "weights of 8 bits have " + std::to_string(matrix.groups) +
+                                " groups, expected 1: a scale per neuron");
+    const bool power_of_two = (group & (group - 1)) == 0;
+    if (matrix.groups > max_groups || (matrix.groups > 1 && (group < 32 || !power_of_two)))
+        fail_weights(first, "weights of 4 bits have groups of " + std::to_string(group) +
+                                ", expected a power of two of at least 32, or one group of at most " +
+                                std::to_string(max_groups) + " per neuron");
+    return matrix;
+}
+
+ExpertMatrix describe(const ov::Node& node, std::size_t first, std::size_t in) {
+    return describe(first, in, node.get_input_element_type(first), node.get_input_shape(first),
+                    node.get_input_shape(first + 1), node.get_input_shape(first + 2));
+}
+
+ExpertMatrix view(const ov::TensorVector& inputs, std::size_t first, std::size_t in) {
+    const auto bytes = [&](std::size_t input) {
+        return static_cast<const std::uint8_t*>(inputs[input].data());
+    };
+    ExpertMatrix matrix = describe(first, in, inputs[first].get_element_type(), inputs[first].get_shape(),
+                                   inputs[first + 1].get_shape(), inputs[first + 2].get_shape());
+    matrix.data = bytes(first);
+    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
+        matrix.scales = bytes(first + 1);
+        matrix.zero_points = bytes(first + 2);
+    }
+    return matrix;
+}
+
+std::size_t floats(std::size_t bytes) {
+    return (bytes + sizeof(float) - 1) / sizeof(float);
+}
+
+// Two tiles of one task.
+struct Tiles {
+    FloatBuffer first;
+    FloatBuffer second;
+};
+
+struct Workspace {
+    ExpertGroups groups;
+    FloatBuffer gate_rows;                                    // packed, `[rows]`
+    FloatBuffer up_rows;                                      // packed, `[rows]`, where the formats differ
+    FloatBuffer inner;                                        // `[pairs, intermediate]`
+    FloatBuffer down_rows;                                    // packed, `[pairs]`
+    std::vector<const std::uint8_t*> gate_of, up_of, down_of; // packed row of every pair
+    std::vector<char> chosen;                                 // per expert, in any round of the pass
+};
+
+// Never destroyed: plugin threads may outlive static objects.
+Pool<Workspace>& workspaces() {
+    static auto* pool = new Pool<Workspace>;
+    return *pool;
+}
+
+Pool<Tiles>& tile_pool() {
+    static auto* pool = new Pool<Tiles>;
+    return *pool;
+}
+
+std::size_t blocks_of(std::size_t neurons) {
+    return (neurons + block_neurons - 1) / block_neurons;
+}
+
+struct Round {
+    const MoeKernels& kernels;
+    ExpertMatrix gate, up, down;
+    std::size_t hidden_size, intermediate_size;
+    Workspace& work;
+
+    const float* x; // `[rows, hidden]` of the whole pass
+    float* y;
+    std::size_t first_row, rows;
+
+    std::size_t macs() const { return work.groups.pairs() * hidden_size * intermediate_size; }
+
+    // Packs `count` rows of `size` values each; returns the first and the bytes between two.
+    std::pair<std::uint8_t*, std::size_t> pack(FloatBuffer& buffer, WeightFormat format, const float* from,
+                                               std::size_t count, std::size_t size) const {
+        const std::size_t bytes = kernels.packed_bytes(format, size);
+        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        parallel_items(count, 4 * count * size,
+                       [&](std::size_t i) { kernels.pack(format, from + i * size, size, to + i * bytes); });
+        return {to, bytes};
+    }
+
+    void pack_hidden() {
+        const ExpertGroups& groups = work.groups;
+        const float* from = x + first_row * hidden_size;
+        const auto [gate_rows, gate_bytes] = pack(work.gate_rows, gate.format, from, rows, hidden_size);
+        const bool shared = gate.format == up.format;
+        const auto [up_rows, up_bytes] = shared ? std::make_pair(gate_rows, gate_bytes)
+                                                : pack(work.up_rows, up.format, from, rows, hidden_size);
+        work.gate_of.resize(groups.pairs());
+        work.up_of.resize(groups.pairs());
+        for (std::size_t pair = 0; pair < groups.pairs(); pair++) {
+            const std::size_t row = groups.rows[pair] - first_row;
+            work.gate_of[pair] = gate_rows + row * gate_bytes;
+            work.up_of[pair] = up_rows + row * up_bytes;
+        }
+    }
+
+    // inner[pair] = silu(gate . row) * (up . row)
+    void gate_and_up() {
+        const ExpertGroups& groups = work.groups;
+        float* inner = work.inner.reserve(groups.pairs() * intermediate_size);
+        const std::size_t blocks = blocks_of(intermediate_size);
+        parallel_items(groups.experts.size() * blocks, 2 * macs(), [&](std::size_t item) {
+            const std::size_t entry = item / blocks, first = item % blocks * block_neurons;
+            const std::size_t neurons = std::min(block_neurons, intermediate_size - first);
+            const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
+            const std::size_t expert = groups.experts[entry];
+            auto tiles = tile_pool().take();
+            float* ups = tiles->first.reserve(count * block_neurons);
+            float* gates = tiles->second.reserve(count * block_neurons);
+            kernels.product(gate, expert, first, neurons, work.gate_of.data() + begin, count, gates,
+                            block_neurons);
+            kernels.product(up, expert, first, neurons, work.up_of.data() + begin, count, ups, block_neurons);
+            for (std::size_t i = 0; i < count; i++) {
+                float* gated = gates + i * block_neurons;
+                kernels.swiglu(gated, ups + i * block_neurons, neurons);
+                std::copy(gated, gated + neurons, inner + (begin + i) * intermediate_size + first);
+            }
+        });
+    }
+
+    // Every task owns a block of outputs and passes the experts in ascending order: no sum depends on the
+    // number of threads.
+    void down_and_sum() {
+        const ExpertGroups& groups = work.groups;
+        const float* inner = work.inner.reserve(groups.pairs() * intermediate_size);
+        const auto [packed, bytes] =
+            pack(work.down_rows, down.format, inner, groups.pairs(), intermediate_size);
+        work.down_of.resize(groups.pairs());
+        for (std::size_t pair = 0; pair < groups.pairs(); pair++)
+            work.down_of[pair] = packed + pair * bytes;
+        parallel_items(blocks_of(hidden_size), macs(), [&](std::size_t block) {
+            const std::size_t first = block * block_neurons;
+            const std::size_t neurons = std::min(block_neurons, hidden_size - first);
+            for (std::size_t row = first_row; row < first_row + rows; row++)
+                std::fill_n(y + row * hidden_size + first, neurons, 0.0f);
+            auto tiles = tile_pool().take();
+            for (std::size_t entry = 0; entry < groups.experts.size(); entry++) {
+                const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
+                float* outputs = tiles->first.reserve(count * block_neurons);
+                kernels.product(down, groups.experts[entry], first, neurons, work.down_of.data() + begin,
+                                count, outputs, block_neurons);
+                for (std::size_t i = 0; i < count; i++)
+                    kernels.add_scaled(y + groups.rows[begin + i] * hidden_size + first,
+                                       outputs + i * block_neurons, groups.shares[begin + i], neurons);
+            }
+        });
+    }
+};
+
+} // namespace
+
+SparseMoE::SparseMoE(const ov::OutputVector& inputs) : Op(inputs) {
+    constructor_validate_and_infer_types();
+}
+
+void SparseMoE::validate_and_infer_types() {
+    check_input_count(*this, input_count);
+    check_input(*this, hidden, "hidden", ov::element::f32, {-1, -1});
+    check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
+    check_input(*this, weights, "weights", ov::element::f32, {-1, -1});
+    ov::Dimension rows = ov::Dimension::dynamic(), size = ov::Dimension::dynamic();
+    const auto& shape = get_input_partial_shape(hidden);
+    if (shape.rank().is_static()) {
+        rows = shape[0];
+        size = shape[1];
+    }
+    const auto known = [&](std::size_t first) {
+        return get_input_partial_shape(first).is_static() && get_input_partial_shape(first + 1).is_static() &&
+               get_input_partial_shape(first + 2).is_static();
+    };
+    if (size.is_static() && known(gate) && known(up) && known(down)) {
+        const auto in = static_cast<std::size_t>(size.get_length());
+        const ExpertMatrix gates = describe(*this, gate, in), ups = describe(*this, up, in);
+        const ExpertMatrix downs = describe(*this, down, gates.out);
+        if (ups.out != gates.out)
+            fail_weights(up, "has " + std::to_string(ups.out) + " neurons, expected the gate's " +
+                                 std::to_string(gates.out));
+        if (downs.out != in)
+            fail_weights(down, "has " + std::to_string(downs.out) + " neurons, expected the hidden size " +
+                                   std::to_string(in));
+        const auto experts = get_input_shape(gate)[0];
+        for (const std::size_t first : {std::size_t{up}, std::size_t{down}})
+            if (get_input_shape(first)[0] != experts)
+                fail_weights(first, "has " + std::to_string(get_input_shape(first)[0]) +
+                                        " experts, expected the gate's " + std::to_string(experts));
+    }
+    set_output_type(0, ov::element::f32, {rows, size});
+    set_output_type(1, ov::element::i32, ov::PartialShape{1});
+}
+
+std::shared_ptr<ov::Node> SparseMoE::clone_with_new_inputs(const ov::OutputVector& inputs) const {
+    return std::make_shared<SparseMoE>(inputs);
+}
+
+bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const ov::Shape shape = inputs[hidden].get_shape(), routing = inputs[indices].get_shape();
+    if (routing[0] != shape[0] || inputs[weights].get_shape() != routing)
+        fail(name, "indices are of shape " + text(routing) + " and weights of " +
+                       text(inputs[weights].get_shape()) + ", expected [rows, top_k] with the " +
+                       std::to_string(shape[0]) + " rows of hidden");
+    outputs[0].set_shape(shape);
+    outputs[1].set_shape({1});
+    const std::size_t rows = shape[0], size = shape[1], top_k = routing[1];
+    const std::size_t experts = inputs[gate].get_shape()[0], intermediate = inputs[gate].get_shape()[1];
+
+    auto work = workspaces().take();
+    Round round{OVSPEC_KERNELS(moe_kernels),
+                view(inputs, gate, size),
+                view(inputs, up, size),
+                view(inputs, down, intermediate),
+                size,
+                intermediate,
+                *work,
+                inputs[hidden].data<const float>(),
+                outputs[0].data<float>(),
+                0,
+                0};
+    const std::size_t step = std::max<std::size_t>(round_pairs / std::max<std::size_t>(top_k, 1), 1);
+    work->chosen.assign(experts, 0);
+    for (std::size_t first = 0; first < rows; first += step) {
+        round.first_row = first;
+        round.rows = std::min(step, rows - first);
+        work->groups.group(name, inputs[indices].data<const std::int32_t>(),
+                           inputs[weights].data<const float>(), first, round.rows, top_k, experts);
+        round.pack_hidden();
+        round.gate_and_up();
+        round.down_and_sum();
+        for (const std::size_t expert : work->groups.experts)
+            work->chosen[expert] = 1;
+    }
+    outputs[1].data<std::int32_t>()[0] =
+        static_cast<std::int32_t>(std::count(work->chosen.begin(), work->chosen.end(), 1));
+    return true;
+}
+
+} // namespace ovspec

@@ -1,0 +1,99 @@
+"""NumPy references of SparseMoE and ExpertBudget, in f64 (see README.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+def dequantise(
+    data: NDArray[Any], scales: NDArray[np.uint8], zero_points: NDArray[np.uint8], inputs: int
+) -> F64:
+    """One projection's weights `[experts, out, inputs]` from the three tensors of SparseMoE."""
+    experts, out = data.shape[:2]
+    if data.dtype == np.float32:
+        return data.astype(np.float64)
+    if data.shape[2] == 2 * inputs:
+        return data.view(np.float16).astype(np.float64)
+    if 2 * data.shape[2] == inputs:
+        data = np.stack([data & 15, data >> 4], -1)
+    grouped = data.reshape(experts, out, -1, inputs // zero_points.shape[2]).astype(np.float64)
+    per_group = (grouped - zero_points[..., None]) * scales.view(np.float16)[..., None].astype(np.float64)
+    return per_group.reshape(experts, out, inputs)
+
+
+def sparse_moe(
+    hidden: NDArray[np.float32],
+    indices: NDArray[np.int32],
+    weights: NDArray[np.float32],
+    gate: F64,
+    up: F64,
+    down: F64,
+) -> tuple[F64, int]:
+    """Output `[rows, hidden]` and the number of experts read; projections from `dequantise`."""
+    output = np.zeros(hidden.shape, np.float64)
+    for row, (chosen, shares) in enumerate(zip(indices.tolist(), weights.tolist(), strict=True)):
+        for expert, share in zip(chosen, shares, strict=True):
+            if expert < 0:
+                continue
+            x = hidden[row].astype(np.float64)
+            gated = gate[expert] @ x
+            inner = gated / (1 + np.exp(-gated)) * (up[expert] @ x)
+            output[row] += share * (down[expert] @ inner)
+    return output, len(set(indices[indices >= 0].tolist()))
+
+
+def _kept_by_mass(indices: NDArray[np.int32], weights: F64, budget: int, experts: int) -> NDArray[np.bool_]:
+    """The first expert of every row, then the largest summed weights until `budget` experts are kept."""
+    real = indices >= 0
+    mass = np.zeros(experts)
+    np.add.at(mass, indices[real], weights[real])
+    first = np.where(real, weights, -np.inf).argmax(axis=1)[:, None]
+    kept = set(np.take_along_axis(indices, first, 1)[:, 0].tolist()) - {-1}
+    for expert in np.argsort(-mass, kind="stable").tolist():
+        if len(kept) >= budget:
+            break
+        kept.add(expert)
+    return np.isin(indices, list(kept))
+
+
+def _kept_by_rank(weights: F64, rule: str, budget: int, bound: float) -> NDArray[np.bool_]:
+    """One row `[top_k]`: without the lowest that its rule drops; never without the highest."""
+    ascending = np.lexsort((-np.arange(weights.size), weights))  # the later of equals is dropped first
+    most = min(budget, weights.size - 1) if rule == "share" else weights.size - max(budget, 1)
+    shares = np.cumsum(weights[ascending])
+    dropped = 0
+    while dropped < most and (rule == "top_k" or shares[dropped] < bound * weights.sum()):
+        dropped += 1
+    kept = np.ones(weights.size, bool)
+    kept[ascending[:dropped]] = False
+    return kept
+
+
+def expert_budget(
+    indices: NDArray[np.int32],
+    weights: NDArray[np.float32],
+    limited: NDArray[np.bool_],
+    *,
+    rule: str,
+    budget: int,
+    bound: float = 0.0,
+    experts: int,
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Indices (-1: dropped) and weights `[rows, top_k]` that remain; `limited` are the rows of the rule."""
+    kept = np.ones(indices.shape, bool)
+    if budget >= 0:
+        real = weights.astype(np.float64)
+        if rule == "mass":
+            kept[limited] = _kept_by_mass(indices[limited], real[limited], budget, experts)
+        else:
+            for row in np.flatnonzero(limited):
+                kept[row] = _kept_by_rank(real[row], rule, budget, float(np.float32(bound)))
+    total = weights.astype(np.float64).sum(axis=1, keepdims=True)
+    remaining = (weights * kept).astype(np.float64).sum(axis=1, keepdims=True)
+    factor = np.divide(total, remaining, out=np.ones_like(total), where=remaining != 0)
+    return np.where(kept, indices, -1).astype(np.int32), (weights * factor * kept).astype(np.float32)

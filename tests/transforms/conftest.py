@@ -1,0 +1,35 @@
+"""Fixtures of the transforms' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from transforms.moe_models import compress, export_family
+
+ExportedMoE = Callable[[str, str], ov.Model]
+
+
+@pytest.fixture(scope="session")
+def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
+    """Give a family's model with weights of a format; each is exported and compressed once."""
+    pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+    made: dict[tuple[str, str], Path] = {}
+
+    def get(family: str, weight_format: str) -> ov.Model:
+        core, key = ov.Core(), (family, weight_format)
+        if (family, "f32") not in made:
+            made[family, "f32"] = export_family(family, tmp_path_factory.mktemp(family))
+        if key not in made:
+            path = tmp_path_factory.mktemp(f"{family}-{weight_format}") / "openvino_model.xml"
+            source = core.read_model(made[family, "f32"])
+            if weight_format == "f16":
+                ov.save_model(source, path, compress_to_fp16=True)
+            else:
+                ov.save_model(compress(source, weight_format), path, compress_to_fp16=False)
+            made[key] = path
+        return core.read_model(made[key])
+
+    return get

@@ -23,6 +23,7 @@ class Machine:
         row: what a pass costs by rows, context and budget scale.
         draft: of a round by tokens drafted.
         read: per token that the drafter has to catch up with.
+        switch: what a verification pass costs more when its number of rows has changed.
         noise: standard deviation of the logarithm of every duration.
         hiccup: share of the passes that take four times as long.
         drift: standard deviation by which the logarithm of the machine's pace walks, per step.
@@ -31,6 +32,7 @@ class Machine:
     row: Callable[[int, float, float], float]
     draft: Callable[[int], float]
     read: float = 0.0
+    switch: float = 0.0
     noise: float = 0.05
     hiccup: float = 0.01
     drift: float = 0.0
@@ -75,6 +77,7 @@ class World:
         """Generate `tokens` per sequence."""
         noise, text = np.random.default_rng(seed), np.random.default_rng(seed + 1)
         run, work, emitted, pending, unread, pace = Run(), 0.0, 0, 0, self.context, 0.0
+        last = -1
         schedule.begin()
         while emitted < tokens:
             remaining = (tokens - emitted,) * sequences
@@ -104,6 +107,9 @@ class World:
             caught_up = unread if self.reads and asked else 0
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
             verify = took(self.machine.row(sequences + sum(proposed), state.contexts[0], scale))
+            if sum(proposed) != last:
+                verify += took(self.machine.switch)
+            last = sum(proposed)
             gained = min(accepted) + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
@@ -111,7 +117,7 @@ class World:
                 pending += gained
                 gained = 0
                 if pending >= (plan.commit_interval or self.commit_intervals[0]):
-                    rows, pending = pending, 0
+                    rows, pending, last = pending, 0, -1
                     confirmed = _run_length(text, self.confirmed, rows)
                     commit = took(self.machine.row(rows, state.contexts[0], math.inf))
                     gained = confirmed + 1

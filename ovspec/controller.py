@@ -195,7 +195,7 @@ class AutoSchedule(Schedule):
             candidates = [choice for choice in candidates if choice.tokens == 0]
         best = max(candidates, key=self._rates.__getitem__)
         gain = _GAIN if best == plain else _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
-        if self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
+        if self._choice not in candidates or self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
             self._choice = best
             changed = True
         self._settle(changed)

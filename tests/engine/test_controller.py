@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from prompts import PROMPTS
+from settings import F32
 from virtual_machine import MAX_DRAFT, Machine, World
 
 import ovspec
@@ -71,7 +73,7 @@ def compare(world: World) -> tuple[float, float]:
     return pooled(auto) / max(fixed.values()), pooled([first, *auto]) / fixed[0]
 
 
-@pytest.mark.parametrize("rate", [0.95, 0.75, 0.5, 0.1])
+@pytest.mark.parametrize("rate", [0.9, 0.6, 0.1])
 @pytest.mark.parametrize("machine", [small, large, long_context])
 def test_close_to_the_best_fixed_length_and_no_worse_than_plain(
     machine: Callable[..., Machine], rate: float
@@ -82,8 +84,8 @@ def test_close_to_the_best_fixed_length_and_no_worse_than_plain(
     assert over_plain > 0.97
 
 
-@pytest.mark.parametrize("rate", [0.9, 0.5, 0.1])
-@pytest.mark.parametrize("machine", [small, large, long_context])
+@pytest.mark.parametrize("rate", [0.9, 0.1])
+@pytest.mark.parametrize("machine", [small, large])
 def test_noise_hiccups_and_drift_of_the_machine(machine: Callable[..., Machine], rate: float) -> None:
     over_best, over_plain = compare(World(machine(**NOISY), steady(rate)))
     assert over_best > 0.95
@@ -211,11 +213,16 @@ def test_a_prompt_too_long_to_be_worth_reading_twice() -> None:
     assert max(world.run(schedule, 20000, seed=2).drafts[:50]) > 0
 
 
-def test_auto_gives_the_text_of_plain_decoding(make_pipeline: Callable[..., ovspec.LLMPipeline]) -> None:
-    plain, drafted = make_pipeline(), make_pipeline(draft=True)
+def test_auto_gives_the_text_of_plain_decoding(
+    demo_ir: Path, make_pipeline: Callable[..., ovspec.LLMPipeline]
+) -> None:
+    draft = ovspec.draft_model(demo_ir / "draft")
+    plain, drafted = make_pipeline(), ovspec.LLMPipeline(demo_ir, draft_model=draft, **F32)
+    asked: list[int] = []
     for prompt in PROMPTS[:6]:
         want = plain.generate([prompt], max_new_tokens=96, ignore_eos=True)
         got = drafted.generate([prompt], max_new_tokens=96, ignore_eos=True)
         assert got.texts == want.texts
-        asked = got.perf_metrics.raw_metrics.num_assistant_tokens
-        assert len(asked) < 96 and got.perf_metrics.get_drafting_share() > 0
+        asked += got.perf_metrics.raw_metrics.num_assistant_tokens
+    # Whatever it makes of this machine, it begins with drafts of two lengths and plain decoding.
+    assert asked[:9] == [4, 4, 4, 0, 0, 0, 8, 8, 8]

@@ -21,6 +21,9 @@ _PRIOR_CONFIRMATIONS = 30.0
 _CONFIRMATION_MEMORY = 1024
 # Drafts by which a position's rate leans on that of the position before it.
 _LEAN = 3.0
+# What acceptance is believed to lose from one position to the next before anything is known: so drafts
+# get longer step by step.
+_FADING = 0.98
 # A shift is seen in the last 3 drafts, or 6, or 12, when their sum is this many deviations off.
 _SHIFT_WINDOWS = (3, 6, 12)
 _SHIFT_DEVIATIONS = 4.0
@@ -46,12 +49,12 @@ class AcceptanceModel:
         self._recent: deque[tuple[int, int]] = deque(maxlen=max(_SHIFT_WINDOWS))
 
     def rates(self, positions: int) -> Array:
-        """a_1 .. a_K; positions never tried take the rate of the last one that was, f64 `[positions]`."""
-        return _posterior(self._accepted[:positions], self._tried[:positions], _PRIOR_RATE)
+        """a_1 .. a_K; positions never tried go on from the last one that was, f64 `[positions]`."""
+        return _posterior(self._accepted[:positions], self._tried[:positions], _PRIOR_RATE, _FADING)
 
     def offers(self, positions: int) -> Array:
         """o_1 .. o_K, f64 `[positions]`."""
-        return _posterior(self._offered[:positions], self._asked[:positions], 1.0)
+        return _posterior(self._offered[:positions], self._asked[:positions], 1.0, 1.0)
 
     def accepted_length(self, positions: int) -> float:
         """Expected accepted tokens of a draft of so many."""
@@ -135,10 +138,10 @@ def _count(counts: list[float], totals: list[float], kept: int, tried: int) -> N
         totals[i] = totals[i] * decay + 1.0
 
 
-def _posterior(counts: list[float], totals: list[float], prior: float) -> Array:
+def _posterior(counts: list[float], totals: list[float], prior: float, fading: float) -> Array:
     rates, mean, strength = [], prior, _PRIOR_DRAFTS
     for count, total in zip(counts, totals, strict=True):
         mean = (count + strength * mean) / (total + strength)
-        strength = _LEAN
         rates.append(mean)
+        strength, mean = _LEAN, fading * mean
     return np.array(rates)

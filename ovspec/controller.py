@@ -18,7 +18,11 @@ from ovspec.throughput import Expectation, expect, with_commits
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _DEFAULT_DRAFT = 4
-_OPENING = (4, 4, 0, 8, 0, 4, 8, 0)
+_OPENING = (4, 4, 4, 0, 0, 0, 8, 8, 8, 0, 0, 4, 4, 0, 0)
+# Steps of a probe: the first of them pays for the change of shapes. One that is only after acceptance is a
+# single draft, and goes on while drafts pay.
+_PROBE_STEPS = 3
+_MOST_PROBE_STEPS = 8
 # Steps between two looks at the choice while it changes, and when it has not for long; the former also
 # lie between two probes.
 _LOOK_STEPS = 4
@@ -89,7 +93,11 @@ class AutoSchedule(Schedule):
         self._patience = _LOOK_STEPS
         self._next_probe = 0
         self._probe: Choice | None = None
+        self._was_probed = False
         self._probe_cost = 0.0
+        self._probe_steps = 0
+        self._probe_left = 0
+        self._probe_emitted = 0
         self._probe_lost = 0.0
         self._last_probed: dict[Choice, int] = {}
         self._free_drafts = 0
@@ -102,6 +110,8 @@ class AutoSchedule(Schedule):
 
     def begin(self) -> None:
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
+        self._costs.begin()
+        self._probe = None
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look = self._steps
@@ -128,11 +138,8 @@ class AutoSchedule(Schedule):
         if limit >= self._choice.tokens:
             if self._steps >= self._next_look or cell is not self._cell:
                 self._look(cell, state, limit)
-            # A probe of another budget goes on to the commit that judges it.
-            if not self._pending:
+            if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        elif not self._pending:
-            self._probe = None
         return self._planned(self._probe or self._choice, limit)
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -150,18 +157,30 @@ class AutoSchedule(Schedule):
         if self._probe is None:
             self._budget.earn(duration)
             return
+        emitted = sum(outcome.accepted) + len(outcome.accepted)
         self._probe_lost += duration + outcome.commit_duration / pace
+        self._probe_steps += 1
+        self._probe_left -= 1
         if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
-            self._end_probe(sum(outcome.accepted) + len(outcome.accepted))
+            self._probe_emitted += emitted
+            paid = emitted > duration * self._rates[self._choice]
+            if self._choice.tokens == 0 and paid and self._probe_steps < _MOST_PROBE_STEPS:
+                self._probe_left = max(self._probe_left, 1)
         elif outcome.commit_rows:
-            self._end_probe(outcome.confirmed + len(outcome.accepted))
+            self._probe_emitted += outcome.confirmed + len(outcome.accepted)
+        else:
+            # A probe of another budget goes on to the commit that judges it.
+            self._probe_left = max(self._probe_left, 1)
+        if self._probe_left <= 0:
+            self._end_probe()
 
-    def _end_probe(self, emitted: int) -> None:
-        lost = self._probe_lost - emitted / self._rates[self._choice]
+    def _end_probe(self) -> None:
+        lost = self._probe_lost - self._probe_emitted / self._rates[self._choice]
         self._budget.charge(lost, self._probe_cost)
-        # A probe that paid is followed up at once: it may be that drafting pays again.
-        self._next_probe = self._steps if lost < 0.0 else self._steps + _LOOK_STEPS
+        # Drafting that paid is followed up at once: it may be that it pays again.
+        self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
         self._next_look = self._steps
+        self._probe, self._was_probed = None, True
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
@@ -176,7 +195,7 @@ class AutoSchedule(Schedule):
             candidates = [choice for choice in candidates if choice.tokens == 0]
         best = max(candidates, key=self._rates.__getitem__)
         gain = _GAIN if best == plain else _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
-        if self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
+        if self._choice not in candidates or self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
             self._choice = best
             changed = True
         self._settle(changed)
@@ -202,8 +221,9 @@ class AutoSchedule(Schedule):
             self._budget.renew()
         else:
             self._patience = min(2 * self._patience, _MOST_LOOK_STEPS)
-            if self._probe is not None:
+            if self._was_probed:
                 self._budget.confirm()
+        self._was_probed = False
 
     def _expect(self, cell: CostCell, state: StepState, accepted: Array) -> None:
         """Work out the rate of every choice with as many draft tokens as there are rates of acceptance."""
@@ -233,25 +253,30 @@ class AutoSchedule(Schedule):
         return found
 
     def _chosen_probe(self, state: StepState, limit: int) -> Choice | None:
-        self._probe_lost = 0.0
         options = [choice for choice in self._options if choice.tokens <= limit]
-        if not options:
+        if not options or self._cell is None:
             return None
         if self._choice.tokens == 0 and self._free_drafts:
-            self._free_drafts -= 1
-            self._probe_cost = 0.0
-            return self._hoped(state, options[0])
+            self._free_drafts = 0
+            return self._started(self._hoped(state, options[0]), _FREE_DRAFTS, 0.0)
         if self._steps < self._next_probe:
             return None
         probe = min(options, key=lambda option: self._last_probed.get(option, -1))
+        is_known = self._cell.steps[probe.tokens, probe.scale] >= _KNOWN_STEPS
+        steps = 1 if probe.tokens > 0 and self._choice.tokens == 0 and is_known else _PROBE_STEPS
         expected = self._expected[probe.scale]
-        cost = float(expected.cost[probe.tokens] - expected.tokens[probe.tokens] / self._rates[self._choice])
+        loss = float(expected.cost[probe.tokens] - expected.tokens[probe.tokens] / self._rates[self._choice])
+        cost = steps * loss + 2 * self._cell.switch
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
         if not self._budget.affords(cost):
             return None
-        self._probe_cost = cost
         self._last_probed[probe] = self._steps
+        return self._started(probe, steps, cost)
+
+    def _started(self, probe: Choice | None, steps: int, cost: float) -> Choice | None:
+        self._probe_left, self._probe_cost = steps, cost
+        self._probe_steps, self._probe_emitted, self._probe_lost = 0, 0, 0.0
         return probe
 
     def _hoped(self, state: StepState, probe: Choice) -> Choice | None:

@@ -54,7 +54,7 @@ class CostCurve:
         """Start from another curve, each size times its scale; what is measured soon outvotes it."""
         for size, samples in other._samples.items():
             for _ in range(2):
-                self.add(size, _low_median(samples) * scales.get(size, 1.0))
+                self.add(size, _robust(samples) * scales.get(size, 1.0))
 
     @property
     def sizes(self) -> list[int]:
@@ -89,7 +89,7 @@ class CostCurve:
 
     def _fitted(self) -> tuple[Array, Array]:
         sizes = self.sizes
-        costs = [_low_median(self._samples[size]) for size in sizes]
+        costs = [_robust(self._samples[size]) for size in sizes]
         weights = [float(len(self._samples[size])) for size in sizes]
         if self._from_zero and sizes[0] > 0:
             sizes, costs, weights = [0, *sizes], [0.0, *costs], [float(_MEMORY), *weights]
@@ -121,6 +121,7 @@ class CostCell:
         draft: a drafting round, by tokens drafted.
         host: all else of a step, by tokens drafted.
         commit: a dense pass over provisional tokens, by their number.
+        switch: what a step costs more when the number of drafted tokens, and so all shapes, has changed.
         steps: how many steps were measured here, by draft tokens asked for and budget scale.
     """
 
@@ -129,6 +130,7 @@ class CostCell:
     draft: CostCurve = field(default_factory=lambda: CostCurve(from_zero=True))
     host: CostCurve = field(default_factory=CostCurve)
     commit: CostCurve = field(default_factory=CostCurve)
+    switch: float = 0.0
     steps: Counter[tuple[int, float]] = field(default_factory=Counter)
 
     def verify_at(self, scale: float) -> CostCurve:
@@ -150,6 +152,8 @@ class CostModel:
         self._cells: dict[tuple[int, int], CostCell] = {}
         self._residuals: deque[float] = deque(maxlen=_PACE_STEPS)
         self._read: deque[float] = deque(maxlen=_MEMORY)
+        self._switches: deque[float] = deque(maxlen=_MEMORY)
+        self._last_shape: tuple[int, int] | None = None
 
     @property
     def pace(self) -> float:
@@ -169,28 +173,44 @@ class CostModel:
             self._cells[key] = self._opened(number, context)
         return self._cells[key]
 
+    def begin(self) -> None:
+        """Another call begins: its first step has passes of other shapes before it."""
+        self._last_shape = None
+
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
-        pace = self.pace
         scale = 1.0 if outcome.plan.budget_scale is None else outcome.plan.budget_scale
         cell.steps[outcome.plan.num_assistant_tokens, scale] += 1
         verify = cell.verify.setdefault(scale, CostCurve())
-        if verify.is_known(drafted):
-            self._residuals.append(outcome.verify_duration / verify.at(drafted))
-        verify.add(drafted, outcome.verify_duration / pace)
-        cell.host.add(drafted, outcome.host_duration / pace)
-        if outcome.plan.num_assistant_tokens > 0:
-            if outcome.caught_up <= _READ_TOKENS:
-                cell.draft.add(drafted, outcome.draft_duration / pace)
-            else:
-                reading = outcome.draft_duration / pace - cell.draft.at(drafted)
-                self._read.append(max(reading, 0.0) / outcome.caught_up)
+        shape = len(outcome.contexts), drafted
+        switched, self._last_shape = shape != self._last_shape, shape
+        pace = self.pace
         if outcome.commit_rows:
             cell.commit.add(outcome.commit_rows, outcome.commit_duration / pace)
+            self._last_shape = None
+        if switched and verify.is_known(drafted):
+            self._switches.append(max(0.0, outcome.verify_duration / pace - verify.at(drafted)))
+            cell.switch = median(self._switches)
+            return
+        if not switched and verify.is_known(drafted):
+            self._residuals.append(outcome.verify_duration / verify.at(drafted))
+        # A size of which little is known is not left to steady steps: lookups may never have two alike.
+        extra = cell.switch if switched else 0.0
+        verify.add(drafted, max(outcome.verify_duration / pace - extra, 0.0))
+        cell.host.add(drafted, outcome.host_duration / pace)
+        if outcome.plan.num_assistant_tokens > 0:
+            self._observe_draft(cell, outcome, drafted, pace)
+
+    def _observe_draft(self, cell: CostCell, outcome: StepOutcome, drafted: int, pace: float) -> None:
+        if outcome.caught_up <= _READ_TOKENS:
+            cell.draft.add(drafted, outcome.draft_duration / pace)
+        else:
+            reading = outcome.draft_duration / pace - cell.draft.at(drafted)
+            self._read.append(max(reading, 0.0) / outcome.caught_up)
 
     def _opened(self, number: int, context: float) -> CostCell:
-        cell = CostCell(context)
+        cell = CostCell(context, switch=median(self._switches) if self._switches else 0.0)
         if not self._cells:
             return cell
         _, found = min(
@@ -220,9 +240,9 @@ def _distance(one: float, other: float) -> float:
     return abs(math.log(one) - math.log(other))
 
 
-def _low_median(values: deque[float]) -> float:
-    """The median, the lower of two: a first pass of a shape compiles its kernels and says nothing."""
-    return sorted(values)[(len(values) - 1) // 2]
+def _robust(values: deque[float]) -> float:
+    """The median; of few the lower one, as the first passes of a shape compile its kernels."""
+    return sorted(values)[(len(values) - 1) // 2] if len(values) < _OFTEN else median(values)
 
 
 def _scales(

@@ -49,7 +49,10 @@ def expect(cell: CostCell, scale: float, sequences: int, accepted: Array, offere
     full = verified + cell.draft.predict(sizes)
     # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
     ends = np.concatenate([[0.0], np.cumsum((survival[:-1] - survival[1:]) * full[:-1])])
-    cost = ends + survival * full
+    # Two steps in a row rarely draft alike where the drafter offers now more, now less.
+    squares = np.concatenate([[0.0], np.cumsum((survival[:-1] - survival[1:]) ** 2)])
+    changes = 1.0 - squares - survival**2
+    cost = ends + survival * full + changes * cell.switch
     cost[0] = verified[0]
     return Expectation(tokens, cost)
 
@@ -71,4 +74,5 @@ def with_commits(
     rows = sequences * interval
     commit = cell.commit.at(rows) if cell.commit.sizes else cell.verify_at(math.inf).at(rows)
     share = steps.tokens / rows
-    return Expectation(steps.tokens * kept / interval, steps.cost + share * commit)
+    # The steps after a commit have shapes of their own again.
+    return Expectation(steps.tokens * kept / interval, steps.cost + share * (commit + cell.switch))

@@ -6,17 +6,20 @@ from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.host import HostBench
 from ovspec.bench.plot import check_plot, plot_report
 from ovspec.bench.report import Report
+from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
 
 __all__ = [
     "BACKENDS",
     "MODES",
+    "WORKLOADS",
     "AcceptanceTrace",
     "DecodeBench",
     "HostBench",
     "ModelSource",
     "Report",
+    "ScheduleBench",
     "VerifyBench",
     "check_plot",
     "plot_report",

@@ -11,7 +11,7 @@ import numpy as np
 from ovspec.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
 
 MAX_DRAFT = 63
-# Tokens emitted so far -> rates a_1 .. a_63 of accepting the next draft's tokens.
+# Tokens emitted so far -> rate at which a draft token is accepted.
 Text = Callable[[int], float]
 
 
@@ -23,24 +23,42 @@ class Machine:
         row: what a pass costs by rows, context and budget scale.
         draft: of a round by tokens drafted.
         read: per token that the drafter has to catch up with.
+        switch: what a verification pass costs more when its number of rows has changed.
         noise: standard deviation of the logarithm of every duration.
         hiccup: share of the passes that take four times as long.
-        drift: standard deviation by which the logarithm of the machine's pace walks, per step.
+        drift: standard deviation by which the logarithm of the machine's pace walks, per duration.
     """
 
     row: Callable[[int, float, float], float]
     draft: Callable[[int], float]
     read: float = 0.0
+    switch: float = 0.0
     noise: float = 0.05
     hiccup: float = 0.01
     drift: float = 0.0
+
+
+class Clock:
+    """Makes durations what a real machine would show, and adds up what they are without its noise."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self._machine = machine
+        self._rng = np.random.default_rng(seed)
+        self._pace = 0.0
+        self.work = 0.0
+
+    def took(self, duration: float) -> float:
+        self.work += duration
+        self._pace += self._machine.drift * self._rng.standard_normal()
+        slow = 4.0 if self._rng.random() < self._machine.hiccup else 1.0
+        return duration * slow * math.exp(self._pace + self._machine.noise * self._rng.standard_normal())
 
 
 @dataclass
 class Run:
     """Tokens and time of a simulated call, step by step; the time is what it would be without noise."""
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)
 
@@ -73,15 +91,17 @@ class World:
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
-        noise, text = np.random.default_rng(seed), np.random.default_rng(seed + 1)
-        run, work, emitted, pending, unread, pace = Run(), 0.0, 0, 0, self.context, 0.0
+        clock, text = Clock(self.machine, seed), np.random.default_rng(seed + 1)
+        run, emitted, pending, unread = Run(), 0.0, 0, self.context
+        last = -1
         schedule.begin()
         while emitted < tokens:
-            remaining = (tokens - emitted,) * sequences
+            done = int(emitted)
+            remaining = (tokens - done,) * sequences
             state = StepState(
-                contexts=(self.context + emitted,) * sequences,
+                contexts=(self.context + done,) * sequences,
                 remaining=remaining,
-                max_draft=min(MAX_DRAFT, tokens - emitted - 1),
+                max_draft=min(MAX_DRAFT, tokens - done - 1),
                 unread=unread if self.reads else 0,
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,
@@ -91,38 +111,33 @@ class World:
             assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
             asked = min(plan.num_assistant_tokens, state.max_draft)
             proposed = [_run_length(text, self.offers, asked) for _ in range(sequences)]
-            accepted = [_run_length(text, self.acceptance(emitted), p) for p in proposed]
-            pace += self.machine.drift * noise.standard_normal()
-
-            def took(duration: float, pace: float = pace) -> float:
-                nonlocal work
-                work += duration
-                slow = 4.0 if noise.random() < self.machine.hiccup else 1.0
-                return duration * slow * math.exp(pace + self.machine.noise * noise.standard_normal())
-
+            accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
             scale = plan.budget_scale or 1.0
             caught_up = unread if self.reads and asked else 0
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
-            verify = took(self.machine.row(sequences + sum(proposed), state.contexts[0], scale))
-            gained = min(accepted) + 1
+            verify = clock.took(self.machine.row(sequences + sum(proposed), state.contexts[0], scale))
+            if sum(proposed) != last:
+                verify += clock.took(self.machine.switch)
+            last = sum(proposed)
+            gained = sum(accepted) / sequences + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
             if self.commit_intervals and (scale < math.inf or pending):
-                pending += gained
+                pending += int(gained)
                 gained = 0
                 if pending >= (plan.commit_interval or self.commit_intervals[0]):
-                    rows, pending = pending, 0
+                    rows, pending, last = pending, 0, -1
                     confirmed = _run_length(text, self.confirmed, rows)
-                    commit = took(self.machine.row(rows, state.contexts[0], math.inf))
+                    commit = clock.took(self.machine.row(rows, state.contexts[0], math.inf))
                     gained = confirmed + 1
             outcome = StepOutcome(
                 plan=plan,
                 contexts=state.contexts,
                 proposed=tuple(proposed),
                 accepted=tuple(accepted),
-                draft_duration=took(drafting) if asked else 0.0,
+                draft_duration=clock.took(drafting) if asked else 0.0,
                 verify_duration=verify,
-                host_duration=took(20.0),
+                host_duration=clock.took(20.0),
                 caught_up=caught_up,
                 commit_duration=commit,
                 commit_rows=rows,
@@ -131,7 +146,7 @@ class World:
             schedule.observe(outcome)
             emitted += gained
             run.tokens.append(emitted)
-            run.clock.append(work)
+            run.clock.append(clock.work)
             run.drafts.append(asked)
         return run
 

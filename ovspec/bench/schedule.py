@@ -1,0 +1,231 @@
+"""The timing of `ovspec bench schedule`: the schedule `auto` against every fixed number of draft tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openvino_genai import GenerationConfig
+
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.backends import load_runner, random_context
+from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
+from ovspec.bench.source import ModelSource
+from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
+from ovspec.cache import CachedSequence
+from ovspec.controller import AutoSchedule
+from ovspec.drafter import Drafter
+from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
+from ovspec.drafters.build import Parts, build_drafter
+from ovspec.engine import Engine
+from ovspec.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
+from ovspec.inputs import encode, read_tokenizer
+from ovspec.metrics import RawPerfMetrics
+from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.schedule import ConstantSchedule, Schedule
+from ovspec.sequence import Sequence
+from ovspec_models import ModelInfo, check_same_token_ids
+
+Tick = Callable[[str], None]
+_PREFILL_CHUNK = 512
+
+_ROLL = "Lily has a red ball. Tom has a blue hat. Ben has a green cup. Mia has a big dog. "
+REPETITIVE = (
+    3 * _ROLL,
+    3 * "One, two, three, jump! One, two, three, sing! One, two, three, run! ",
+    '"Not today," said the bear. ' + 3 * '"Not today," said the fox. "Not today," said the bear. ',
+)
+CREATIVE = (
+    "Once upon a time, there was a little boat that wanted to see the sea. It",
+    "The old man opened the door and saw something that he had never seen before:",
+    "In the middle of the night, Anna heard a strange sound in the garden. She",
+)
+# Greedy decoding of a small model soon repeats itself; sampling does not.
+WORKLOADS: Mapping[str, dict[str, Any]] = {
+    "repetitive": {},
+    "creative": {"do_sample": True, "temperature": 0.8},
+    "long": {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBench:
+    """What to time.
+
+    Attributes:
+        model: folder of the target of the workloads `repetitive` and `creative`.
+        draft_model: folder of its draft model, `None` for a drafter that needs none.
+        drafter: by name, as in `LLMPipeline`.
+        source: the model of the workload `long`, behind a random context.
+        context: tokens of that context.
+        trace: decides how many of its draft tokens are accepted.
+        workloads: out of `WORKLOADS`.
+        lengths: fixed numbers of draft tokens; 0, plain decoding, is among them.
+        max_new_tokens: of a generation.
+        skip_tokens: tokens of a generation before the clock runs.
+        repeat: timed rounds, in each of which every setting generates once; one more warms up.
+        cold: whether `auto` starts every generation without what it has learned.
+        properties: OpenVINO properties.
+
+    Raises:
+        ValueError: a number or a name out of range.
+    """
+
+    model: Path
+    draft_model: Path | None
+    drafter: str | None
+    source: ModelSource
+    context: int
+    trace: AcceptanceTrace
+    workloads: tuple[str, ...]
+    lengths: tuple[int, ...]
+    max_new_tokens: int
+    skip_tokens: int
+    repeat: int
+    cold: bool = False
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for position, name in enumerate(self.workloads):
+            if name not in WORKLOADS or name in self.workloads[:position]:
+                raise ValueError(
+                    f"--workload {','.join(self.workloads)}: expected some of {','.join(WORKLOADS)}, "
+                    "each once"
+                )
+        if 0 not in self.lengths or any(not 0 <= k <= MAX_NUM_ASSISTANT_TOKENS for k in self.lengths):
+            raise ValueError(
+                f"--lengths {','.join(map(str, self.lengths))}: expected 0, which is plain decoding, and "
+                f"numbers up to {MAX_NUM_ASSISTANT_TOKENS}"
+            )
+        for name, value, least in (("--context", self.context, 1), ("--repeat", self.repeat, 1)):
+            if value < least:
+                raise ValueError(f"{name} {value}: expected at least {least}")
+        if not 1 <= self.skip_tokens <= self.max_new_tokens - 2:
+            raise ValueError(
+                f"--skip-tokens {self.skip_tokens}: expected 1 to {self.max_new_tokens - 2}, which leaves "
+                f"something of --max-new-tokens {self.max_new_tokens} to time"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """How often `run` calls its `tick`."""
+        return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
+
+    def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
+        """Time everything; settings take turns, generation by generation.
+
+        Raises:
+            ValueError: a model that can't be served.
+        """
+        records = {}
+        text: _Player | None = None
+        for name in self.workloads:
+            tick(f"{name}: loading the model")
+            if name == "long":
+                player = self._long_player()
+            else:
+                text = text or self._text_player()
+                player = text
+            records[name] = self._measure(name, player, tick)
+        return ScheduleReport(
+            model=str(self.model),
+            source=self.source,
+            context=self.context,
+            trace=self.trace,
+            max_new_tokens=self.max_new_tokens,
+            skip_tokens=self.skip_tokens,
+            cold=self.cold,
+            records=records,
+        )
+
+    def _measure(self, name: str, player: _Player, tick: Tick) -> WorkloadRecord:
+        settings: list[int | str] = ["auto", *self.lengths]
+        record = WorkloadRecord({str(setting): [] for setting in settings}, [], 0)
+        auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
+        for turn in range(1 + self.repeat):
+            first = turn % len(settings)
+            for setting in settings[first:] + settings[:first]:
+                tick(f"{name}, round {turn} of {self.repeat}: {setting}")
+                schedule: Schedule = auto if setting == "auto" else ConstantSchedule(int(setting))
+                if setting == "auto" and self.cold:
+                    schedule = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
+                metrics = self._generate(name, player, schedule, turn)
+                if not turn:
+                    continue
+                # The first token is the prefill's.
+                durations = metrics.m_durations[self.skip_tokens - 1 :]
+                record.tokens_per_second[str(setting)].append(1e6 * len(durations) / sum(durations))
+                if setting == "auto":
+                    asked = metrics.num_assistant_tokens
+                    record.auto_lengths.append(sum(asked) / len(asked))
+                    record.collapses += metrics.acceptance_collapses
+        return record
+
+    def _generate(self, name: str, player: _Player, schedule: Schedule, turn: int) -> RawPerfMetrics:
+        options = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True, **WORKLOADS[name]}
+        if WORKLOADS[name]:
+            options["rng_seed"] = turn
+        found = resolve(updated(GenerationConfig(), options), (), has_draft=True)
+        prompts = player.prompts[name]
+        prompt = prompts[turn % len(prompts)]
+        # Every setting is to generate the same text, so draws belong to positions.
+        coupled = replace(found, coupled=found.sampling.do_sample)
+        sequence, metrics = Sequence.start(prompt, self.max_new_tokens, coupled, 0), RawPerfMetrics()
+        if player.cached is not None:
+            assert isinstance(player.runner, TracedRunner)
+            player.runner.replay(self.trace, commits=False)
+            player.cached.length = self.context
+            sequence.target = player.cached
+        player.engine.run([sequence], lambda _, __: True, metrics, schedule=schedule)
+        if player.cached is None:
+            player.engine.release(sequence)
+        return metrics
+
+    def _text_player(self) -> _Player:
+        info, tokenizer = ModelInfo.read(self.model), read_tokenizer(self.model)
+        target = ModelRunner(self.model, "CPU", AttentionConfig(), self.properties)
+        assistant = None
+        if self.draft_model is not None:
+            check_same_token_ids(self.model, self.draft_model)
+            draft = ModelInfo.read(self.draft_model)
+            runner = ModelRunner(self.draft_model, "CPU", AttentionConfig(), self.properties)
+            assistant = AssistantDrafter(
+                runner, info.vocab_size, _PREFILL_CHUNK, draft.max_position_embeddings
+            )
+        parts = Parts(target, tokenizer, info.vocab_size, assistant)
+        drafter = build_drafter(self._choice(), parts)
+        texts = {"repetitive": REPETITIVE, "creative": CREATIVE}
+        prompts = {
+            name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
+            for name, found in texts.items()
+        }
+        return _Player(target, Engine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
+
+    def _choice(self) -> DrafterChoice:
+        choice = parse_drafter(self.drafter, self.draft_model is not None)
+        if choice is None:
+            raise ValueError(f"{self.model} has no draft model: give --draft-model DIR or --drafter NAME")
+        return choice
+
+    def _long_player(self) -> _Player:
+        source, rng = self.source, np.random.default_rng(0)
+        model = source.load(native=True)
+        runner = load_runner(TracedRunner, "native", model, source.anchor_layers, self.properties, False)
+        # A pass writes its draft before it is known how much of it stands.
+        cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
+        prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
+        drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)
+        return _Player(runner, Engine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached)
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """An engine, the prompts of its workloads as token ids, and for `long` a cache that is full already."""
+
+    runner: ModelRunner
+    engine: Engine
+    prompts: Mapping[str, list[list[int]]]
+    cached: CachedSequence | None = None

@@ -119,7 +119,7 @@ class KVCache:
 
     def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
         self._request = request
-        self._specs = list(tensors)
+        self.specs = tuple(tensors)
         self._tensors: dict[str, ov.Tensor] = {}
         self._capacity = 0
 
@@ -131,7 +131,7 @@ class KVCache:
         if num_blocks <= self._capacity:
             return
         capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
-        for spec in self._specs:
+        for spec in self.specs:
             old = self._tensors.get(spec.name)
             grown = self._allocate(spec, capacity)
             if old is not None:
@@ -145,7 +145,7 @@ class KVCache:
         try:
             return ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
         except (MemoryError, RuntimeError) as error:
-            block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self._specs)
+            block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
             raise RuntimeError(
                 f"the KV cache can't grow to {blocks} blocks ({blocks * block / 1e9:.1f} GB): out of memory; "
                 "shorten the prompts or ask for KV_CACHE_PRECISION=u8"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
+from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.metrics import microseconds
@@ -222,6 +223,10 @@ class ModelRunner:
         """An output of the last pass, valid until the next."""
         data: NDArray[np.generic] = self.request.get_tensor(name).data
         return data
+
+    def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
+        """Keep the accepted path of a tree that the last pass verified; see `ovspec.compaction.compact`."""
+        compact(self.cache, sequence, past, rows, self.block_size)
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

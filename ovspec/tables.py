@@ -26,6 +26,8 @@ class Rows:
         sampled: logits are wanted for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
         limits_experts: whether the model's expert budget, if it has one, holds in this pass.
+        parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
+            chain. A parent comes before its children.
     """
 
     sequence: CachedSequence
@@ -33,11 +35,22 @@ class Rows:
     sampled: int = 1
     budget: int = -1
     limits_experts: bool = False
+    parents: NDArray[np.int32] | None = None
 
     @property
     def context(self) -> int:
         """Tokens that the last row sees."""
         return self.sequence.length + len(self.tokens)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """i64 `[rows]`: tokens before each row on its path."""
+        if self.parents is None:
+            return np.arange(self.sequence.length, self.context)
+        positions: list[int] = []
+        for parent in self.parents.tolist():
+            positions.append(self.sequence.length if parent < 0 else positions[parent] + 1)
+        return np.array(positions, np.int64)
 
 
 def is_verification(rows: Rows) -> bool:
@@ -67,7 +80,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         begins.append(begins[-1] + new)
     return {
         "input_ids": _joined([rows.tokens for rows in batch]),
-        "position_ids": _joined([np.arange(rows.sequence.length, rows.context) for rows in batch]),
+        "position_ids": _joined([rows.positions for rows in batch]),
         "past_lens": _i32(stock_past),
         "subsequence_begins": _i32(begins),
         "block_indices": _joined(stock_tables),
@@ -77,7 +90,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_past_lens": _i32(past),
         "verify_block_indices": _joined(tables),
         "verify_block_indices_begins": _begins(tables),
-        "verify_parents": _i32([]),
+        "verify_parents": _parents(batch, native),
         "verify_budgets": _i32([rows.budget for rows in batch]),
     }
 
@@ -106,6 +119,22 @@ def attended_tokens(
             attended += rows.context - float(dropped.mean()) * block_size
         context += rows.context
     return attended, context
+
+
+def _parents(batch: Sequence[Rows], native: bool) -> NDArray[np.int32]:
+    """Input `verify_parents`: nothing where every sequence is a chain."""
+    if all(rows.parents is None for rows in batch):
+        return _i32([])
+    for rows in batch:
+        if rows.parents is not None and not (native and is_verification(rows)):
+            raise ValueError(
+                f"a tree of {len(rows.tokens)} rows behind {rows.sequence.length} tokens: expected 1 to "
+                f"{MAX_VERIFY_ROWS} rows behind a context, and attention='native'"
+            )
+    chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)
+    return _joined(
+        [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
+    )
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:

@@ -4,6 +4,7 @@ from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import BACKENDS
 from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.host import HostBench
+from ovspec.bench.kernel import KernelBench
 from ovspec.bench.plot import check_plot, plot_report
 from ovspec.bench.report import Report
 from ovspec.bench.schedule import WORKLOADS, ScheduleBench
@@ -17,6 +18,7 @@ __all__ = [
     "AcceptanceTrace",
     "DecodeBench",
     "HostBench",
+    "KernelBench",
     "ModelSource",
     "Report",
     "ScheduleBench",

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ovspec.bench import BACKENDS, HostBench, Report, VerifyBench, check_plot, plot_report
 from ovspec.cli.bench_decode import decode
+from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.options import int_list, properties_from, property_option
@@ -29,6 +30,7 @@ def bench() -> None:
 
 bench.add_command(decode)
 bench.add_command(schedule)
+bench.add_command(kernel)
 
 
 @bench.command()

@@ -132,7 +132,18 @@ class StockRunner:
     def __init__(self, model: ov.Model, blocks: int, **properties: Any) -> None:
         core = ov.Core()
         ovspec_ops.load(core)
-        self.compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", **properties})
+        self._open(
+            core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", **properties}), blocks
+        )
+
+    def another(self) -> StockRunner:
+        """Another request of the same compiled model, with caches of its own."""
+        runner = StockRunner.__new__(StockRunner)
+        runner._open(self.compiled, self.blocks)
+        return runner
+
+    def _open(self, compiled: ov.CompiledModel, blocks: int) -> None:
+        self.compiled, self.blocks = compiled, blocks
         self.request = self.compiled.create_infer_request()
         self.caches: dict[str, ov.Tensor] = {}
         self.names = {port.any_name for port in self.compiled.inputs}

@@ -39,12 +39,13 @@ class Conversation:
     k_size: int
     v_size: int
     window: int = 0
+    seed: int = 11
     keys: list[Array] = field(default_factory=list)
     values: list[Array] = field(default_factory=list)
     tables: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(11)
+        self.rng = np.random.default_rng(self.seed)
         ids = self.rng.permutation(BLOCKS).tolist()
         for s in range(3):
             self.keys.append(np.zeros((0, self.kv_heads, self.k_size), np.float32))
@@ -116,6 +117,29 @@ def test_combined_graph_is_exact_and_no_further_than_stock(
         chat.rollback(rejected)
     for name, cache in ours.caches.items():
         assert np.array_equal(cache.data.view(np.uint8), stock.caches[name].data.view(np.uint8)), name
+
+
+@pytest.mark.parametrize("precision", ["u8-by-token", "u8-by-channel"])
+@pytest.mark.parametrize("sizes", [(4, 2, 64, 64), (6, 1, 80, 80), (2, 2, 128, 96)])
+def test_u8_is_no_further_than_stock_on_every_instruction_set(
+    isa: str, precision: str, sizes: tuple[int, int, int, int]
+) -> None:
+    stock = StockRunner(stock_model(*sizes), BLOCKS, **PRECISIONS[precision])
+    ours = StockRunner(combined_model(*sizes), BLOCKS, **PRECISIONS[precision])
+    squares = np.zeros(2)
+    for seed in range(3):
+        chat = Conversation(*sizes, seed=seed)
+        for rows, verified in (
+            ([400, 90, 200], [False] * 3),
+            ([8, 4, 20], [True] * 3),
+            ([1, 40, 3], [True] * 3),
+        ):
+            whole, combined, exact = chat.step(rows, verified)
+            errors = [runner(**inputs)[0] - exact for runner, inputs in ((stock, whole), (ours, combined))]
+            largest = [float(np.abs(error).max()) for error in errors]
+            assert largest[1] <= largest[0] * 1.02 + 1e-6
+            squares += [float((error**2).sum()) for error in errors]
+    assert squares[1] <= squares[0] * 1.005
 
 
 @pytest.mark.parametrize("window", [0, 20])

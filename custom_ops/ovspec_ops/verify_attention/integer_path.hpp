@@ -23,6 +23,11 @@ using namespace integer;
 constexpr std::size_t pair_blocks = 2;
 constexpr std::size_t pair_slots = pair_blocks * block_size;
 
+// Sums of 16-bit numbers times zero points take the rounded number times this and the exact one times the
+// rest, so that a rounding error counts as often as a byte is far from the middle. (A zero point may be any
+// number: where all values are nearly the same, their scale is tiny and their zero point huge.)
+constexpr float centre = 128.0f;
+
 // Parts of a thread's scratch.
 struct Scratch {
     float* queries;       // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
@@ -75,7 +80,7 @@ OVSPEC_INLINE Vec magnitude(Vec x) {
 template <bool half, bool by_channel>
 OVSPEC_INLINE Vec pack_queries(const float* queries, std::size_t size, Vec factor, const float* scales,
                                const float* zeros, IVec* parts) {
-    Vec sum = {};
+    Vec sum = {}, centred = {};
     for (std::size_t d = 0; d < size; d += 4) {
         UVec x[4];
 #pragma GCC unroll 4
@@ -85,13 +90,14 @@ OVSPEC_INLINE Vec pack_queries(const float* queries, std::size_t size, Vec facto
                 q *= scales[d + i];
             const Vec shifted = q + rounder;
             x[i] = (UVec)shifted;
+            sum += shifted - rounder;
             if constexpr (by_channel)
-                sum += (shifted - rounder) * zeros[d + i];
-            else
-                sum += shifted - rounder;
+                centred += q * (zeros[d + i] - centre);
         }
         store_parts<half>(parts + d / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
+    if constexpr (by_channel)
+        return sum * centre + centred;
     return sum;
 }
 
@@ -207,10 +213,11 @@ static void read_pair(const Chunk& c, Pair& pair) {
         store(s.value_scales + t, load(s.value_scales + t) * factor);
 }
 
-// A function of its own, as the other steps of a group: what the compiler keeps in registers across a step makes
-// it spill sums of the products.
+// A function of its own, as the other steps of a group: what the compiler keeps in registers across a step
+// makes it spill sums of the products.
 template <bool half>
-__attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std::size_t b, std::size_t first) {
+__attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std::size_t b,
+                                           std::size_t first) {
     const CacheView& keys = c.call.keys;
     const Block& block = pair.blocks[b];
     const std::size_t slot = b * block_size, fetched = first == 0 ? keys.block_bytes / 2 : 0;
@@ -231,7 +238,7 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
                        });
     } else {
         const float* scales = (const float*)block.keys;
-        const Vec factor = unit > 0.0f ? 1.0f / unit : Vec{};
+        const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
         const Vec sum = pack_queries<half, true>(s.queries + group * Scratch::group_floats(size), size,
                                                  factor, scales, scales + size, s.query_parts);
         dot_rows<half>(block.keys + 8 * size, size, 4, s.query_parts, size / 4, block_size, ahead, fetched,
@@ -265,8 +272,8 @@ template <bool half> OVSPEC_INLINE Vec sum_of_rows(Vec x) {
 // Online softmax over the slots of a pair. Scores become weights relative to the rows' maxima in the pair;
 // `older` and `newer` are the factors of the output so far and of what these weights give.
 template <bool half>
-__attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* maxima, float* sums, Vec* older,
-                           Vec* newer) {
+__attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* maxima, float* sums,
+                                       Vec* older, Vec* newer) {
     const std::size_t floats = slots * (half ? half_lanes : lanes);
     Vec best[2] = {splat(no_maximum), splat(no_maximum)};
     for (std::size_t i = 0; i < floats; i += 2 * lanes) {
@@ -294,24 +301,26 @@ template <bool half>
 __attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
                                             const float* zeros, IVec* parts, Vec* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
-    Vec sum = {};
+    Vec sum = {}, centred = {};
     for (std::size_t t = 0; t < slots; t += 4) {
         UVec x[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; i++) {
-            const Vec shifted = load_rows<half>(weights + (t + i) * width) * scales[t + i] + rounder;
+            const Vec weight = load_rows<half>(weights + (t + i) * width) * scales[t + i];
+            const Vec shifted = weight + rounder;
             x[i] = (UVec)shifted;
-            sum += (shifted - rounder) * zeros[t + i];
+            sum += shifted - rounder;
+            centred += weight * (zeros[t + i] - centre);
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
-    *bias = sum;
+    *bias = sum * centre + centred;
 }
 
 // out = out * older + (values of the pair times their weights - bias) * newer
 template <bool half>
-__attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std::size_t first, const Vec* older_,
-                                          const Vec* newer_, const Vec* bias) {
+__attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std::size_t first,
+                                          const Vec* older_, const Vec* newer_, const Vec* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
     const std::size_t size = c.call.values.size;

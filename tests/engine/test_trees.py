@@ -1,0 +1,98 @@
+"""A draft tree verified in one pass, and the accepted path kept in the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine.reference_model import ReferenceModel
+from settings import F32
+
+from ovspec.cache import CachedSequence
+from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.tables import Rows, build_tables
+
+PARENTS = [-1, 0, 0, 1, 2, -1, 4, 4]
+PATH = [0, 2, 4, 7]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["dense", "selects"])
+def runner(request: pytest.FixtureRequest, demo_ir: Path) -> ModelRunner:
+    return ModelRunner(demo_ir, "CPU", AttentionConfig("native", bool(request.param)), F32)
+
+
+@pytest.fixture(scope="module")
+def reference(demo_ir: Path) -> ReferenceModel:
+    return ReferenceModel(demo_ir)
+
+
+def path_to(row: int) -> list[int]:
+    return [*(path_to(PARENTS[row]) if PARENTS[row] >= 0 else []), row]
+
+
+@pytest.mark.parametrize("past", [5, 27, 31, 64])
+def test_every_path_of_a_tree_and_what_follows_the_accepted_one(
+    runner: ModelRunner, reference: ReferenceModel, past: int
+) -> None:
+    rng = np.random.default_rng(past)
+    context, draft = rng.integers(2, 4096, past), rng.integers(2, 4096, len(PARENTS))
+    tree, chain = CachedSequence(), CachedSequence()
+    for cached in (tree, chain):
+        runner.prefill(cached, context, chunk=512)
+    batch = [
+        Rows(tree, draft, sampled=len(draft), parents=np.array(PARENTS, np.int32)),
+        Rows(chain, draft[:3], sampled=3),
+    ]
+    logits = np.array(runner.forward(batch))
+    for row in range(len(PARENTS)):
+        expected = reference.logits(np.concatenate([context, draft[path_to(row)]]))[-1]
+        np.testing.assert_allclose(logits[row], expected, atol=1e-4, rtol=0, err_msg=f"row {row}")
+    expected = reference.logits(np.concatenate([context, draft[:3]]))[past:]
+    np.testing.assert_allclose(logits[len(PARENTS) :], expected, atol=1e-4, rtol=0)
+
+    runner.compact(tree, past, PATH)
+    assert tree.length == past + len(PATH)
+    kept, more = np.concatenate([context, draft[PATH]]), rng.integers(2, 4096, 40)
+    after = np.array(runner.forward([Rows(tree, more, sampled=40, budget=99)]))
+    expected = reference.logits(np.concatenate([kept, more]))[len(kept) :]
+    np.testing.assert_allclose(after, expected, atol=1e-4, rtol=0)
+    for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:
+        keys = runner.cache.tensor(name.replace("summary", "cache")).data[tree.table]
+        flat = keys.transpose(0, 2, 1, 3).reshape(-1, keys.shape[1], keys.shape[3])[: tree.length]
+        for block, row in enumerate(runner.cache.tensor(name).data[tree.table]):
+            mean = flat[32 * block : 32 * block + 32].mean(axis=0)
+            np.testing.assert_allclose(row[:, : mean.shape[1]], mean, atol=1e-5)
+    for cached in (tree, chain):
+        runner.release(cached)
+
+
+def test_path_without_gaps_moves_nothing(runner: ModelRunner) -> None:
+    cached = CachedSequence(np.zeros(1, np.int32), 12)
+    runner.compact(cached, 8, [0, 1, 2])
+    assert cached.length == 11
+    runner.compact(cached, 8, [])
+    assert cached.length == 8
+
+
+@pytest.mark.parametrize("rows", [[1, 1], [2, 0], [-1], [4]])
+def test_rows_that_are_no_path_are_refused(runner: ModelRunner, rows: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"expected ascending rows out of 0 to 3"):
+        runner.compact(CachedSequence(np.zeros(1, np.int32), 12), 8, rows)
+
+
+def test_keys_by_channel_cannot_be_moved(demo_ir: Path) -> None:
+    properties = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}
+    runner = ModelRunner(demo_ir, "CPU", AttentionConfig("native"), properties)
+    cached = CachedSequence()
+    runner.prefill(cached, np.arange(2, 14), chunk=512)
+    with pytest.raises(ValueError, match=r"key_cache\.\d+ has blocks .* set KEY_CACHE_QUANT_MODE=BY_TOKEN"):
+        runner.compact(cached, 8, [1, 2])
+    runner.compact(cached, 8, [0, 1])
+    assert cached.length == 10
+
+
+def test_tree_that_cannot_be_verified_is_refused() -> None:
+    rows = Rows(CachedSequence(), np.zeros(2, np.int64), parents=np.array([-1, -1], np.int32))
+    with pytest.raises(ValueError, match="a tree of 2 rows behind 0 tokens: expected 1 to 64 rows"):
+        build_tables([rows], 32, native=True)

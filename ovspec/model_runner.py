@@ -198,7 +198,7 @@ class ModelRunner:
 
     def output(self, name: str) -> NDArray[np.generic]:
         """An output of the last pass, valid until the next."""
-        data: NDArray[np.generic] = self._request.get_tensor(name).data
+        data: NDArray[np.generic] = self.request.get_tensor(name).data
         return data
 
     def release(self, sequence: CachedSequence) -> None:

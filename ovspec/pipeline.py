@@ -388,8 +388,8 @@ def _routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | N
         rule = replace(rule, **{name: other if mine is None else mine})
     if parts[-1].coverage != rule.coverage:
         raise ValueError(
-            f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: give both "
-            "the same"
+            f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: one graph "
+            "has one coverage"
         )
     return _sparse_attention(attention, rule, rule.anchor_layers)
 

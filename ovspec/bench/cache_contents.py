@@ -59,6 +59,8 @@ def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArr
     elif layout == "bf16":
         bits = rng.standard_normal(shape, np.float32).view(np.uint32)
         tile = (bits >> 16).astype(np.uint16).view(np.uint8)
+    elif layout == "i32":
+        tile = np.zeros(shape, np.int32).view(np.uint8)  # block lists: nothing was chosen yet
     else:
         raise ValueError(f"{spec.name}: the device keeps it in {layout}, which the bench can't fill")
     return tile.reshape(_TILE_BLOCKS, -1)

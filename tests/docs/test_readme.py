@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ SMALLER = {
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "--context 4096,16384": "--context 64,128",
     "ovspec bench host": "ovspec bench host --steps 10",
+    "--budget 512": "--budget 64",
 }
 
 
@@ -45,6 +47,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the exported pair in it, made by the README's own command."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "long.txt").write_text(STORY, encoding="utf-8")
+    (folder / "texts.jsonl").write_text(json.dumps({"text": STORY}), encoding="utf-8")
     export = next(line for line in blocks("sh")[0].splitlines() if line.startswith("ovspec export"))
     run(scaled(export), folder)
     return folder

@@ -214,7 +214,7 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             for one, count, budget, _ in ones
         ]
         logits = np.array(runner.forward(batch))
-        seen = {name: np.array(runner._request.get_tensor(name).data) for name in names}
+        seen = {name: np.array(runner.request.get_tensor(name).data) for name in names}
         tables, contexts = tables_of(batch, [one for one, *_ in ones], runner.attention)
         tables["physical_tables"] = [one.cached.table[: -(-one.cached.length // BLOCK)] for one, *_ in ones]
         begins = tables["subsequence_begins"]

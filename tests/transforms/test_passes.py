@@ -14,12 +14,15 @@ import ovspec_ops
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import (
+    Selection,
     default_anchor_layers,
     gather_logits,
     paged_layers,
     route_rows,
     select_blocks,
+    select_blocks_stock,
     to_paged,
+    watch_selections,
 )
 from ovspec_transforms.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
 
@@ -206,3 +209,61 @@ def set_input(model: ov.Model, layers: list[int], position: int, value: np.ndarr
     for layer in paged_layers(model):
         if layer.index in layers:
             layer.node.input(position).replace_source_output(ops.constant(value).output(0))
+
+
+def test_stock_selection_hands_every_layer_its_anchors_table(shape: ModelShape) -> None:
+    model = paged(shape)
+    before = types(model)
+    assert select_blocks_stock(model, anchor_layers=[0, 1]).count == shape.num_hidden_layers
+    assert types(model)["PagedAttentionExtension"] == before["PagedAttentionExtension"]
+    assert {node.get_type_info().version_id for node in model.get_ops()}.isdisjoint({"ovspec"})
+    assert {"key_summary.0", "held_keys.1", "verify_coverage"} <= input_names(model)
+    assert not {"key_summary.2", "kept_blocks.0", "verify_refresh"} & input_names(model)
+    for position in (5, 7, 8, 12):
+        sources = [layer.node.input(position).get_source_output().get_node() for layer in paged_layers(model)]
+        names = [source.get_friendly_name() for source in sources]
+        assert len(set(names)) == 2 and len(set(names[1:])) == 1, position
+        assert "Parameter" not in {source.get_type_name() for source in sources}, position
+    counts = model.output("selected_counts").get_partial_shape()
+    assert counts[0].get_length() == shape.num_hidden_layers and counts[1].get_length() == 1
+
+
+def test_stock_selection_leaves_windows_and_alibi_dense() -> None:
+    model = paged(SHAPES["qwen3"])
+    set_input(model, [1], SLIDING_WINDOW, np.array(64, np.int32))
+    set_input(model, [3], ALIBI_SLOPES, np.ones(4, np.float32))
+    assert select_blocks_stock(model, selection=Selection(refresh_interval=2)).count == 3
+    assert {"kept_blocks.0", "verify_refresh"} <= input_names(model)
+    for layer in paged_layers(model):
+        source = layer.node.input(5).get_source_output().get_node().get_type_name()
+        assert (source == "Parameter") == (layer.index in (1, 3)), layer.index
+    set_input(model, [0, 2, 4], SLIDING_WINDOW, np.array(64, np.int32))
+    with pytest.raises(ValueError, match="every layer of this model has a sliding window or ALiBi slopes"):
+        select_blocks_stock(model)
+
+
+def test_watching_leaves_attention_dense(shape: ModelShape) -> None:
+    model = paged(shape)
+    route_rows(model)
+    assert watch_selections(model).count == shape.num_hidden_layers
+    assert types(model)["BlockSelect"] == shape.num_hidden_layers
+    for node in model.get_ops():
+        if node.get_type_name() == "VerifyAttention":
+            assert node.input(8).get_source_output().get_node().get_type_name() == "Constant"
+    assert model.output("selected_blocks").get_partial_shape()[0].get_length() == shape.num_hidden_layers
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"query": "first"},
+        {"summary": ""},
+        {"sink_blocks": 0},
+        {"local_blocks": True},
+        {"refresh_interval": 1.5},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_bad_rules_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Selection(**settings)  # type: ignore[arg-type]

@@ -49,8 +49,9 @@ class StockScores:
         of_new = ops.matmul(query, ops.transpose(new, i64([1, 0, 2])), False, True)
         scores = ops.reduce_max(ops.concat([of_old, of_new], 3), i64([2]))
         # The summary of a block that this pass writes is from before the pass, or of another sequence.
-        heads_last = ops.transpose(scores, i64([0, 2, 1]))
-        return ops.transpose(ops.gather(heads_last, self._sources, i64(1), 1), i64([0, 2, 1]))
+        # Not transposed around a Gather: with one KV head the CPU plugin then runs nothing and says nothing.
+        sources = ops.tile(ops.unsqueeze(self._sources, i64([1])), i64([1, layer.num_kv_heads, 1]))
+        return ops.gather_elements(scores, sources, 2)
 
     def _summarise(self, layer: PagedLayer) -> ov.Node:
         heads, size = layer.num_kv_heads, layer.key_head_size

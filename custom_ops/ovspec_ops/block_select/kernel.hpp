@@ -6,21 +6,22 @@
 
 namespace ovspec {
 
-// One KV head's queries against the summaries of a sequence's blocks.
+// A sequence's queries against the summaries of its blocks.
 struct ScoreCall {
-    const float* queries; // `[rows, size]`
+    const float* queries; // `[kv_heads, rows, size]`
     std::size_t rows;
     const float* summary; // `[cache blocks, kv_heads, size]`
     std::size_t kv_heads;
-    std::size_t head;
     std::size_t size;
     const std::int32_t* table; // `[blocks]`
     std::size_t blocks;
+    float* scores; // `[kv_heads, blocks]`
 };
 
 struct SelectKernels {
-    // scores[b] = the largest of the rows' query . summary of block table[b]; NaN where one of them is.
-    void (*score_blocks)(const ScoreCall& call, float* scores);
+    // scores[h, b] = the largest of the rows' query . summary of head h of block table[b], NaN where one of
+    // them is, for begin <= b < end. Block by block, as they lie in memory.
+    void (*score_blocks)(const ScoreCall& call, std::size_t begin, std::size_t end);
 };
 
 namespace plain {

@@ -29,14 +29,30 @@ enum Input : std::size_t {
     input_count,
 };
 
+// Blocks of a sequence whose lists are chosen, scored by one thread.
+struct Chunk {
+    ScoreCall scores;
+    std::size_t begin;
+    std::size_t end;
+};
+
 struct Workspace {
     FloatBuffer queries;
     FloatBuffer scores;
-    Candidates candidates;
+    std::vector<Chunk> chunks;
+    std::vector<const float*> scores_of; // per sequence `[kv_heads, blocks]`, nullptr where nothing is chosen
 };
 
+constexpr std::size_t chunk_blocks = 32;
+
+// Never destroyed: plugin threads may outlive static objects.
 Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>; // never destroyed: plugin threads may outlive static objects
+    static auto* pool = new Pool<Workspace>;
+    return *pool;
+}
+
+Pool<Candidates>& candidates() {
+    static auto* pool = new Pool<Candidates>;
     return *pool;
 }
 
@@ -61,6 +77,7 @@ struct Call {
                (budget(s) < sequences.blocks(s) || coverage[s] < 1.0f);
     }
     bool reuses(std::size_t s) const { return refresh != nullptr && refresh[s] == 0; }
+    bool chooses(std::size_t s) const { return selects(s) && !reuses(s); }
     std::size_t query_rows(std::size_t s) const {
         return attributes.query == "union" ? sequences.row_count(s) : 1;
     }
@@ -103,22 +120,49 @@ std::size_t reuse(const Call& call, std::size_t s, std::size_t head, const Ends&
     return count;
 }
 
-std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends& ends,
-                   std::int32_t* selected) {
-    auto workspace = workspaces().take();
-    const std::size_t rows = call.query_rows(s);
-    float* queries = workspace->queries.reserve(rows * call.summary_size);
-    float* scores = workspace->scores.reserve(ends.blocks);
-    for (std::size_t row = 0; row < rows; row++)
-        mean_query(call, call.sequences.first_row(s) + row, head, queries + row * call.summary_size);
+// Scores the blocks of all sequences that choose; `work` is the multiply-adds of it.
+void score(const Call& call, std::size_t work, Workspace& workspace) {
+    const Sequences& sequences = call.sequences;
+    std::size_t query_floats = 0, score_floats = 0;
+    for (std::size_t s = 0; s < sequences.count; s++) {
+        if (!call.chooses(s))
+            continue;
+        query_floats += call.query_rows(s) * call.kv_heads * call.summary_size;
+        score_floats += sequences.blocks(s) * call.kv_heads;
+    }
+    float* queries = workspace.queries.reserve(query_floats);
+    float* scores = workspace.scores.reserve(score_floats);
+    workspace.chunks.clear();
+    workspace.scores_of.assign(sequences.count, nullptr);
+    for (std::size_t s = 0; s < sequences.count; s++) {
+        if (!call.chooses(s))
+            continue;
+        const std::size_t rows = call.query_rows(s), blocks = sequences.blocks(s);
+        for (std::size_t item = 0; item < call.kv_heads * rows; item++)
+            mean_query(call, sequences.first_row(s) + item % rows, item / rows,
+                       queries + item * call.summary_size);
+        const ScoreCall of{queries, rows,  call.summary, call.kv_heads, call.summary_size, sequences.table(s),
+                           blocks,  scores};
+        for (std::size_t begin = 0; begin < blocks; begin += chunk_blocks)
+            workspace.chunks.push_back({of, begin, std::min(begin + chunk_blocks, blocks)});
+        workspace.scores_of[s] = scores;
+        queries += rows * call.kv_heads * call.summary_size;
+        scores += blocks * call.kv_heads;
+    }
     const SelectKernels& kernels = OVSPEC_KERNELS(select_kernels);
-    kernels.score_blocks({queries, rows, call.summary, call.kv_heads, head, call.summary_size,
-                          call.sequences.table(s), ends.blocks},
-                         scores);
+    parallel_items(workspace.chunks.size(), work, [&](std::size_t item) {
+        const Chunk& chunk = workspace.chunks[item];
+        kernels.score_blocks(chunk.scores, chunk.begin, chunk.end);
+    });
+}
+
+std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends& ends, const float* scores,
+                   std::int32_t* selected) {
+    auto scratch = candidates().take();
     const std::size_t total = call.sequences.past(s) + call.sequences.row_count(s);
     const Limits limits{call.budget(s), call.coverage[s], call.attributes.scale,
                         total - (ends.blocks - 1) * block_size};
-    const std::size_t count = select_blocks(scores, ends, limits, workspace->candidates, selected);
+    const std::size_t count = select_blocks(scores + head * ends.blocks, ends, limits, *scratch, selected);
     if (call.kept != nullptr) {
         for (std::size_t b = 0; b < ends.blocks; b++)
             call.kept_at(s, b, head) = 0;
@@ -138,7 +182,7 @@ std::string at(const char* input, std::size_t s) {
     return std::string(input) + "[" + std::to_string(s) + "]";
 }
 
-// Values and tables of all sequences; returns the multiply-adds of their scores.
+// Values and tables of all sequences; returns the multiply-adds of the scores.
 std::size_t check(const Call& call, std::size_t cache_blocks) {
     const Sequences& sequences = call.sequences;
     sequences.check(-1);
@@ -156,9 +200,8 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
         if (!sequences.active(s))
             continue;
         sequences.check_table(s, cache_blocks);
-        if (call.selects(s))
-            work += sequences.blocks(s) * call.kv_heads *
-                    (call.reuses(s) ? 1 : call.query_rows(s) * call.summary_size);
+        if (call.chooses(s))
+            work += sequences.blocks(s) * call.kv_heads * call.query_rows(s) * call.summary_size;
     }
     return work;
 }
@@ -272,6 +315,8 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     std::int32_t* counts = outputs[1].data<std::int32_t>();
     std::fill(selected, selected + outputs[0].get_size(), -1);
     std::fill(counts, counts + outputs[1].get_size(), -1);
+    auto workspace = workspaces().take();
+    score(call, work, *workspace);
     parallel_items(sequences.count * kv_heads, work, [&](std::size_t item) {
         const std::size_t s = item / kv_heads, head = item % kv_heads;
         if (!call.selects(s))
@@ -280,8 +325,9 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
                                    static_cast<std::size_t>(attributes_.sink_blocks),
                                    static_cast<std::size_t>(attributes_.local_blocks));
         std::int32_t* list = selected + head * sequences.table_size + sequences.first_column(s);
+        const float* scores = workspace->scores_of[s];
         const std::size_t count =
-            call.reuses(s) ? reuse(call, s, head, ends, list) : choose(call, s, head, ends, list);
+            scores == nullptr ? reuse(call, s, head, ends, list) : choose(call, s, head, ends, scores, list);
         counts[head * sequences.count + s] = static_cast<std::int32_t>(count);
     });
     return true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -10,7 +11,23 @@
 namespace ovspec {
 namespace {
 
-using Iterator = std::vector<std::int32_t>::iterator;
+using Iterator = std::vector<std::uint64_t>::iterator;
+
+// A block's place among the candidates, the better the smaller: its score, then its number, which the lower
+// half holds. Whole numbers are compared several times faster than scores behind an index.
+std::uint64_t rank(const float* scores, std::size_t block) {
+    // 0 and -0 are one score; a float's bits ascend with its amount.
+    const float score =
+        std::isnan(scores[block]) ? -std::numeric_limits<float>::infinity() : scores[block] + 0.0f;
+    std::uint32_t bits;
+    std::memcpy(&bits, &score, sizeof(bits));
+    const std::uint32_t descending = (bits >> 31) != 0 ? bits : ~bits & 0x7fffffffu;
+    return static_cast<std::uint64_t>(descending) << 32 | block;
+}
+
+std::size_t block_of(std::uint64_t rank) {
+    return rank & 0xffffffffu;
+}
 
 // Estimated attention mass of every block, up to a factor; returns their sum.
 double estimate_masses(const float* scores, std::size_t blocks, const Limits& limits,
@@ -32,17 +49,15 @@ double estimate_masses(const float* scores, std::size_t blocks, const Limits& li
 }
 
 // End of the shortest run of best blocks that has a mass of `needed`, by halving: no full sort.
-template <class Better>
-Iterator cover(Iterator begin, Iterator end, double needed, const std::vector<double>& masses,
-               const Better& better) {
+Iterator cover(Iterator begin, Iterator end, double needed, const std::vector<double>& masses) {
     if (begin == end || needed <= 0.0)
         return begin;
     while (end - begin > 1) {
         const Iterator middle = begin + (end - begin) / 2;
-        std::nth_element(begin, middle, end, better);
+        std::nth_element(begin, middle, end);
         double held = 0.0;
         for (Iterator b = begin; b != middle; ++b)
-            held += masses[static_cast<std::size_t>(*b)];
+            held += masses[block_of(*b)];
         if (held >= needed) {
             end = middle;
         } else {
@@ -64,20 +79,14 @@ Ends Ends::of(std::size_t blocks, std::size_t past, std::size_t sink_blocks, std
 std::size_t select_blocks(const float* scores, const Ends& ends, const Limits& limits, Candidates& candidates,
                           std::int32_t* selected) {
     const std::size_t mandatory = ends.sinks + ends.blocks - ends.local;
-    std::vector<std::int32_t>& others = candidates.blocks;
+    std::vector<std::uint64_t>& others = candidates.ranks;
     others.resize(ends.local - ends.sinks);
-    std::iota(others.begin(), others.end(), static_cast<std::int32_t>(ends.sinks));
+    for (std::size_t i = 0; i < others.size(); i++)
+        others[i] = rank(scores, ends.sinks + i);
     const std::size_t free = std::min(limits.budget - std::min(limits.budget, mandatory), others.size());
-
-    const auto rank = [&](std::int32_t b) {
-        return std::isnan(scores[b]) ? -std::numeric_limits<float>::infinity() : scores[b];
-    };
-    const auto better = [&](std::int32_t a, std::int32_t b) {
-        return rank(a) != rank(b) ? rank(a) > rank(b) : a < b;
-    };
     Iterator end = others.begin() + static_cast<std::ptrdiff_t>(free);
     if (free < others.size())
-        std::nth_element(others.begin(), end, others.end(), better);
+        std::nth_element(others.begin(), end, others.end());
     if (limits.coverage < 1.0f) {
         const double total = estimate_masses(scores, ends.blocks, limits, candidates.masses);
         const auto mass = candidates.masses.begin();
@@ -85,14 +94,17 @@ std::size_t select_blocks(const float* scores, const Ends& ends, const Limits& l
             std::accumulate(mass, mass + static_cast<std::ptrdiff_t>(ends.sinks), 0.0) +
             std::accumulate(mass + static_cast<std::ptrdiff_t>(ends.local), candidates.masses.end(), 0.0);
         const double needed = static_cast<double>(limits.coverage) * total - held;
-        end = cover(others.begin(), end, needed, candidates.masses, better);
+        end = cover(others.begin(), end, needed, candidates.masses);
     }
+    for (Iterator b = others.begin(); b != end; ++b)
+        *b = block_of(*b);
     std::sort(others.begin(), end);
 
     std::int32_t* const first = selected;
     for (std::size_t b = 0; b < ends.sinks; b++)
         *selected++ = static_cast<std::int32_t>(b);
-    selected = std::copy(others.begin(), end, selected);
+    for (Iterator b = others.begin(); b != end; ++b)
+        *selected++ = static_cast<std::int32_t>(*b);
     for (std::size_t b = ends.local; b < ends.blocks; b++)
         *selected++ = static_cast<std::int32_t>(b);
     return static_cast<std::size_t>(selected - first);

@@ -28,9 +28,10 @@ struct Limits {
     std::size_t last_tokens; // in the last block; the others are full
 };
 
-// Scratch of a selection.
+// Scratch of a selection: candidates by rank, the better the smaller, as one number each; masses of all
+// blocks.
 struct Candidates {
-    std::vector<std::int32_t> blocks;
+    std::vector<std::uint64_t> ranks;
     std::vector<double> masses;
 };
 

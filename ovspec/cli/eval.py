@@ -98,11 +98,6 @@ def fidelity(
     properties: tuple[str, ...],
     json_path: str | None,
     plot: Path | None,
-    verify: str,
-    L0: int | None,
-    rho: float | None,
-    budget: int | None,
-    anchor_layers: str | None,
     commit_interval: int | None,
     **options: Any,
 ) -> None:
@@ -112,7 +107,7 @@ def fidelity(
     passes as verification has them, and the distributions are compared position by position. A round has 5
     draft tokens unless --num-assistant-tokens says otherwise.
     """
-    mode = mode_from(verify, verify_from(verify, L0, rho, budget, anchor_layers), commit_interval)
+    mode = mode_from(options["verify"], verify_from(options), commit_interval)
     settings = settings_from(parse_verify(mode), budgets, rhos)
     chosen = properties_from(properties)
     drafting = drafting_from(model, options)

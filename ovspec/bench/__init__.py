@@ -6,6 +6,7 @@ from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.host import HostBench
 from ovspec.bench.kernel import KernelBench
 from ovspec.bench.plot import check_plot, plot_report
+from ovspec.bench.record import record_trace
 from ovspec.bench.report import Report
 from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.source import ModelSource
@@ -25,4 +26,5 @@ __all__ = [
     "VerifyBench",
     "check_plot",
     "plot_report",
+    "record_trace",
 ]

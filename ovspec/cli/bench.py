@@ -15,6 +15,7 @@ from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.bench_schedule import schedule
+from ovspec.cli.bench_trace import trace
 from ovspec.cli.options import int_list, properties_from, property_option
 from ovspec.cli.output import output_console
 from ovspec.compile import CACHE_PRECISIONS
@@ -31,6 +32,7 @@ def bench() -> None:
 bench.add_command(decode)
 bench.add_command(schedule)
 bench.add_command(kernel)
+bench.add_command(trace)
 
 
 @bench.command()

@@ -1,0 +1,85 @@
+"""`ovspec bench trace`: what a pipeline accepts of its drafts, for `bench decode` to repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from ovspec.bench import record_trace
+from ovspec.cli.bench_options import check_writable
+from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
+from ovspec.cli.eval import generation_options
+from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
+from ovspec.draft_model import draft_model as name_draft_model
+from ovspec.eval import read_prompts
+from ovspec.pipeline import LLMPipeline
+
+
+@click.command()
+@click.option(
+    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help='A prompt a line: a JSON string, or an object with "prompt".',
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The trace."
+)
+@property_option
+@drafting_options
+@verify_options
+def trace(
+    model: Path,
+    prompts: Path,
+    limit: int | None,
+    max_new_tokens: int,
+    output: Path,
+    properties: tuple[str, ...],
+    commit_interval: int | None,
+    **options: Any,
+) -> None:
+    """Generate greedily and record how many tokens of every draft stood, and where commits corrected."""
+    verify = options["verify"]
+    mode = mode_from(verify, verify_from(options), commit_interval)
+    drafting = drafting_from(model, options)
+    if drafting.choice is None:
+        raise ValueError("a trace is of drafts: give --draft-model DIR or --drafter NAME")
+    settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
+    check_writable("--output", output)
+    texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
+    pipeline = LLMPipeline(
+        model,
+        draft_model=name_draft_model(drafting.model) if drafting.model else None,
+        drafter=drafting.choice,
+        verify=mode,
+        **properties_from(properties),
+    )
+    source = f"{Path(model).resolve().name}, {drafting.choice.name}, {verify}, {len(texts)} prompts"
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(texts))
+        recorded = record_trace(
+            pipeline,
+            texts,
+            settings,
+            source,
+            lambda step: progress.update(task, advance=1, description=step),
+        )
+    recorded.save(output)
+    drafts, corrections = len(recorded.proposed), len(recorded.confirmed)
+    click.echo(
+        f"{output}: {drafts} drafts, {recorded.tokens_per_pass():.2f} tokens a verification, "
+        f"{corrections} corrections by commits"
+    )

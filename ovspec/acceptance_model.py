@@ -18,7 +18,7 @@ _PRIOR_DRAFTS = 2.0
 _PRIOR_RATE = 0.6
 # Provisional tokens that the first belief in their rate of confirmation weighs, and that it fades after.
 _PRIOR_CONFIRMATIONS = 30.0
-_CONFIRMATION_MEMORY = 1024
+_CONFIRMATION_MEMORY = 512
 # Drafts by which a position's rate leans on that of the position before it.
 _LEAN = 3.0
 # What acceptance is believed to lose from one position to the next before anything is known: so drafts
@@ -26,7 +26,7 @@ _LEAN = 3.0
 _FADING = 0.98
 # A shift is seen in the last 3 drafts, or 6, or 12, when their sum is this many deviations off.
 _SHIFT_WINDOWS = (3, 6, 12)
-_SHIFT_DEVIATIONS = 4.0
+_SHIFT_DEVIATIONS = 3.5
 
 Array = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -227,6 +227,12 @@ class ModelRunner:
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `ovspec.compaction.compact`."""
         compact(self.cache, sequence, past, rows, self.block_size)
+
+    def set_coverage(self, coverage: float) -> None:
+        """Keep another share of the estimated attention mass, from the next pass on."""
+        self.attention = replace(self.attention, coverage=coverage)
+        if self._selection:
+            self._selection.coverage = coverage
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

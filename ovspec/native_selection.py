@@ -27,7 +27,7 @@ class NativeSelection:
     """
 
     def __init__(self, coverage: float, refresh_interval: int, block_size: int) -> None:
-        self._coverage = coverage
+        self.coverage = coverage
         self._refresh_interval = refresh_interval
         self._block_size = block_size
 
@@ -39,7 +39,7 @@ class NativeSelection:
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`verify_coverage` and `verify_refresh` of a pass."""
         return {
-            "verify_coverage": np.full(len(batch), self._coverage, np.float32),
+            "verify_coverage": np.full(len(batch), self.coverage, np.float32),
             "verify_refresh": np.array([self.refreshes(rows) for rows in batch], np.int32),
         }
 
@@ -55,7 +55,7 @@ class NativeSelection:
         """
         for rows in batch:
             sequence = rows.sequence
-            if not selects(rows, self._coverage, self._block_size):
+            if not selects(rows, self.coverage, self._block_size):
                 sequence.list_age = None
             elif self.refreshes(rows):
                 sequence.list_age = 1

@@ -246,14 +246,18 @@ class LLMPipeline:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
         sparse, graph = sparse_part(chosen), self._target.attention
-        if sparse is not None and graph != _routing(graph.backend, chosen, self._choice):
-            found = f"with anchor_layers={graph.anchor_layers}" if graph.selects else "nowhere"
-            raise ValueError(
-                f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
-            )
+        if sparse is not None:
+            needed = _routing(graph.backend, chosen, self._choice)
+            if replace(needed, coverage=graph.coverage) != graph:
+                found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+                raise ValueError(
+                    f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+                )
+            self._target.set_coverage(needed.coverage)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
             self._assistant.sparse = sparse
+            self._assistant.runner.set_coverage(self._target.attention.coverage)
         self._start_engine(mode)
 
     @property

@@ -129,7 +129,7 @@ class StockSelection(NativeSelection):
             sources[s, first_known:blocks] = np.arange(written, written + blocks - first_known)
             written += blocks - first_known
             always[s, :blocks] = 1
-            chooses = selects(rows, self._coverage, self._block_size)
+            chooses = selects(rows, self.coverage, self._block_size)
             if chooses:
                 local = (past - 1) // self._block_size + 1 - rule.local_blocks
                 always[s, rule.sink_blocks : max(local, rule.sink_blocks)] = 0

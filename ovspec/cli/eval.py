@@ -70,6 +70,7 @@ def evaluate() -> None:
 )
 @click.option("--budgets", help="Sweep of --budget, e.g. 256,512,1024.")
 @click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
+@click.option("--coverages", help="Sweep of --coverage, e.g. 0.8,0.9,0.95.")
 @click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
 @click.option(
     "--attention",
@@ -93,6 +94,7 @@ def fidelity(
     low_margin: float,
     budgets: str | None,
     rhos: str | None,
+    coverages: str | None,
     device: str,
     attention: Attention,
     properties: tuple[str, ...],
@@ -108,7 +110,7 @@ def fidelity(
     draft tokens unless --num-assistant-tokens says otherwise.
     """
     mode = mode_from(options["verify"], verify_from(options), commit_interval)
-    settings = settings_from(parse_verify(mode), budgets, rhos)
+    settings = settings_from(parse_verify(mode), budgets, rhos, coverages)
     chosen = properties_from(properties)
     drafting = drafting_from(model, options)
     if json_path not in (None, "-"):
@@ -157,7 +159,9 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     return fields
 
 
-def settings_from(verify: VerifyMode, budgets: str | None, rhos: str | None) -> list[Setting]:
+def settings_from(
+    verify: VerifyMode, budgets: str | None, rhos: str | None, coverages: str | None
+) -> list[Setting]:
     """The settings to compare: the one that the options of verification make, or a sweep over it.
 
     Raises:
@@ -168,6 +172,8 @@ def settings_from(verify: VerifyMode, budgets: str | None, rhos: str | None) -> 
         sweeps["budget"] = int_list("--budgets", budgets)
     if rhos is not None:
         sweeps["rho"] = float_list("--rhos", rhos)
+    if coverages is not None:
+        sweeps["coverage"] = float_list("--coverages", coverages)
     if len(sweeps) > 1:
         raise ValueError(f"--{'s and --'.join(sweeps)}s exclude each other: sweep one at a time")
     for field, values in sweeps.items():

@@ -22,7 +22,7 @@ from ovspec.inputs import encode, eos_token_ids
 from ovspec.metrics import PerfMetrics
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS, LLMPipeline
 from ovspec.results import EncodedResults
-from ovspec.verify_mode import VerifyMode
+from ovspec.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]
@@ -105,9 +105,11 @@ class FidelityEval:
         dense = self.make_pipeline("dense", drafts and self.reference == "dense")
         on_step("load the settings")
         tested = self.make_pipeline(self.settings[0].verify, drafts)
+        in_force = []
         for setting in self.settings:
             # What can't be served is refused before the long work.
             tested.verify = setting.verify
+            in_force.append(Setting(tested.verify))
         settings = self._settings(tested, info)
         encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):
@@ -144,7 +146,7 @@ class FidelityEval:
             reference_metrics=totals[0],
             results=[
                 Result(setting, mine, total)
-                for setting, mine, total in zip(self.settings, outcomes, totals[1:], strict=True)
+                for setting, mine, total in zip(in_force, outcomes, totals[1:], strict=True)
             ],
         )
 
@@ -219,7 +221,9 @@ class FidelityEval:
             found = []
             for setting in self.settings:
                 announce(f"verify its tokens, {setting.name}")
-                rows = forcing.run(setting.sparse)
+                pipeline.verify = setting.verify
+                # With what was calibrated for the model filled in.
+                rows = forcing.run(sparse_part(pipeline.verify))
                 found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
         finally:
             forcing.release()

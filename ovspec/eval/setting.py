@@ -11,7 +11,7 @@ from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify
 from ovspec.verify_mode import VerifyMode, sparse_part
 
 # Fields of SparseVerify that can be swept: they say how much is read, not how the graph is built.
-SWEPT = ("budget", "rho")
+SWEPT = ("budget", "rho", "coverage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
 def _budget(sparse: SparseVerify) -> str:
     if sparse.budget is not None:
         return f"budget {sparse.budget}"
+    if sparse.coverage is not None:
+        return f"coverage {sparse.coverage:g}"
     L0 = DEFAULT_L0 if sparse.L0 is None else sparse.L0
     rho = DEFAULT_RHO if sparse.rho is None else sparse.rho
     return f"L0 {L0}, rho {rho:g}"

@@ -14,7 +14,7 @@ from ovspec import CommitVerify, LLMPipeline, SparseVerify
 from ovspec.verify_mode import VerifyMode
 
 TIGHT, WIDE = SparseVerify(budget=64), SparseVerify(budget=256)
-MODES: list[VerifyMode] = [WIDE, "dense", CommitVerify(TIGHT), TIGHT]
+MODES: list[VerifyMode] = [WIDE, "dense", CommitVerify(TIGHT), SparseVerify(coverage=0.6), TIGHT]
 
 
 def outcome(pipeline: LLMPipeline) -> tuple[str, float, float]:
@@ -40,12 +40,12 @@ def test_what_the_graph_can_not_do_is_refused(make_pipeline: Callable[..., LLMPi
     dense = make_pipeline()
     for mode in (TIGHT, CommitVerify(TIGHT)):
         with pytest.raises(
-            ValueError, match="this pipeline's graph selects nowhere; make another LLMPipeline"
+            ValueError, match="this pipeline's graph selects nothing; make another LLMPipeline"
         ):
             dense.verify = mode
     assert dense.verify == "dense" and not dense.drafts
     sparse = make_pipeline(verify=TIGHT)
-    with pytest.raises(ValueError, match=r"anchor_layers=\(0, 3\).* selects with anchor_layers="):
+    with pytest.raises(ValueError, match=r"anchor_layers=\(0, 3\).* selects by .*make another LLMPipeline"):
         sparse.verify = SparseVerify(budget=64, anchor_layers=(0, 3))
     with pytest.raises(ValueError, match="verify='sparse': expected"):
         sparse.verify = "sparse"

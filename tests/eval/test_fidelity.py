@@ -123,6 +123,16 @@ def test_forced_passes_read_what_a_draft_of_their_length_reads(evaluate: Evaluat
     assert [d.margin for d in short] == pytest.approx([d.margin for d in long], abs=1e-3)
 
 
+def test_sweep_of_coverage(evaluate: Evaluate) -> None:
+    settings = [SparseVerify(coverage=coverage) for coverage in (0.5, 0.9, 1.0)]
+    report = evaluate([STORY], settings)
+    little, much, everything = report.summaries()
+    assert little.attention_density < much.attention_density < everything.attention_density == 1.0
+    assert little.kl is not None and much.kl is not None and little.kl.mean > much.kl.mean > 0.0
+    assert_identical(everything)
+    assert_same_decisions(everything)
+
+
 def test_picture_of_settings_that_do_not_diverge(evaluate: Evaluate, tmp_path: Path) -> None:
     report = evaluate([PROMPTS[0]], ["dense"], max_new_tokens=4)
     assert report.summaries()[0].kl == KL(0.0, 0.0, 0.0, 0.0)

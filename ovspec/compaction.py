@@ -47,7 +47,8 @@ def compact(
     check_path(rows, sequence.length, past)
     first = next((i for i, row in enumerate(rows) if row != i), len(rows))
     if first < len(rows):
-        tensors = [spec for spec in cache.specs if not spec.name.startswith("key_summary.")]
+        # Block lists stay: the blocks of a pass' own rows are on all of them.
+        tensors = [spec for spec in cache.specs if spec.name.startswith(("key_cache.", "value_cache."))]
         for spec in tensors:
             _check_layout(spec, block_size)
         sources = past + np.array(rows[first:], np.int64)
@@ -58,7 +59,7 @@ def compact(
         for spec in cache.specs:
             if spec.name.startswith("key_summary."):
                 _summarise(cache, spec, sequence.table, changed, past + len(rows), block_size)
-    sequence.length = past + len(rows)
+    sequence.rollback(past + len(rows))
 
 
 def _check_layout(spec: CacheTensor, block_size: int) -> None:

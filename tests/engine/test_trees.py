@@ -12,14 +12,22 @@ from settings import F32
 from ovspec.cache import CachedSequence
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows, build_tables
+from ovspec_transforms import Selection
 
 PARENTS = [-1, 0, 0, 1, 2, -1, 4, 4]
 PATH = [0, 2, 4, 7]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["dense", "selects"])
+GRAPHS = {
+    "dense": AttentionConfig("native"),
+    "selects": AttentionConfig("native", True),
+    "remembers": AttentionConfig("native", True, None, Selection(refresh_interval=2)),
+}
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
 def runner(request: pytest.FixtureRequest, demo_ir: Path) -> ModelRunner:
-    return ModelRunner(demo_ir, "CPU", AttentionConfig("native", bool(request.param)), F32)
+    return ModelRunner(demo_ir, "CPU", GRAPHS[request.param], F32)
 
 
 @pytest.fixture(scope="module")

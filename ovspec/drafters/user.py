@@ -70,7 +70,14 @@ class UserDrafter(Drafter):
             [] if probabilities is None else [self._distribution(row) for row in probabilities],
             None if parents is None else self._ints("parents", parents),
         )
-        return proposal.checked(self.name, k, self._vocab_size)
+        proposal.checked(self.name, k, self._vocab_size)
+        if proposal.parents == list(range(-1, len(tokens) - 1)):
+            proposal.parents = None
+        if proposal.parents is not None:
+            raise ValueError(
+                f"drafter {self.name!r} returned a tree: only chains are verified, return parents=None"
+            )
+        return proposal
 
     def _ints(self, what: str, values: Any) -> list[int]:
         array = np.asarray(values)

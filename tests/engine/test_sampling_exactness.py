@@ -48,7 +48,7 @@ SHARED = 160
 PROMPT = np.random.default_rng(3).integers(0, VOCAB, SHARED + 1).tolist()
 # The first token comes out of the prompt's pass, three more out of speculation.
 POSITIONS, LIMIT, DRAFT = 4, 5, 3
-RUNS, MANY_RUNS, BATCH = 2000, 20_000, 500
+RUNS, MANY_RUNS, BATCH = 1500, 20_000, 500
 
 SHAPE = ModelShape(
     name="enumerable",

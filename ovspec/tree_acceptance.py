@@ -1,9 +1,9 @@
 """Acceptance over a draft tree: which path of it stands, and which token follows.
 
-A tree offers several tokens for a position. Greedy decoding follows the target's own choices as far as the tree
-has them. Sampling is the recursive rejection of SpecInfer (arXiv 2305.09781): a node's children are tried in
-turn, and each rejection takes the child's q out of what the next one is compared with, so that what comes out is
-distributed by p whatever was offered.
+A tree offers several tokens for a position. Greedy decoding follows the target's own choices as far as the
+tree has them. Sampling is the recursive rejection of SpecInfer (arXiv 2305.09781): a node's children are
+tried in turn, and each rejection takes the child's q out of what the next one is compared with, so that what
+comes out is distributed by p whatever was offered.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ GOOD = {
     "drawn": lambda context, k: ([5] * k, [EVEN] * k, None),
     "drawn in part": lambda context, k: ([5] * k, [EVEN.astype(np.float32), *[None] * (k - 1)], None),
     "a chain by its parents": lambda context, k: ([5] * k, None, list(range(-1, k - 1))),
+    "a tree": lambda context, k: ([5, 6, 7][:k], None, [-1, -1, 0][:k]),
     "fewer": lambda context, k: ([5], None, None),
 }
 
@@ -84,7 +85,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "not drawn": (([1], [one_hot(2)], None), "gives token 1 probability 0"),
     "parent after": (([1, 2], None, [1, -1]), "returned parent 1 for token 0"),
     "parents": (([1, 2], None, [-1]), "1 parents for 2 tokens"),
-    "tree": (([1, 2], None, [-1, -1]), "returned a tree"),
     "fractions": (([1.5], None, None), r"tokens=\[1.5\]: expected whole numbers"),
     "no tuple": ([1, 2], "returned list: return a tuple"),
     "nothing": (None, "returned NoneType: return a tuple"),
@@ -100,6 +100,18 @@ def test_bad_proposals_name_the_drafter(mine: tuple[ovspec.LLMPipeline, Answerin
     assert "\n" not in str(caught.value)
     drafter.answer = ([], None, None)
     assert pipeline.generate(PROMPTS[0], max_new_tokens=3, num_assistant_tokens=3)
+
+
+def test_trees_need_native_attention_and_the_exact_rule(
+    mine: tuple[ovspec.LLMPipeline, Answering], demo_ir: Path
+) -> None:
+    pipeline, drafter = mine
+    drafter.answer = ([1, 2], None, [-1, -1])
+    with pytest.raises(ValueError, match=r"acceptance_threshold=0.5 has no rule for trees"):
+        pipeline.generate("Once", max_new_tokens=8, num_assistant_tokens=3, acceptance_threshold=0.5)
+    stock = ovspec.LLMPipeline(demo_ir, "CPU", drafter=drafter, attention="stock", **F32)
+    with pytest.raises(ValueError, match=r"drafter 'mine' returned a tree, which attention='stock'"):
+        stock.generate("Once", max_new_tokens=8, num_assistant_tokens=3)
 
 
 def test_an_error_of_the_drafter_is_the_callers(mine: tuple[ovspec.LLMPipeline, Answering]) -> None:

@@ -161,7 +161,7 @@ class Engine:
 
 def _record(step: Step, plan: Plan, duration: float, metrics: RawPerfMetrics) -> None:
     metrics.num_assistant_tokens.append(plan.num_assistant_tokens)
-    for proposed, accepted in zip(step.proposed, step.accepted, strict=True):
+    for proposed, accepted in zip(step.depths, step.accepted, strict=True):
         metrics.count_draft(proposed, accepted)
     if step.draft_duration:
         metrics.draft_durations.append(step.draft_duration)

@@ -15,6 +15,7 @@ from ovspec.metrics import RawPerfMetrics, microseconds
 from ovspec.sampling import Distribution
 from ovspec.schedule import Plan
 from ovspec.sequence import Sequence
+from ovspec.tree_acceptance import AcceptedPath, depth, follow_choices, sample_path
 from ovspec.verifier import DENSE, Verifier
 
 
@@ -25,6 +26,7 @@ class Step:
     Attributes:
         tokens: per sequence, its new tokens that stand for good.
         proposed: tokens that were drafted for each sequence.
+        depths: tokens on the longest path of each draft, all of them where it is a chain.
         accepted: how many of them its verification accepted.
         draft_duration: of the drafting round, microseconds, as all durations.
         draft_model_duration: the part of it spent inside a model.
@@ -37,6 +39,7 @@ class Step:
 
     tokens: list[list[int]] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     draft_duration: float = 0.0
     draft_model_duration: float = 0.0
@@ -68,14 +71,15 @@ class Speculation:
             for sequence, proposal in zip(sequences, proposals, strict=True)
         ]
         drafts = [(s, proposal.tokens) for s, proposal in zip(sequences, proposals, strict=True)]
-        logits = self.verifier.verify(drafts, budgets, metrics)
+        trees = [proposal.parents for proposal in proposals]
+        logits = self.verifier.verify(drafts, budgets, metrics, trees)
         step.verify_duration = self.verifier.last_duration
         started = microseconds()
         for sequence, proposal, rows, budget in zip(sequences, proposals, logits, budgets, strict=True):
-            accepted, p = accept(sequence, proposal, rows)
+            tokens, p = self._accept(sequence, proposal, rows)
             step.proposed.append(len(proposal.tokens))
-            step.accepted.append(accepted.n)
-            tokens = [*proposal.tokens[: accepted.n], accepted.next_token]
+            step.depths.append(len(proposal.tokens) if proposal.parents is None else depth(proposal.parents))
+            step.accepted.append(len(tokens) - 1)
             step.tokens.append(self._take(sequence, tokens, p, budget == DENSE))
         step.sampling_duration = microseconds() - started
         return step
@@ -93,6 +97,17 @@ class Speculation:
     def room(self, sequence: Sequence) -> int:
         """Draft tokens that a sequence can use: one more comes out of the pass itself."""
         return sequence.remaining - 1
+
+    def _accept(
+        self, sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
+    ) -> tuple[list[int], list[Distribution | None]]:
+        """The tokens that come out of a verification, and what they are distributed by."""
+        if proposal.parents is None:
+            accepted, p = accept(sequence, proposal, logits)
+            return [*proposal.tokens[: accepted.n], accepted.next_token], p
+        path, p = accept_tree(sequence, proposal, proposal.parents, logits)
+        self.verifier.keep(sequence, path.nodes)
+        return [*(proposal.tokens[node] for node in path.nodes), path.next_token], p
 
     def _take(
         self, sequence: Sequence, tokens: list[int], p: list[Distribution | None], dense: bool
@@ -140,3 +155,35 @@ def accept(
     else:
         accepted = greedy_accept(x, choices())
     return accepted, [None] * (accepted.n + 1)
+
+
+def accept_tree(
+    sequence: Sequence, proposal: Proposal, parents: SequenceOf[int], logits: NDArray[np.float32]
+) -> tuple[AcceptedPath, list[Distribution | None]]:
+    """`accept` for a draft that is a tree.
+
+    Raises:
+        ValueError: an acceptance threshold, which has no rule for trees.
+    """
+    x, settings, processor = proposal.tokens, sequence.settings, sequence.processor
+    seen: list[Distribution] = []
+    if settings.acceptance_threshold < 1.0:
+        raise ValueError(
+            f"acceptance_threshold={settings.acceptance_threshold:g} has no rule for trees: leave it out"
+        )
+
+    def p(path: list[int]) -> Distribution:
+        row = logits[path[-1] + 1 if path else 0]
+        seen.append(processor.distribution(row, [x[node] for node in path]))
+        return seen[-1]
+
+    def choice(path: list[int]) -> int:
+        if settings.coupled:
+            return sequence.coupling.draw(p(path), len(sequence.tokens) + len(path))
+        return processor.argmax(logits[path[-1] + 1 if path else 0], [x[node] for node in path])
+
+    if settings.sampling.do_sample and not settings.coupled:
+        accepted = sample_path(x, parents, proposal.q or None, p, sequence.streams)
+        return accepted, list(seen)
+    accepted = follow_choices(x, parents, choice)
+    return accepted, [None] * (len(accepted.nodes) + 1)

@@ -32,19 +32,28 @@ class Verifier:
         self.last_duration = 0.0
 
     def verify(
-        self, drafts: SequenceOf[Draft], budgets: SequenceOf[int], metrics: RawPerfMetrics
+        self,
+        drafts: SequenceOf[Draft],
+        budgets: SequenceOf[int],
+        metrics: RawPerfMetrics,
+        trees: SequenceOf[SequenceOf[int] | None] | None = None,
     ) -> list[NDArray[np.float32]]:
-        """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_1 .. x_i.
+        """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_i.
 
         Args:
-            drafts: sequences, whose tokens are cached but for the last, each with its draft.
+            drafts: sequences, whose tokens are cached but for the last (in a chain, the last few), each with
+                its draft.
             budgets: of each sequence, from `budget`.
             metrics: gets what the pass read.
+            trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
         """
         batch = []
-        for (sequence, draft), budget in zip(drafts, budgets, strict=True):
+        parents_of = trees or [None] * len(drafts)
+        for (sequence, draft), budget, parents in zip(drafts, budgets, parents_of, strict=True):
             tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
-            batch.append(Rows(sequence.target, tokens, sampled=len(draft) + 1, budget=budget))
+            # Row 0 is the sequence's last token, which the tree's roots follow.
+            tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
+            batch.append(Rows(sequence.target, tokens, len(draft) + 1, budget, parents=tree))
         logits = self.target.forward(batch)
         stats = self.target.last_pass
         self.last_duration = stats.duration
@@ -52,6 +61,11 @@ class Verifier:
         metrics.context_tokens += stats.context_tokens
         ends = np.cumsum([rows.sampled for rows in batch])
         return np.split(logits, ends[:-1])
+
+    def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
+        """Leave only an accepted path of the last pass's tree in the cache, behind the sequence's tokens."""
+        past = len(sequence.tokens) - 1
+        self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
 
     def budget(self, context: int, scale: float | None = None) -> int:
         """Blocks that verification attention may read of a context; `DENSE` for all of it.

@@ -45,7 +45,9 @@ def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
     if choice is None:
         return None
     if isinstance(choice, UserChoice):
-        return UserDrafter(choice.proposer, parts.vocab_size)
+        return UserDrafter(
+            choice.proposer, parts.vocab_size, takes_trees=parts.target.attention.backend == "native"
+        )
     if isinstance(choice, PromptLookup):
         return PromptLookupDrafter(choice.max_ngram_size)
     if isinstance(choice, Suffix):

@@ -39,10 +39,10 @@ class PromptLookupDrafter(Drafter):
 
 
 def lookup(tokens: NDArray[np.int64], max_ngram_size: int, k: int) -> list[int]:
-    """At most `k` tokens that followed the most recent earlier occurrence of the last n tokens.
+    """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if there is one.
 
-    n goes from `max_ngram_size` down to 1. Of the occurrences the most recent one that `k` tokens follow is
-    taken, else the earliest, which is followed by the most.
+    n goes from `max_ngram_size` down to 1. Past the end of the text it goes on with what it has just copied,
+    as in LZ77, so that a loop is drafted to any length.
     """
     for size in range(min(max_ngram_size, len(tokens) - 1), 0, -1):
         # An occurrence ends before the last token.
@@ -50,9 +50,8 @@ def lookup(tokens: NDArray[np.int64], max_ngram_size: int, k: int) -> list[int]:
         for back in range(2, size + 1):
             ends = ends[tokens[ends - back] == tokens[-back]]
         if ends.size:
-            whole = ends[ends + k <= len(tokens)]
-            start = int(whole[-1] if whole.size else ends[0])
-            found: list[int] = tokens[start : start + k].tolist()
+            start = int(ends[-1])
+            found: list[int] = tokens[start + np.arange(k) % (len(tokens) - start)].tolist()
             return found
     return []
 

@@ -33,12 +33,14 @@ class UserDrafter(Drafter):
     Args:
         proposer: the user's object; its `name`, if it has one, appears in errors.
         vocab_size: of the target.
+        takes_trees: whether the target can verify them.
     """
 
-    def __init__(self, proposer: ProposesTokens, vocab_size: int) -> None:
+    def __init__(self, proposer: ProposesTokens, vocab_size: int, takes_trees: bool = True) -> None:
         self.name = str(getattr(proposer, "name", type(proposer).__name__))
         self._proposer = proposer
         self._vocab_size = vocab_size
+        self._takes_trees = takes_trees
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """What the user's object proposes.
@@ -70,7 +72,15 @@ class UserDrafter(Drafter):
             [] if probabilities is None else [self._distribution(row) for row in probabilities],
             None if parents is None else self._ints("parents", parents),
         )
-        return proposal.checked(self.name, k, self._vocab_size)
+        proposal.checked(self.name, k, self._vocab_size)
+        if proposal.parents == list(range(-1, len(tokens) - 1)):
+            proposal.parents = None
+        if proposal.parents is not None and not self._takes_trees:
+            raise ValueError(
+                f"drafter {self.name!r} returned a tree, which attention='stock' can't verify: return "
+                "parents=None"
+            )
+        return proposal
 
     def _ints(self, what: str, values: Any) -> list[int]:
         array = np.asarray(values)

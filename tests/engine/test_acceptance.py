@@ -17,7 +17,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from ovspec.acceptance import Accepted, RandomStreams, greedy_accept, speculative_sample
+from ovspec.acceptance import Accepted, RandomStreams, greedy_accept, lenient_accept, speculative_sample
+from ovspec.coupling import Coupling
 from ovspec.logits_processors import LogitsProcessor
 from ovspec.sampling import Distribution, SamplingParams, sampling_distribution
 
@@ -302,6 +303,68 @@ def test_greedy_acceptance_is_sampling_from_the_argmax(wrong_at: int | None) -> 
     assert sampled == greedy_accept(draft, target)
 
 
+def test_coupled_draws_follow_the_target_exactly() -> None:
+    """The rule of greedy decoding over tokens that the target draws with the numbers of their positions."""
+    target, drafter = TARGET, CASES["opposed_q"].drafter
+    outputs, accepted = [], 0
+    for run in range(5000):
+        coupling = Coupling(17, run)
+        draft: Context = ()
+        for position in range(LENGTH):
+            draft += (coupling.draw(drafter(draft), position),)
+        out = greedy_accept(draft, (coupling.draw(target(draft[:i]), i) for i in range(LENGTH + 1)))
+        tokens = (*draft[: out.n], out.next_token)
+        accepted += out.n
+        while len(tokens) < LENGTH:
+            tokens += (coupling.draw(target(tokens), len(tokens)),)
+        outputs.append(tokens[:LENGTH])
+    assert 0 < accepted < 5000 * LENGTH
+    assert p_value(outputs, exact_joint(target)) > 1e-3
+
+
+def test_threshold_accepts_every_token_above_it() -> None:
+    threshold, case, met = 0.3, CASES["random_q"], set()
+    p, q = case.target(()), case.drafter(())
+    for run in range(500):
+        streams = RandomStreams(6, run)
+        x = q.sample(streams.draft.random())
+        exact = speculative_sample([x], [q], lambda i: p, RandomStreams(6, run))
+        lenient = speculative_sample([x], [q], lambda i: p, RandomStreams(6, run), threshold)
+        above = p.prob(x) / q.prob(x) >= threshold
+        assert lenient.n == 1 if above else lenient == exact
+        met.add((above, exact.n))
+    assert met == {(True, 0), (True, 1), (False, 0), (False, 1)}
+
+
+def test_threshold_of_one_is_the_exact_rule_and_below_it_the_law_changes() -> None:
+    def rule(threshold: float) -> Rule:
+        return lambda x, q, p, streams: speculative_sample(x, q, p, streams, threshold)
+
+    case = CASES["random_q"]
+    for run in range(200):
+        exact = decode(case, speculative_sample, RandomStreams(1, run))
+        assert decode(case, rule(1.0), RandomStreams(1, run)) == exact
+    assert p_value_of(case, rule(0.5), runs=2000) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("threshold", "n", "asked"),
+    [(0.5, 3, [1, 2]), (0.7, 2, [1, 2]), (0.95, 1, [1])],
+    ids=["low", "middle", "high"],
+)
+def test_lenient_acceptance_compares_what_is_not_the_targets_choice(
+    threshold: float, n: int, asked: list[int]
+) -> None:
+    seen: list[int] = []
+
+    def ratio(i: int) -> float:
+        seen.append(i)
+        return (1.0, 0.9, 0.6)[i]
+
+    accepted = lenient_accept([5, 6, 7], iter([5, 1, 2, 3]), ratio, threshold)
+    assert accepted == Accepted(n, [5, 1, 2, 3][n]) and seen == asked
+
+
 def test_target_rows_are_computed_only_as_far_as_needed() -> None:
     asked: list[int] = []
 
@@ -383,6 +446,8 @@ def test_errors_name_the_argument() -> None:
         ValueError, match=r"^target_argmax must have 3 entries for 2 draft tokens, but ended early"
     ):
         greedy_accept([1, 1], iter([1, 1]))
+    with pytest.raises(ValueError, match=r"^target_choice must have 3 entries for 2 draft tokens"):
+        lenient_accept([1, 1], iter([1, 1]), lambda i: 1.0, 0.5)
     with pytest.raises(ValueError, match=r"^seed must be >= 0, got -1"):
         RandomStreams(-1)
     with pytest.raises(ValueError, match=r"^sequence_index must be >= 0, got -2"):

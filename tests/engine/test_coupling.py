@@ -16,7 +16,7 @@ Q = np.array([0.1, 0.3, 0.3, 0.2, 0.1])
 @pytest.mark.parametrize("vary", ["seed", "sequence", "position"])
 def test_tokens_follow_p(vary: str) -> None:
     p = Distribution(P)
-    runs = 20_000
+    runs = 6_000
     if vary == "seed":
         tokens = [Coupling(seed).draw(p, 7) for seed in range(runs)]
     elif vary == "sequence":
@@ -32,7 +32,7 @@ def test_tokens_follow_p(vary: str) -> None:
 @pytest.mark.parametrize("lag", [1, 2, 32])
 def test_positions_are_independent(lag: int) -> None:
     coupling, p = Coupling(3), Distribution(P)
-    tokens = np.array([coupling.draw(p, position) for position in range(20_000)])
+    tokens = np.array([coupling.draw(p, position) for position in range(6_000)])
     table = np.zeros((P.size, P.size))
     np.add.at(table, (tokens[:-lag], tokens[lag:]), 1)
     assert stats.chi2_contingency(table[P > 0][:, P > 0]).pvalue > 1e-3
@@ -46,7 +46,7 @@ def test_exponentials_are_exponential() -> None:
 
 def test_a_draft_agrees_as_often_as_the_race_promises() -> None:
     """With probability sum_x 1 / sum_y max(p(y)/p(x), q(y)/q(x)); a draft of its own would be worse."""
-    p, q, runs = Distribution(P), Distribution(Q), 20_000
+    p, q, runs = Distribution(P), Distribution(Q), 6_000
     both = [x for x in range(P.size) if P[x] > 0]
     expected = sum(1 / np.maximum(P / P[x], Q / Q[x]).sum() for x in both)
     coupling = Coupling(1)

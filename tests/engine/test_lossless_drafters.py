@@ -72,7 +72,7 @@ def check(name: str, drafter: str, mode: str, numbers: range) -> None:
     for number in numbers:
         got, metrics = generate(engine, models.prompts[number], settings_of({}))
         assert got == plain(name, number), f"{name}, prompt {number}"
-        assert (metrics.num_provisional_tokens > 0) == (mode != "dense")
+        assert (sum(metrics.provisional_lengths) > 0) == (mode != "dense")
     assert models.target.blocks.required([]) == models.target.blocks.num_blocks
 
 
@@ -119,8 +119,8 @@ def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool)
     got, metrics = generate(engine, models.prompts[1], settings, schedule)
     assert got == plain("llama", 1, sampled)
     outcomes = schedule.outcomes
-    assert sum(outcome.commit_rows for outcome in outcomes) == metrics.num_provisional_tokens
-    assert sum(outcome.confirmed for outcome in outcomes) == metrics.num_confirmed_tokens
+    assert sum(outcome.commit_rows for outcome in outcomes) == sum(metrics.provisional_lengths)
+    assert sum(outcome.confirmed for outcome in outcomes) == sum(metrics.confirmed_lengths)
     assert any(outcome.proposed == (0,) for outcome in outcomes) and metrics.accepted_lengths
     assert all(outcome.proposed[0] <= outcome.plan.num_assistant_tokens for outcome in outcomes)
 
@@ -140,7 +140,7 @@ def test_commits_correct_the_sparse_verifier() -> None:
         engine = Engine(models.target, DRAFTERS["prompt_lookup"](models), MODES["commit"], 128)
         sparse = Engine(models.target, DRAFTERS["prompt_lookup"](models), SPARSE, 128)
         _, metrics = generate(engine, models.prompts[0], settings_of({}))
-        assert 0 < metrics.num_confirmed_tokens < metrics.num_provisional_tokens, name
+        assert 0 < sum(metrics.confirmed_lengths) < sum(metrics.provisional_lengths), name
         assert generate(sparse, models.prompts[0], settings_of({}))[0] != plain(name, 0), name
 
 

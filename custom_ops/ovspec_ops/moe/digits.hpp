@@ -130,16 +130,20 @@ OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const
     const std::size_t full = matrix.in / width, count = chunks(WeightFormat::u8, matrix.in);
     const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
         const std::size_t at = header + c * 2 * width;
+        __m512i weight[N];
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
-            const __m512i weight = load_weights(data + n * matrix.row_bytes);
+            weight[n] = load_weights(data + n * matrix.row_bytes);
             __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
+        }
 #pragma GCC unroll 4
-            for (std::size_t r = 0; r < R; r++) {
-                high[r * N + n] =
-                    _mm512_dpbusd_epi32(high[r * N + n], weight, _mm512_load_si512(rows[r] + at));
-                low[r * N + n] =
-                    _mm512_dpbusd_epi32(low[r * N + n], weight, _mm512_load_si512(rows[r] + at + width));
+        for (std::size_t r = 0; r < R; r++) {
+            const __m512i high_digits = _mm512_load_si512(rows[r] + at);
+            const __m512i low_digits = _mm512_load_si512(rows[r] + at + width);
+#pragma GCC unroll 4
+            for (std::size_t n = 0; n < N; n++) {
+                high[r * N + n] = _mm512_dpbusd_epi32(high[r * N + n], weight[n], high_digits);
+                low[r * N + n] = _mm512_dpbusd_epi32(low[r * N + n], weight[n], low_digits);
             }
         }
     };

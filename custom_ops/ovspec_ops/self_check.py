@@ -15,11 +15,14 @@ from ovspec_ops import loader
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.key_summary.reference import key_summary
+from ovspec_ops.moe.reference import dequantise, expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import verify_attention
 
 KV_HEADS, GROUP, K_SIZE, V_SIZE = 2, 2, 72, 40
 # Tokens in the cache and rows of three sequences; the second one is not under verification.
 PAST, ROWS, VERIFIED = (300, 40, 31), (1, 9, 5), (True, False, True)
+
+EXPERTS = 9
 
 SIZES = {"kv_heads": KV_HEADS, "k_size": K_SIZE}
 
@@ -153,6 +156,43 @@ def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
     return _worst(out, reference)
 
 
+def _experts(rng: np.random.Generator, out: int, size: int, bits: int) -> list[NDArray[np.uint8]]:
+    """Data, scales and zero points of one projection of `EXPERTS`, of 8 or 4 bits in groups of 32."""
+    groups = 1 if bits == 8 else size // 32
+    data = rng.integers(0, 256, (EXPERTS, out, size * bits // 8), dtype=np.uint8)
+    zero_points = rng.integers(0, 1 << bits, (EXPERTS, out, groups), dtype=np.uint8)
+    scales = rng.uniform(0.5, 1.5, zero_points.shape) / ((1 << bits) * size**0.5)
+    return [data, scales.astype(np.float16).view(np.uint8), zero_points]
+
+
+def _check_experts(core: ov.Core, bits: int) -> float:
+    """ExpertBudget, then SparseMoE: largest error, or infinity where other experts are kept."""
+    rng = np.random.default_rng(2)
+    rows, hidden, inner = 5, 160, 96
+    indices = np.stack([rng.permutation(EXPERTS)[:3] for _ in range(rows)]).astype(np.int32)
+    weights = rng.dirichlet(np.ones(3), rows).astype(np.float32)
+    limits = {
+        "budgets": np.array([5], np.int32),
+        "bounds": np.zeros(0, np.float32),
+        "begins": np.array([0, 3, rows], np.int32),
+        "past_lens": np.array([7, -1], np.int32),
+    }
+    attributes = {"rule": "mass", "experts": EXPERTS, "layer": 0}
+    kept = _run(core, "ExpertBudget", {"indices": indices, "weights": weights} | limits, attributes)
+    limited = np.arange(rows) < 3
+    wanted = expert_budget(indices, weights, limited, rule="mass", budget=5, experts=EXPERTS)
+    if not np.array_equal(kept[0], wanted[0]):
+        return float("inf")
+    x = rng.standard_normal((rows, hidden)).astype(np.float32)
+    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
+    parts = [_experts(rng, out, size, bits) for out, size in sizes]
+    tensors = [x, *kept, *(tensor for part in parts for tensor in part)]
+    output = _run(core, "SparseMoE", {str(i): tensor for i, tensor in enumerate(tensors)}, {})[0]
+    values = [dequantise(d, s, z, size) for (d, s, z), (_, size) in zip(parts, sizes, strict=True)]
+    expected, _ = sparse_moe(x, *wanted, *values)
+    return max(_worst(output, expected), _worst(kept[1], wanted[1]))
+
+
 def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
     for precision in ("f32", "u8"):
@@ -177,6 +217,8 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
             # Products of integers take 16-bit queries and weights; u8 itself errs by a thousand times that.
             integer = precision == "u8" and isa.endswith("vnni")
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)
+    for bits in (8, 4):
+        yield CheckResult(f"SparseMoE int{bits}", isa, _check_experts(core, bits), 1e-4)
 
 
 def self_check() -> list[CheckResult]:

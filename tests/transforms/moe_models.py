@@ -60,9 +60,9 @@ def export_family(family: str, folder: Path) -> Path:
     return folder / "openvino_model.xml"
 
 
-def tiny_moe(weight_format: str = "int8") -> ov.Model:
+def tiny_moe(weight_format: str = "int8", vocab_size: int = 96) -> ov.Model:
     """A synthetic model of the exported ones' sizes, without an export."""
-    shape = get_shape("qwen3-moe-64x8", layers=LAYERS, vocab_size=96)
+    shape = get_shape("qwen3-moe-64x8", layers=LAYERS, vocab_size=vocab_size)
     sizes = {
         "hidden_size": 64,
         "num_attention_heads": 4,

@@ -103,9 +103,10 @@ OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
     return load_as<Header>(packed);
 }
 
-// The last, partial vector of a row's weights.
-OVSPEC_INLINE __m512i weights_before_end(const std::uint8_t* row, std::size_t at, std::size_t row_bytes) {
-    return _mm512_maskz_loadu_epi8(((__mmask64)1 << (row_bytes - at)) - 1, row + at);
+// Bytes of vector `chunk` that belong to a row of `bytes`.
+OVSPEC_INLINE __mmask64 within_row(std::size_t chunk, std::size_t bytes) {
+    const std::size_t left = bytes - chunk * width;
+    return left < width ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
 }
 
 template <std::size_t N, std::size_t R> OVSPEC_INLINE void finish(const Vec* acc, float* dots) {
@@ -118,42 +119,47 @@ template <std::size_t N, std::size_t R> OVSPEC_INLINE void finish(const Vec* acc
                 dots[r * N + n] = sum(acc[r * N + n]);
 }
 
-// As dequantised::tile, for u8.
+// sums + bytes . digits
+OVSPEC_INLINE IVec add_products(IVec sums, __m512i bytes, __m512i digits) {
+    return (IVec)_mm512_dpbusd_epi32((__m512i)sums, bytes, digits);
+}
+
+// As dequantised::tile, for u8. A function of its own: what else the compiler would keep in registers makes
+// it spill sums.
 template <std::size_t N, std::size_t R>
-OVSPEC_INLINE void tile_u8(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
-                           std::size_t ahead, float* dots) {
+__attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t neuron,
+                                       const std::uint8_t* const* rows, std::size_t ahead, float* dots) {
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
-    __m512i high[R * N], low[R * N];
+    IVec high[R * N], low[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
-        high[i] = low[i] = _mm512_setzero_si512();
-    const std::size_t full = matrix.in / width, count = chunks(WeightFormat::u8, matrix.in);
-    const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
+        high[i] = low[i] = IVec{};
+    const std::size_t count = chunks(WeightFormat::u8, matrix.in);
+    for (std::size_t c = 0; c < count; c++) {
         const std::size_t at = header + c * 2 * width;
+        const __mmask64 mask = within_row(c, matrix.row_bytes);
+        __m512i weight[N];
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
-            const __m512i weight = load_weights(data + n * matrix.row_bytes);
-            __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
+            const std::uint8_t* from = data + n * matrix.row_bytes + c * width;
+            weight[n] = _mm512_maskz_loadu_epi8(mask, from);
+            __builtin_prefetch(from + ahead);
+        }
 #pragma GCC unroll 4
-            for (std::size_t r = 0; r < R; r++) {
-                high[r * N + n] =
-                    _mm512_dpbusd_epi32(high[r * N + n], weight, _mm512_load_si512(rows[r] + at));
-                low[r * N + n] =
-                    _mm512_dpbusd_epi32(low[r * N + n], weight, _mm512_load_si512(rows[r] + at + width));
+        for (std::size_t r = 0; r < R; r++) {
+            const __m512i high_digits = _mm512_load_si512(rows[r] + at);
+            const __m512i low_digits = _mm512_load_si512(rows[r] + at + width);
+#pragma GCC unroll 4
+            for (std::size_t n = 0; n < N; n++) {
+                high[r * N + n] = add_products(high[r * N + n], weight[n], high_digits);
+                low[r * N + n] = add_products(low[r * N + n], weight[n], low_digits);
             }
         }
-    };
-    for (std::size_t c = 0; c < full; c++)
-        add(c, [&](const std::uint8_t* row)
-                   __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
-    if (full < count)
-        add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
-            return weights_before_end(row, full * width, matrix.row_bytes);
-        });
+    }
     Vec acc[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = (Vec)_mm512_cvtepi32_ps(high[i]) * 256.0f + (Vec)_mm512_cvtepi32_ps(low[i]);
+        acc[i] = __builtin_convertvector(high[i], Vec) * 256.0f + __builtin_convertvector(low[i], Vec);
     finish<N, R>(acc, dots);
     const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)matrix.scales + neuron, N));
     const Vec zero_point = to_float(load_part<ByteVec>(matrix.zero_points + neuron, N));
@@ -187,26 +193,28 @@ OVSPEC_INLINE void read_groups(const ExpertMatrix& matrix, std::size_t neuron, G
 
 // As dequantised::tile, for u4. In a vector of 64 bytes lane i holds the weights 8 i to 8 i + 7.
 template <std::size_t N, std::size_t R>
-OVSPEC_INLINE void tile_u4(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
-                           const Groups<N>& groups, std::size_t ahead, float* dots) {
+__attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t neuron,
+                                       const std::uint8_t* const* rows, const Groups<N>& groups,
+                                       std::size_t ahead, float* dots) {
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     const std::size_t group =
         matrix.groups == 1 ? chunks(WeightFormat::u4, matrix.in) * 2 * width : matrix.in / matrix.groups;
     IVec lane_group;
     for (std::size_t i = 0; i < lanes; i++)
         lane_group[i] = (std::int32_t)(group < 2 * width ? 8 * i / group : 0);
-    const std::size_t full = matrix.row_bytes / width, count = chunks(WeightFormat::u4, matrix.in);
+    const std::size_t count = chunks(WeightFormat::u4, matrix.in);
     const std::size_t sums = header + count * 4 * width;
     const __m512i nibble = _mm512_set1_epi8(15);
     Vec acc[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
         acc[i] = Vec{};
-    const auto add = [&](std::size_t c, auto load_weights) __attribute__((always_inline)) {
+    for (std::size_t c = 0; c < count; c++) {
+        const __mmask64 mask = within_row(c, matrix.row_bytes);
         const std::size_t at = header + c * 4 * width, g = c * 2 * width / group;
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
-            const __m512i pairs = load_weights(data + n * matrix.row_bytes);
+            const __m512i pairs = _mm512_maskz_loadu_epi8(mask, data + n * matrix.row_bytes + c * width);
             __builtin_prefetch(data + n * matrix.row_bytes + c * width + ahead);
             const __m512i even = _mm512_and_si512(pairs, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(pairs, 4), nibble);
@@ -227,14 +235,7 @@ OVSPEC_INLINE void tile_u4(const ExpertMatrix& matrix, std::size_t neuron, const
                 acc[r * N + n] += (product - zero_point * sum_of_eight) * scale;
             }
         }
-    };
-    for (std::size_t c = 0; c < full; c++)
-        add(c, [&](const std::uint8_t* row)
-                   __attribute__((always_inline)) { return _mm512_loadu_si512(row + c * width); });
-    if (full < count)
-        add(full, [&](const std::uint8_t* row) __attribute__((always_inline)) {
-            return weights_before_end(row, full * width, matrix.row_bytes);
-        });
+    }
     finish<N, R>(acc, dots);
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t n = 0; n < N; n++)

@@ -1,0 +1,53 @@
+"""IR with our experts in OpenVINO GenAI's own pipeline."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import openvino as ov
+import openvino_genai
+import pytest
+from settings import F32
+from transforms.moe_models import LAYERS, tiny_moe
+
+import ovspec_ops
+from ovspec_transforms import sparse_moe
+
+
+@pytest.fixture
+def folders(tmp_path: Path, demo_ir: Path) -> dict[str, Path]:
+    """The same random mixture with the demo's tokenizer: as it was exported, and with SparseMoE."""
+    vocab_size = json.loads((demo_ir / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    made = {}
+    for name in ("stock", "sparse"):
+        folder = made[name] = tmp_path / name
+        folder.mkdir()
+        for file in demo_ir.glob("*"):
+            if file.is_file() and not file.name.startswith("openvino_model"):
+                shutil.copy(file, folder)
+        model = tiny_moe("int4", vocab_size)
+        if name == "sparse":
+            sparse_moe(model).require(LAYERS)
+        ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
+    return made
+
+
+@pytest.mark.parametrize("backend", ["PA", "SDPA"])
+def test_genai_generates_the_same(folders: dict[str, Path], backend: str) -> None:
+    def generate(folder: Path) -> str:
+        pipeline = openvino_genai.LLMPipeline(
+            folder,
+            "CPU",
+            extensions=[str(ovspec_ops.extension_path())],
+            ATTENTION_BACKEND=backend,
+            DYNAMIC_QUANTIZATION_GROUP_SIZE="0",
+            **F32,
+        )
+        config = openvino_genai.GenerationConfig(max_new_tokens=16, ignore_eos=True)
+        return str(pipeline.generate("The old lighthouse", config))
+
+    text = generate(folders["stock"])
+    assert len(text) > 10
+    assert generate(folders["sparse"]) == text

@@ -42,6 +42,9 @@ extern const SelectKernels select_kernels;
 namespace avx512vnni {
 extern const SelectKernels select_kernels;
 }
+namespace amx {
+extern const SelectKernels select_kernels;
+}
 namespace avx2dot {
 extern const SelectKernels select_kernels;
 }

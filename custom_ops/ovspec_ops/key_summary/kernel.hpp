@@ -33,6 +33,9 @@ extern const SummaryKernels summary_kernels;
 namespace avx512vnni {
 extern const SummaryKernels summary_kernels;
 }
+namespace amx {
+extern const SummaryKernels summary_kernels;
+}
 namespace avx2dot {
 extern const SummaryKernels summary_kernels;
 }

@@ -79,6 +79,9 @@ extern const VerifyKernels verify_kernels;
 namespace avx512vnni {
 extern const VerifyKernels verify_kernels;
 }
+namespace amx {
+extern const VerifyKernels verify_kernels;
+}
 namespace avx2dot {
 extern const VerifyKernels verify_kernels;
 }

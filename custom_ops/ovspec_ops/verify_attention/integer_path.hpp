@@ -229,8 +229,8 @@ OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::s
     IVec* sums = c.scratch.sums;
     tiles::score_tiles<half>(keys, stride, size, parts, sums);
     for (std::size_t t = 0; t < block_size; t += step, ahead += fetched * step / block_size) {
-        for (std::size_t i = 0; i < fetched * step / block_size; i += 64)
-            __builtin_prefetch(ahead + i);
+        for (std::size_t i = 0; i < fetched * step / block_size; i += 128)
+            __builtin_prefetch(ahead + i); // the processor fetches the line beside it
         if constexpr (half)
             use(t, __builtin_convertvector(
                        (lower_halves(sums[t], sums[t + 1]) << 8) + upper_halves(sums[t], sums[t + 1]), Vec));
@@ -371,7 +371,7 @@ __attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std:
         tiles::value_tile<half>(s.values + 4 * d, 4 * s.value_stride, s.sums);
         float* out = c.partial.out + first * stride + d;
         for (std::size_t r = 0; r < width; r++, at += step) {
-            for (std::size_t i = 0; i < step; i += 64)
+            for (std::size_t i = 0; i < step; i += 128)
                 __builtin_prefetch(at < fetched ? pair.next_values[0] + at + i
                                                 : pair.next_values[1] + at - fetched + i);
             const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r], Vec);

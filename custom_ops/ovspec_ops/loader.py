@@ -85,7 +85,7 @@ def _last_error() -> RuntimeError:
 def available_isas() -> list[str]:
     """Instruction sets the library can run here, best first.
 
-    They are of "avx512vnni", "avx512", "avx2vnni", "avx2" and "plain".
+    They are of "amx", "avx512vnni", "avx512", "avx2vnni", "avx2" and "plain".
     """
     names: str = _native().ovspec_available_isas().decode()
     return names.split(",")

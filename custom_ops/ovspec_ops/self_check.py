@@ -215,7 +215,7 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
         for name, others in cases.items():
             error = _check_attention(core, inputs, others)
             # Products of integers take 16-bit queries and weights; u8 itself errs by a thousand times that.
-            integer = precision == "u8" and isa.endswith("vnni")
+            integer = precision == "u8" and isa.endswith(("amx", "vnni"))
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)
     for bits in (8, 4):
         yield CheckResult(f"SparseMoE int{bits}", isa, _check_experts(core, bits), 1e-4)

@@ -8,7 +8,7 @@ import pytest
 
 from ovspec_ops import loader
 
-ISAS = ("avx512vnni", "avx512", "avx2vnni", "avx2", "avx2x16", "avx2dot", "plain")
+ISAS = ("amx", "avx512vnni", "avx512", "avx2vnni", "avx2", "avx2x16", "avx2dot", "plain")
 LOWERED = ("avx2x16", "avx2dot")  # other instruction sets' code, lowered to AVX2
 
 

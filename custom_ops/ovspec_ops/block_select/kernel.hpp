@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
+
 namespace ovspec {
 
 // A sequence's queries against the summaries of its blocks.
@@ -24,26 +26,6 @@ struct SelectKernels {
     void (*score_blocks)(const ScoreCall& call, std::size_t begin, std::size_t end);
 };
 
-namespace plain {
-extern const SelectKernels select_kernels;
-}
-namespace avx2 {
-extern const SelectKernels select_kernels;
-}
-namespace avx512 {
-extern const SelectKernels select_kernels;
-}
-namespace avx2x16 {
-extern const SelectKernels select_kernels;
-}
-namespace avx2vnni {
-extern const SelectKernels select_kernels;
-}
-namespace avx512vnni {
-extern const SelectKernels select_kernels;
-}
-namespace avx2dot {
-extern const SelectKernels select_kernels;
-}
+OVSPEC_DECLARE_KERNELS(SelectKernels, select_kernels)
 
 } // namespace ovspec

@@ -6,6 +6,10 @@
 
 #ifdef OVSPEC_X86_KERNELS
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace ovspec {
@@ -15,14 +19,31 @@ constexpr int unset = -1;
 std::atomic<int> active{unset};
 
 // best first
-constexpr Isa all[] = {Isa::avx512vnni, Isa::avx512,  Isa::avx2vnni, Isa::avx2,
-                       Isa::plain,      Isa::avx2x16, Isa::avx2dot};
+constexpr Isa all[] = {Isa::amx,  Isa::avx512vnni, Isa::avx512,  Isa::avx2vnni,
+                       Isa::avx2, Isa::plain,      Isa::avx2x16, Isa::avx2dot};
 
 #ifdef OVSPEC_X86_KERNELS
 // __builtin_cpu_supports does not know it before GCC 14. Its registers are those of AVX2.
 bool has_avx_vnni() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
+#ifdef OVSPEC_X86_KERNELS
+// Linux keeps the state of AMX tiles only for processes that ask for it.
+bool may_use_tiles() {
+    static const bool allowed = [] {
+#ifdef __linux__
+        constexpr long ask_for_state = 0x1023, tile_data = 18; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) && (d >> 25 & 1);
+        return tiles && syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
+#else
+        return false;
+#endif
+    }();
+    return allowed;
 }
 #endif
 
@@ -40,6 +61,8 @@ bool processor_runs(Isa isa) {
         return processor_runs(Isa::avx2) && has_avx_vnni();
     case Isa::avx512vnni:
         return processor_runs(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::amx:
+        return processor_runs(Isa::avx512vnni) && may_use_tiles();
     case Isa::avx512:
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -82,6 +105,8 @@ const char* isa_name(Isa isa) {
         return "avx2vnni";
     case Isa::avx512vnni:
         return "avx512vnni";
+    case Isa::amx:
+        return "amx";
     }
     return "unknown";
 }

@@ -12,6 +12,7 @@ enum class Isa {
     avx2vnni,   // avx2 and AVX-VNNI
     avx512,     // AVX-512 F/BW/DQ/VL, 16 lanes
     avx512vnni, // avx512 and AVX-512 VNNI
+    amx,        // avx512vnni and AMX tiles of bytes
     avx2x16,    // tests only: the 16-lane kernels lowered to AVX2
     avx2dot,    // tests only: avx2vnni with its dot product spelled out in AVX2
 };

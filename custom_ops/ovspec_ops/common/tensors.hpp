@@ -39,13 +39,14 @@ Sequences view_sequences(const char* op, const char* past_name, const char* tabl
 // The table of `table_of` for the instruction set in use.
 #ifdef OVSPEC_X86_KERNELS
 #define OVSPEC_KERNELS(table)                                                                                \
-    (::ovspec::active_isa() == ::ovspec::Isa::avx512vnni ? ::ovspec::avx512vnni::table                       \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx512   ? ::ovspec::avx512::table                           \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2vnni ? ::ovspec::avx2vnni::table                         \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2     ? ::ovspec::avx2::table                             \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2x16  ? ::ovspec::avx2x16::table                          \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2dot  ? ::ovspec::avx2dot::table                          \
-                                                         : ::ovspec::plain::table)
+    (::ovspec::active_isa() == ::ovspec::Isa::amx          ? ::ovspec::amx::table                            \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx512vnni ? ::ovspec::avx512vnni::table                     \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx512     ? ::ovspec::avx512::table                         \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx2vnni   ? ::ovspec::avx2vnni::table                       \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx2       ? ::ovspec::avx2::table                           \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx2x16    ? ::ovspec::avx2x16::table                        \
+     : ::ovspec::active_isa() == ::ovspec::Isa::avx2dot    ? ::ovspec::avx2dot::table                        \
+                                                           : ::ovspec::plain::table)
 #else
 #define OVSPEC_KERNELS(table) (::ovspec::plain::table)
 #endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/cache_view.hpp"
+#include "common/kernel_tables.hpp"
 
 namespace ovspec {
 
@@ -15,26 +16,6 @@ struct SummaryKernels {
                       float* range);
 };
 
-namespace plain {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx2 {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx512 {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx2x16 {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx2vnni {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx512vnni {
-extern const SummaryKernels summary_kernels;
-}
-namespace avx2dot {
-extern const SummaryKernels summary_kernels;
-}
+OVSPEC_DECLARE_KERNELS(SummaryKernels, summary_kernels)
 
 } // namespace ovspec

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
+
 namespace ovspec {
 
 enum class WeightFormat {
@@ -46,26 +48,6 @@ struct MoeKernels {
     void (*add_scaled)(float* to, const float* from, float share, std::size_t count);
 };
 
-namespace plain {
-extern const MoeKernels moe_kernels;
-}
-namespace avx2 {
-extern const MoeKernels moe_kernels;
-}
-namespace avx512 {
-extern const MoeKernels moe_kernels;
-}
-namespace avx2vnni {
-extern const MoeKernels moe_kernels;
-}
-namespace avx512vnni {
-extern const MoeKernels moe_kernels;
-}
-namespace avx2x16 {
-extern const MoeKernels moe_kernels;
-}
-namespace avx2dot {
-extern const MoeKernels moe_kernels;
-}
+OVSPEC_DECLARE_KERNELS(MoeKernels, moe_kernels)
 
 } // namespace ovspec

@@ -33,6 +33,12 @@ enum class Path {
 // Up to so many rows conversion to floats costs less than the integer path, which fills half a vector.
 constexpr std::size_t few_rows = 2;
 
+#ifdef OVSPEC_AMX
+constexpr bool integer_rows_first = true; // as the tiles have it
+#else
+constexpr bool integer_rows_first = false;
+#endif
+
 OVSPEC_INLINE Path path_of(const VerifyCall& call, std::size_t rows) {
 #ifdef OVSPEC_DOT
     if (rows > few_rows && call.values.format == CacheFormat::u8_token &&
@@ -51,6 +57,7 @@ struct Geometry {
     std::size_t rows;   // rows of the sequence * group
     std::size_t padded; // to full vectors
     Path path;
+    bool row_major;           // whether outputs are rows of channels, not channels of rows
     std::size_t unit;         // rows of a group
     std::size_t grouped;      // rows of all groups
     std::size_t key_stride;   // narrow: of a query row; wide: of a converted key row
@@ -58,6 +65,7 @@ struct Geometry {
 
     Geometry(const VerifyCall& call, std::size_t sequence_rows)
         : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call, rows)),
+          row_major(path == Path::narrow || (path == Path::integer && integer_rows_first)),
           unit(path == Path::integer ? lanes : 2 * lanes),
           grouped(path == Path::integer ? round_up(rows, lanes / 2) : padded),
           // one cache line more than a row: columns of a power-of-two stride share too few cache sets
@@ -68,14 +76,14 @@ struct Geometry {
     std::size_t width(std::size_t first) const { return smaller(unit, grouped - first); }
 
     std::size_t output_floats(const VerifyCall& call) const {
-        return path == Path::narrow ? rows * value_stride : grouped * call.values.size;
+        return row_major ? grouped * value_stride : grouped * call.values.size;
     }
 };
 
 struct Partial {
     float* maxima;
     float* sums;
-    float* out; // narrow: `[rows, value_stride]`; else per group `[v_size, rows of the group]`
+    float* out; // row_major: `[rows, value_stride]`; else per group `[v_size, rows of the group]`
 
     Partial(const Geometry& g, const VerifyCall& call, const VerifyHead& head, std::size_t chunk) {
         maxima = head.partials + chunk * floats(g, call);

@@ -11,6 +11,7 @@
 
 #ifdef OVSPEC_DOT
 
+#include "verify_attention/amx.hpp"
 #include "verify_attention/geometry.hpp"
 #include "verify_attention/integer.hpp"
 
@@ -38,6 +39,8 @@ struct Scratch {
     float* scores;        // `[64, rows of the group]`
     IVec* weight_parts;   // `[16, 2]`
     std::uint8_t* values; // `[16, value_stride, 4]`: four tokens of a channel, as dot() takes them
+    IVec* sums;           // amx: of a block's scores or of 16 channels, `[64]`
+    IVec* weight_rows;    // amx: weight_parts by row, `[2, 16]`
     float *key_scales, *key_zeros, *value_scales, *value_zeros; // `[64]`
     std::uint32_t* visible;                                     // per block and row, the slots that it sees
     std::size_t value_stride;
@@ -63,6 +66,8 @@ struct Scratch {
         scores = take(pair_slots * lanes);
         weight_parts = (IVec*)take(pair_slots / 4 * 2 * lanes);
         values = (std::uint8_t*)take(pair_slots / 4 * value_stride);
+        sums = (IVec*)take(integer_rows_first ? pair_slots * lanes : 0);
+        weight_rows = (IVec*)take(integer_rows_first ? 32 * lanes : 0);
         key_scales = take(pair_slots);
         key_zeros = take(pair_slots);
         value_scales = take(pair_slots);
@@ -213,6 +218,31 @@ static void read_pair(const Chunk& c, Pair& pair) {
         store(s.value_scales + t, load(s.value_scales + t) * factor);
 }
 
+// Products of a block's keys with query parts, as dot_rows has them.
+template <bool half, class Use>
+OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::size_t stride,
+                                const IVec* parts, const std::uint8_t* ahead, std::size_t fetched,
+                                Use&& use) {
+    const std::size_t size = c.call.keys.size;
+#ifdef OVSPEC_AMX
+    constexpr std::size_t step = half ? 2 : 1;
+    IVec* sums = c.scratch.sums;
+    tiles::score_tiles<half>(keys, stride, size, parts, sums);
+    for (std::size_t t = 0; t < block_size; t += step, ahead += fetched * step / block_size) {
+        for (std::size_t i = 0; i < fetched * step / block_size; i += 128)
+            __builtin_prefetch(ahead + i); // the processor fetches the line beside it
+        if constexpr (half)
+            use(t, __builtin_convertvector(
+                       (lower_halves(sums[t], sums[t + 1]) << 8) + upper_halves(sums[t], sums[t + 1]), Vec));
+        else
+            use(t, __builtin_convertvector((sums[2 * t] << 8) + sums[2 * t + 1], Vec));
+    }
+#else
+    const std::uint8_t* const places[2] = {ahead, ahead + fetched / 2};
+    dot_rows<half>(keys, stride, 4, parts, size / 4, block_size, places, fetched / 2, use);
+#endif
+}
+
 // A function of its own, as the other steps of a group: what the compiler keeps in registers across a step
 // makes it spill sums of the products.
 template <bool half>
@@ -220,30 +250,30 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
                                            std::size_t first) {
     const CacheView& keys = c.call.keys;
     const Block& block = pair.blocks[b];
-    const std::size_t slot = b * block_size, fetched = first == 0 ? keys.block_bytes / 2 : 0;
-    const std::uint8_t* const ahead[2] = {pair.next_keys[b], pair.next_keys[b] + fetched};
     const Scratch& s = c.scratch;
     constexpr std::size_t width = half ? half_lanes : lanes;
-    const std::size_t size = keys.size, group = first / lanes;
+    const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
+    const std::size_t fetched = first == 0 ? keys.block_bytes : 0;
     const Vec unit = load(s.query_units + first);
     float* scores = s.scores + slot * width;
     if (keys.format == CacheFormat::u8_token) {
         const Vec sum = load(s.query_sums + first);
         const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
-        dot_rows<half>(block.keys + 8, keys.row_bytes, 4, s.query_parts + group * Scratch::group_parts(size),
-                       size / 4, block_size, ahead, fetched,
-                       [&](std::size_t t, Vec x) __attribute__((always_inline)) {
-                           const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
-                           store(scores + t * width, (x - zero * sum) * (scale * unit));
-                       });
+        key_products<half>(
+            c, block.keys + 8, keys.row_bytes, s.query_parts + group * Scratch::group_parts(size),
+            pair.next_keys[b], fetched, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
+                const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
+                store(scores + t * width, (x - zero * sum) * (scale * unit));
+            });
     } else {
         const float* scales = (const float*)block.keys;
         const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
         const Vec sum = pack_queries<half, true>(s.queries + group * Scratch::group_floats(size), size,
                                                  factor, scales, scales + size, s.query_parts);
-        dot_rows<half>(block.keys + 8 * size, size, 4, s.query_parts, size / 4, block_size, ahead, fetched,
-                       [&](std::size_t t, Vec x)
-                           __attribute__((always_inline)) { store(scores + t * width, (x - sum) * unit); });
+        key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.next_keys[b], fetched,
+                           [&](std::size_t t, Vec x) __attribute__((always_inline)) {
+                               store(scores + t * width, (x - sum) * unit);
+                           });
     }
 }
 
@@ -323,15 +353,39 @@ __attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std:
                                           const Vec* older_, const Vec* newer_, const Vec* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    const std::size_t size = c.call.values.size;
+    const std::size_t size = c.call.values.size, fetched = first == 0 ? c.call.values.block_bytes : 0;
     const Vec older = *older_, newer = *newer_ * pair.value_unit, constant = *bias * newer;
+#ifdef OVSPEC_AMX
+    constexpr std::size_t P = half ? 1 : 2;
+    for (std::size_t k = pair.slots() / 4; k < pair_slots / 4; k++)
+        for (std::size_t p = 0; p < P; p++)
+            s.weight_parts[k * P + p] = IVec{};
+    for (std::size_t p = 0; p < P; p++)
+        tiles::transpose(s.weight_parts + p, P, s.weight_rows + p * lanes);
+    _tile_loadd(4, s.weight_rows, sizeof(IVec));
+    if constexpr (!half)
+        _tile_loadd(5, s.weight_rows + lanes, sizeof(IVec));
+    const std::size_t stride = c.g.value_stride, step = 2 * fetched / (stride / lanes * width);
+    std::size_t at = 0; // of the two blocks that are fetched
+    for (std::size_t d = 0; d < size; d += lanes) {
+        tiles::value_tile<half>(s.values + 4 * d, 4 * s.value_stride, s.sums);
+        float* out = c.partial.out + first * stride + d;
+        for (std::size_t r = 0; r < width; r++, at += step) {
+            for (std::size_t i = 0; i < step; i += 128)
+                __builtin_prefetch(at < fetched ? pair.next_values[0] + at + i
+                                                : pair.next_values[1] + at - fetched + i);
+            const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r], Vec);
+            store(out + r * stride, x * newer[r] + (load(out + r * stride) * older[r] - constant[r]));
+        }
+    }
+#else
     float* out = c.partial.out + first * size;
     dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.next_values,
-                   first == 0 ? c.call.values.block_bytes : 0,
-                   [&](std::size_t d, Vec x) __attribute__((always_inline)) {
+                   fetched, [&](std::size_t d, Vec x) __attribute__((always_inline)) {
                        float* at = out + d * width;
                        store(at, x * newer + (load(at) * older - constant));
                    });
+#endif
 }
 
 template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::size_t first) {
@@ -373,6 +427,9 @@ static void attend(const VerifyCall& call, const VerifyHead& head, const Geometr
                    const Scratch& scratch, std::size_t begin, std::size_t end) {
     const Chunk c{call, g, scratch, partial};
     const std::int32_t window = call.window > 0 ? call.window : no_window;
+#ifdef OVSPEC_AMX
+    const tiles::Session session(call.keys.size);
+#endif
     if (call.keys.format == CacheFormat::u8_channel)
         find_units(c, head, begin, end);
     for (std::size_t entry = begin; entry < end; entry += pair_blocks) {

@@ -54,8 +54,8 @@ void attend_chunk(const VerifyCall& call, const VerifyHead& head, std::size_t ch
 void merge_chunks(const VerifyCall& call, const VerifyHead& head) {
     const Geometry g(call, head.sequence->rows);
     merge::weigh_chunks(call, head, g);
-    if (g.path == Path::narrow)
-        merge::merge_narrow(call, head, g);
+    if (g.row_major)
+        merge::merge_rows(call, head, g);
     else
         merge::merge_groups(call, head, g);
     merge::write_output(call, head, g);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/cache_view.hpp"
+#include "common/kernel_tables.hpp"
 
 namespace ovspec {
 
@@ -61,26 +62,6 @@ struct VerifyKernels {
     void (*merge_chunks)(const VerifyCall&, const VerifyHead&);
 };
 
-namespace plain {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx2 {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx512 {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx2x16 {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx2vnni {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx512vnni {
-extern const VerifyKernels verify_kernels;
-}
-namespace avx2dot {
-extern const VerifyKernels verify_kernels;
-}
+OVSPEC_DECLARE_KERNELS(VerifyKernels, verify_kernels)
 
 } // namespace ovspec

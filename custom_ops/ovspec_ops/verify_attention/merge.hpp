@@ -30,7 +30,7 @@ static void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const G
     }
 }
 
-static void merge_narrow(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
+static void merge_rows(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
     const Partial sum(g, call, head, 0);
     for (std::size_t c = 0; c < head.chunks; c++) {
         const Partial part(g, call, head, c);
@@ -71,7 +71,7 @@ static void write_output(const VerifyCall& call, const VerifyHead& head, const G
     float* to = call.output + head.sequence->first_row * row_floats + head.head * call.group * size;
     for (std::size_t r = 0; r < g.rows; r++) {
         float* row = to + r / call.group * row_floats + r % call.group * size;
-        if (g.path == Path::narrow) {
+        if (g.row_major) {
             __builtin_memcpy(row, sum.out + r * g.value_stride, size * sizeof(float));
             continue;
         }

@@ -159,8 +159,8 @@ def probed_runner(demo_ir: Path, attention: AttentionConfig) -> ModelRunner:
     """The runner as it is, except that its graph is probed after its own passes."""
     transform = model_runner.transform
 
-    def transform_and_probe(model: ov.Model, attention: AttentionConfig, block_size: int) -> list[PassReport]:
-        reports = transform(model, attention, block_size)
+    def transform_and_probe(model: ov.Model, *settings: Any) -> list[PassReport]:
+        reports = transform(model, *settings)
         probe(model)
         return reports
 

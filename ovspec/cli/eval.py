@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.cli.output import output_console
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
@@ -28,8 +28,6 @@ from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
 from ovspec.verify_mode import VerifyMode, parse_verify
-
-_PIPE_WIDTH = 120
 
 
 @click.group("eval")
@@ -199,11 +197,9 @@ def show(report: Report, json_path: str | None) -> None:
         report.save(Path(json_path))
     for line in report.lines():
         click.echo(line)
-    # A pipe has no width that a table would have to fit.
-    console = Console(file=sys.stdout, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     for table in report.tables():
         click.echo()
-        console.print(table)
+        output_console().print(table)
     click.echo()
     for line in report.notes():
         click.echo(line)

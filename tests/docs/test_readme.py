@@ -18,6 +18,7 @@ CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "models/demo/target", "Qwen/Qwen3-0.6B": 
 SMALLER = {
     "--max-new-tokens 200": "--max-new-tokens 12",
     "max_new_tokens=200": "max_new_tokens=12",
+    "--max-new-tokens 64": "--max-new-tokens 4",
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "--context 4096,16384": "--context 64,128",
     "ovspec bench host": "ovspec bench host --steps 10",
@@ -47,6 +48,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the exported pair in it, made by the README's own command."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "long.txt").write_text(STORY, encoding="utf-8")
+    (folder / "prompts.jsonl").write_text(json.dumps(STORY) + "\n", encoding="utf-8")
     (folder / "texts.jsonl").write_text(json.dumps({"text": STORY}), encoding="utf-8")
     export = next(line for line in blocks("sh")[0].splitlines() if line.startswith("ovspec export"))
     run(scaled(export), folder)

@@ -42,7 +42,7 @@ def sparse_moe(
                 continue
             x = hidden[row].astype(np.float64)
             gated = gate[expert] @ x
-            inner = gated / (1 + np.exp(-gated)) * (up[expert] @ x)
+            inner = gated * np.exp(-np.logaddexp(0, -gated)) * (up[expert] @ x)
             output[row] += share * (down[expert] @ inner)
     return output, len(set(indices[indices >= 0].tolist()))
 

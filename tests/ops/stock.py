@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 from ops.caches import BLOCK
+from ops.passes import no_limits
 
 import ovspec_ops
 
@@ -108,7 +109,15 @@ def combined_model(
         )
         chosen = ovspec_ops.create(
             "BlockSelect",
-            [params["query"], params["key_summary.0"], token, begins, *tables, params["verify_budgets"]],
+            [
+                params["query"],
+                params["key_summary.0"],
+                token,
+                begins,
+                *tables,
+                params["verify_budgets"],
+                *no_limits(3, kv_heads),
+            ],
             sizes,
         )
         selection = [chosen.output(0), chosen.output(1)]

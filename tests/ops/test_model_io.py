@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from ops.passes import OpsPass, infer, parameters
+from ops.passes import OpsPass, infer, no_limits, parameters
 
 import ovspec_ops
 
@@ -59,7 +59,15 @@ def make_model(case: OpsPass) -> ov.Model:
     )
     chosen = ovspec_ops.create(
         "BlockSelect",
-        [nodes["query"], nodes["key_summary"], token, begins, *tables, nodes["verify_budgets"]],
+        [
+            nodes["query"],
+            nodes["key_summary"],
+            token,
+            begins,
+            *tables,
+            nodes["verify_budgets"],
+            *no_limits(2, case.kv_heads),
+        ],
         sizes,
     )
     verify = ovspec_ops.create(
@@ -96,7 +104,11 @@ def test_saved_model_reads_back_and_gives_the_same_output(tmp_path: Path) -> Non
     ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
     restored = core.read_model(tmp_path / "model.xml")
     attributes = {n.get_type_name(): n.get_attributes() for n in restored.get_ops()}
-    assert attributes["KeySummary"] == attributes["BlockSelect"] == {"kv_heads": 2, "k_size": 24}
+    assert attributes["KeySummary"] == {"kv_heads": 2, "k_size": 24, "summary": "mean"}
+    assert attributes["BlockSelect"] == {
+        "kv_heads": 2, "k_size": 24, "summary": "mean", "query": "last", "sink_blocks": 1, "local_blocks": 1,
+        "scale": 1.0,
+    }  # fmt: skip
     assert attributes["VerifyAttention"] == {
         "kv_heads": 2, "k_size": 24, "v_size": 16, "scale": pytest.approx(24**-0.5), "sliding_window": 200,
     }  # fmt: skip

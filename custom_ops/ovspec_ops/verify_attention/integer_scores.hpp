@@ -1,0 +1,187 @@
+// Queries and keys of the integer path.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "verify_attention/integer_scratch.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace integer_path {
+
+// Queries of one group as 16-bit numbers in units of 1 / `factor`, by channel times the block's scales.
+// Returns their sum, by channel times the zero points.
+template <bool half, bool by_channel>
+OVSPEC_INLINE Vec pack_queries(const float* queries, std::size_t size, Vec factor, const float* scales,
+                               const float* zeros, IVec* parts) {
+    Vec sum = {}, centred = {};
+    for (std::size_t d = 0; d < size; d += 4) {
+        UVec x[4];
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; i++) {
+            Vec q = load(queries + (d + i) * lanes) * factor;
+            if constexpr (by_channel)
+                q *= scales[d + i];
+            const Vec shifted = q + rounder;
+            x[i] = (UVec)shifted;
+            sum += shifted - rounder;
+            if constexpr (by_channel)
+                centred += q * (zeros[d + i] - centre);
+        }
+        store_parts<half>(parts + d / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
+    }
+    if constexpr (by_channel)
+        return sum * centre + centred;
+    return sum;
+}
+
+// Units and factors of a group's queries: the largest entry, times the channel's largest scale, becomes
+// max_query.
+template <bool by_channel>
+OVSPEC_INLINE Vec query_factor(const float* queries, std::size_t size, const float* scales, Vec* unit) {
+    Vec largest = {};
+    for (std::size_t d = 0; d < size; d++) {
+        const Vec q = magnitude(load(queries + d * lanes));
+        largest = max(by_channel ? q * scales[d] : q, largest);
+    }
+    const float most = max_query(size);
+    *unit = largest * (1.0f / most);
+    return largest > 1e-30f ? most / largest : Vec{};
+}
+
+template <bool half>
+OVSPEC_INLINE void spread_queries(const VerifyCall& call, const Queries& from, const Geometry& g,
+                                  std::size_t first, float* to) {
+    constexpr std::size_t width = half ? half_lanes : lanes;
+    for (std::size_t i = 0; i < lanes; i++) {
+        const std::size_t r = first + i % width;
+        const float* row = from.row(r < g.rows ? r : 0);
+        for (std::size_t d = 0; d < from.size; d++)
+            to[d * lanes + i] = r < g.rows ? row[d] * call.scale : 0.0f;
+    }
+}
+
+template <bool half>
+void prepare_group(const VerifyCall& call, const Queries& from, const Geometry& g, const Scratch& scratch,
+                   std::size_t first) {
+    const std::size_t size = call.keys.size, group = first / lanes;
+    if (call.keys.format == CacheFormat::u8_channel)
+        return spread_queries<half>(call, from, g, first,
+                                    scratch.queries + group * Scratch::group_floats(size));
+    spread_queries<half>(call, from, g, first, scratch.queries);
+    Vec unit;
+    const Vec factor = query_factor<false>(scratch.queries, size, nullptr, &unit);
+    const Vec sum = pack_queries<half, false>(scratch.queries, size, factor, nullptr, nullptr,
+                                              scratch.query_parts + group * Scratch::group_parts(size));
+    store(scratch.query_units + first, unit);
+    store(scratch.query_sums + first, sum);
+}
+
+static void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
+                            const Scratch& scratch) {
+    const Queries from(call, head);
+    for (std::size_t first = 0; first < g.grouped; first += lanes)
+        if (g.width(first) < lanes)
+            prepare_group<true>(call, from, g, scratch, first);
+        else
+            prepare_group<false>(call, from, g, scratch, first);
+}
+
+// By channel: the units of the queries, from the largest scale that each channel has in the chunk.
+static void find_units(const Chunk& c, const VerifyHead& head, std::size_t begin, std::size_t end) {
+    const Scratch& s = c.scratch;
+    const std::size_t size = c.call.keys.size;
+    for (std::size_t d = 0; d < size; d++)
+        s.scales[d] = 0.0f;
+    for (std::size_t entry = begin; entry < end; entry++) {
+        const float* scales = (const float*)block_at(c.call, head, entry).keys;
+        for (std::size_t d = 0; d < size; d++) {
+            const float x = scales[d] < 0.0f ? -scales[d] : scales[d];
+            s.scales[d] = x > s.scales[d] ? x : s.scales[d];
+        }
+    }
+    for (std::size_t first = 0; first < c.g.grouped; first += lanes) {
+        Vec unit;
+        query_factor<true>(s.queries + first / lanes * Scratch::group_floats(size), size, s.scales, &unit);
+        store(s.query_units + first, unit);
+    }
+}
+
+// Products of a block's keys with query parts, as dot_rows has them.
+template <bool half, class Use>
+OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::size_t stride,
+                                const IVec* parts, const std::uint8_t* ahead, std::size_t fetched,
+                                Use&& use) {
+    const std::size_t size = c.call.keys.size;
+#ifdef OVSPEC_AMX
+    constexpr std::size_t step = half ? 2 : 1;
+    IVec* sums = c.scratch.sums;
+    tiles::score_tiles<half>(keys, stride, size, parts, sums);
+    for (std::size_t t = 0; t < block_size; t += step, ahead += fetched * step / block_size) {
+        for (std::size_t i = 0; i < fetched * step / block_size; i += 128)
+            __builtin_prefetch(ahead + i); // the processor fetches the line beside it
+        if constexpr (half)
+            use(t, __builtin_convertvector(
+                       (lower_halves(sums[t], sums[t + 1]) << 8) + upper_halves(sums[t], sums[t + 1]), Vec));
+        else
+            use(t, __builtin_convertvector((sums[2 * t] << 8) + sums[2 * t + 1], Vec));
+    }
+#else
+    const std::uint8_t* const places[2] = {ahead, ahead + fetched / 2};
+    dot_rows<half>(keys, stride, 4, parts, size / 4, block_size, places, fetched / 2, use);
+#endif
+}
+
+// A function of its own, as the other steps of a group: what the compiler keeps in registers across a step
+// makes it spill sums of the products.
+template <bool half>
+__attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std::size_t b,
+                                           std::size_t first) {
+    const CacheView& keys = c.call.keys;
+    const Block& block = pair.blocks[b];
+    const Scratch& s = c.scratch;
+    constexpr std::size_t width = half ? half_lanes : lanes;
+    const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
+    // The next pair begins with its values.
+    const std::size_t fetched = first == 0 ? c.call.values.block_bytes : 0;
+    const Vec unit = load(s.query_units + first);
+    float* scores = s.scores + slot * width;
+    if (keys.format == CacheFormat::u8_token) {
+        const Vec sum = load(s.query_sums + first);
+        const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
+        key_products<half>(
+            c, block.keys + 8, keys.row_bytes, s.query_parts + group * Scratch::group_parts(size),
+            pair.next_values[b], fetched, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
+                const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
+                store(scores + t * width, (x - zero * sum) * (scale * unit));
+            });
+    } else {
+        const float* scales = (const float*)block.keys;
+        const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
+        const Vec sum = pack_queries<half, true>(s.queries + group * Scratch::group_floats(size), size,
+                                                 factor, scales, scales + size, s.query_parts);
+        key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.next_values[b], fetched,
+                           [&](std::size_t t, Vec x) __attribute__((always_inline)) {
+                               store(scores + t * width, (x - sum) * unit);
+                           });
+    }
+}
+
+// Slots that a row does not see get -infinity.
+template <bool half> OVSPEC_INLINE void mask_scores(float* scores, const std::uint32_t* visible) {
+    constexpr std::size_t width = half ? half_lanes : lanes, step = half ? 2 : 1;
+    UVec left = (UVec)load_rows<half>((const float*)visible);
+    if constexpr (half)
+        left = (UVec)lower_halves((IVec)left, (IVec)(left >> 1));
+    for (std::size_t t = 0; t < block_size; t += step) {
+        float* at = scores + t * width;
+        store(at, (left & 1u) != 0u ? load(at) : splat(minus_infinity));
+        left >>= step;
+    }
+}
+
+} // namespace integer_path
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

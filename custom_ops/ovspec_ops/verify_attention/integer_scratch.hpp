@@ -1,0 +1,98 @@
+// What the steps of the integer path share: a thread's scratch memory and the two blocks it is at.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "verify_attention/amx.hpp"
+#include "verify_attention/geometry.hpp"
+#include "verify_attention/integer.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace integer_path {
+
+using namespace integer;
+
+constexpr std::size_t pair_blocks = 2;
+constexpr std::size_t pair_slots = pair_blocks * block_size;
+
+// Sums of 16-bit numbers times zero points take the rounded number times this and the exact one times the
+// rest, so that a rounding error counts as often as a byte is far from the middle. (A zero point may be any
+// number: where all values are nearly the same, their scale is tiny and their zero point huge.)
+constexpr float centre = 128.0f;
+
+// Parts of a thread's scratch.
+struct Scratch {
+    float* queries;       // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
+    IVec* query_parts;    // per group `[k_size / 4, 2]`; by channel: of one group and block
+    float* query_units;   // per row: what one unit of its 16-bit query is worth
+    float* query_sums;    // per row: sum of its 16-bit query; by channel: unused
+    float* scales;        // by channel: largest of the chunk, `[k_size]`
+    float* scores;        // `[64, rows of the group]`
+    IVec* weight_parts;   // `[16, 2]`
+    std::uint8_t* values; // `[16, value_stride, 4]`: four tokens of a channel, as dot() takes them
+    IVec* sums;           // amx: of a block's scores or of 16 channels, `[64]`
+    IVec* weight_rows;    // amx: weight_parts by row, `[2, 16]`
+    float *key_scales, *key_zeros, *value_scales, *value_zeros; // `[64]`
+    std::uint32_t* visible;                                     // per block and row, the slots that it sees
+    std::size_t value_stride;
+    std::size_t floats;
+
+    static std::size_t group_floats(std::size_t size) { return size * lanes; }
+    static std::size_t group_parts(std::size_t size) { return size / 4 * 2; }
+
+    Scratch(const Geometry& g, const VerifyCall& call, float* at) : floats(0) {
+        const auto take = [&](std::size_t count) {
+            float* part = at ? at + floats : nullptr;
+            floats += round_up(count, 16);
+            return part;
+        };
+        const bool by_channel = call.keys.format == CacheFormat::u8_channel;
+        const std::size_t groups = g.padded / lanes, size = call.keys.size;
+        value_stride = round_up(call.values.size, 4 * lanes);
+        queries = take((by_channel ? groups : 1) * group_floats(size));
+        query_parts = (IVec*)take((by_channel ? 1 : groups) * group_parts(size) * lanes);
+        query_units = take(g.padded);
+        query_sums = take(g.padded);
+        scales = take(size);
+        scores = take(pair_slots * lanes);
+        weight_parts = (IVec*)take(pair_slots / 4 * 2 * lanes);
+        values = (std::uint8_t*)take(pair_slots / 4 * value_stride);
+        sums = (IVec*)take(integer_rows_first ? pair_slots * lanes : 0);
+        weight_rows = (IVec*)take(integer_rows_first ? 32 * lanes : 0);
+        key_scales = take(pair_slots);
+        key_zeros = take(pair_slots);
+        value_scales = take(pair_slots);
+        value_zeros = take(pair_slots);
+        visible = (std::uint32_t*)take(pair_blocks * g.padded);
+    }
+};
+
+OVSPEC_INLINE Vec magnitude(Vec x) {
+    return max(x, -x);
+}
+
+// One or two blocks.
+struct Pair {
+    Block blocks[pair_blocks];
+    // Of the pair that comes next, or of this one where there is none.
+    const std::uint8_t* next_keys[pair_blocks];
+    const std::uint8_t* next_values[pair_blocks];
+    std::size_t count;
+    bool masked[pair_blocks];
+    float value_unit; // what one unit of a 16-bit weight is worth
+
+    std::size_t slots() const { return count * block_size; }
+};
+
+struct Chunk {
+    const VerifyCall& call;
+    const Geometry& g;
+    const Scratch& scratch;
+    const Partial& partial;
+};
+} // namespace integer_path
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

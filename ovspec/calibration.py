@@ -117,8 +117,9 @@ class OverlapMeter:
         if not passes:
             longest = max(len(text) for text in texts)
             raise ValueError(
-                f"nothing was selected: the longest text has {longest} tokens, all of which are read; "
-                "give longer texts, or fewer tokens to read (--budget, --l0)"
+                f"nothing was selected: the longest text has {longest} tokens, and what may be read is all of "
+                "it, or no more than the blocks at both ends that always are; give longer texts, or another "
+                "--budget or --l0"
             )
         return LayerOverlap(self.layers, total / passes, passes, read)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from settings import F32
 
 import ovspec
 from ovspec_models import demo_pair_path
+
+
+def pytest_configure() -> None:
+    """Tests press Ctrl-C; a shell starts its background jobs, and what they start, with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

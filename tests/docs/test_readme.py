@@ -22,7 +22,7 @@ SMALLER = {
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "--context 4096,16384": "--context 64,128",
     "ovspec bench host": "ovspec bench host --steps 10",
-    "--budget 512": "--budget 64",
+    "--budget 512": "--budget 128",
 }
 
 

@@ -117,7 +117,7 @@ class OverlapMeter:
         if not passes:
             longest = max(len(text) for text in texts)
             raise ValueError(
-                f"nothing was selected: the longest text has {longest} tokens, and what may be read is all of "
+                f"nothing was selected: the longest text has {longest} tokens; what may be read is all of "
                 "it, or no more than the blocks at both ends that always are; give longer texts, or another "
                 "--budget or --l0"
             )

@@ -1,7 +1,7 @@
 """Measurements behind `ovspec bench`: a pass for several backends, and a step outside the models."""
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.bench.backends import BACKENDS
+from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, SPARSE
 from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.host import HostBench
 from ovspec.bench.kernel import KernelBench
@@ -14,7 +14,9 @@ from ovspec.bench.verify import VerifyBench
 
 __all__ = [
     "BACKENDS",
+    "DEFAULT_BACKENDS",
     "MODES",
+    "SPARSE",
     "WORKLOADS",
     "AcceptanceTrace",
     "DecodeBench",

@@ -13,15 +13,16 @@ import openvino as ov
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import CachedSequence
 from ovspec.compile import cache_tensors
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
 
-BACKENDS = ("stock", "dense", "sparse")
+BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
+DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. That
 # selection stands in its graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
-MODELS = {"stock": "stock", "dense": "native", "sparse": "native"}
-SPARSE = ("sparse",)
+MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
+SPARSE = ("sparse", "sparse_stock")
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
@@ -43,7 +44,7 @@ def load_runner(
         runner: its class.
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
-            our attention.
+            our attention; "portable" selects blocks for stock attention with stock operations.
         model: a stateful model, which is transformed in place.
         anchor_layers: as in `AttentionConfig`.
         properties: OpenVINO properties that the user asked for.
@@ -51,7 +52,8 @@ def load_runner(
     """
     if name == "stock":
         return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
-    return runner(model, "CPU", AttentionConfig("native", selects, anchor_layers), properties)
+    backend: Attention = "native" if name == "native" else "stock"
+    return runner(model, "CPU", AttentionConfig(backend, selects, anchor_layers), properties)
 
 
 def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
@@ -71,7 +73,8 @@ class Timing:
     Attributes:
         ms: milliseconds.
         density: share of the context's cache that its attention read.
-        selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen.
+        selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
+            its own.
     """
 
     ms: float
@@ -110,7 +113,8 @@ class Subject:
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
         self._sequence.rollback(context)
         stats = self.runner.last_pass
-        selection = self._selection_ms() if sparse is not None else None
+        native = self.runner.attention.backend == "native"
+        selection = self._selection_ms() if sparse is not None and native else None
         return Timing(stats.duration / 1e3, stats.attended_tokens / stats.context_tokens, selection)
 
     def _selection_ms(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
 from ovspec.bench.source import ModelSource
 from ovspec_models.files import replace_file
@@ -132,7 +133,8 @@ class Report:
         names = ["context", "tokens", *[f"{backend}\nms" for backend in backends]]
         names += [f"{backend}/\n{backends[0]}" for backend in ratios]
         names += [f"{backend}\nGB/s" for backend in backends]
-        names += ["sparse\ndensity"] if "sparse" in backends else []
+        sparse = [backend for backend in backends if backend in SPARSE]
+        names += [f"{backend}\ndensity" for backend in sparse]
         for name in names:
             table.add_column(name, justify="right")
         for context, tokens in dict.fromkeys((record.context, record.tokens) for record in self.records):
@@ -143,6 +145,6 @@ class Report:
             cells += [f"{row[backend].ms.median / base:.2f}" for backend in ratios]
             speeds = [row[backend].gb_s for backend in backends]
             cells += ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
-            cells += [f"{row['sparse'].density:.2f}"] if "sparse" in backends else []
+            cells += [f"{row[backend].density:.2f}" for backend in sparse]
             table.add_row(*cells)
         return table

@@ -10,7 +10,7 @@ from statistics import median
 
 import openvino as ov
 
-from ovspec.bench.backends import BACKENDS, MODELS, SPARSE, Subject, Timing, load_runner
+from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Subject, Timing, load_runner
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
 from ovspec.bench.memory import available_bytes, fits_together
 from ovspec.bench.report import Record, Report, Spread
@@ -34,7 +34,7 @@ class VerifyBench:
         tokens: rows of a pass.
         sparse: what the sparse backend may read.
         repeat: timed passes per record; one more, untimed, warms up.
-        backends: out of "stock", "dense", "sparse".
+        backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
 
     Raises:
@@ -46,7 +46,7 @@ class VerifyBench:
     tokens: tuple[int, ...]
     sparse: SparseVerify
     repeat: int
-    backends: tuple[str, ...] = BACKENDS
+    backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class VerifyBench:
 
     @property
     def compiled_models(self) -> tuple[str, ...]:
-        """The compiled models behind the backends: "stock", "native" or both."""
+        """The compiled models behind the backends, each once."""
         return tuple(dict.fromkeys(MODELS[backend] for backend in self.backends))
 
     def fits_interleaved(self, available: int) -> bool:
@@ -152,7 +152,7 @@ class VerifyBench:
         tick(f"compiling {name}")
         max_context = max(self.contexts) + max(self.tokens)
         # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
-        properties = {**self.properties, "PERF_COUNT": True} if name != "stock" else self.properties
+        properties = {**self.properties, "PERF_COUNT": True} if name == "native" else self.properties
         # The clone shares the weights.
         runner = load_runner(
             ModelRunner,
@@ -160,7 +160,7 @@ class VerifyBench:
             model.clone(),
             self.source.anchor_layers,
             properties,
-            selects="sparse" in self.backends,
+            selects=name == "portable" or "sparse" in self.backends,
         )
         return Subject(runner, max_context, self.source.vocab_size)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ovspec.bench import BACKENDS, ModelSource, VerifyBench
+from ovspec.bench import DEFAULT_BACKENDS as BACKENDS
+from ovspec.bench import ModelSource, VerifyBench
 from ovspec.verify_config import SparseVerify
 
 BLOCK = 32
@@ -183,3 +184,13 @@ def test_exported_model_is_read_as_the_pipeline_reads_it(
     densities = [record["density"] for record in figures["records"]]
     assert densities[:2] == [1.0, 1.0]
     assert densities[2] < 1.0
+
+
+def test_stock_operations_select_as_many_blocks_as_ours() -> None:
+    source = ModelSource.from_shape("qwen3-0.6b", 2, 256, "int8")
+    backends = ("stock", "sparse", "sparse_stock")
+    bench = VerifyBench(source, (301,), (3,), SparseVerify(budget=BUDGET), repeat=1, backends=backends)
+    records = {record.backend: record for record in bench.run().records}
+    assert records["sparse_stock"].density == pytest.approx(records["sparse"].density)
+    assert records["sparse_stock"].selection_ms is None
+    assert records["sparse_stock"].budget == BUDGET

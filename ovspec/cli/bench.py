@@ -160,6 +160,5 @@ def show(report: Report, json_path: str | None) -> None:
     for backend in SPARSE:
         read = [record.budget for record in report.records if record.backend == backend and record.budget]
         if read:
-            click.echo(
-                f"{backend} is LOSSY: it reads {max(read)} tokens of the context, the blocks that score highest"
-            )
+            lossy = f"it reads {max(read)} tokens of the context, the blocks that score highest"
+            click.echo(f"{backend} is LOSSY: {lossy}")

@@ -20,7 +20,13 @@ SMALLER = {
     "max_new_tokens=200": "max_new_tokens=12",
     "--max-new-tokens 64": "--max-new-tokens 4",
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
-    "--context 4096,16384": "--context 64,128",
+    "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
+    "--context 128,4096,16384,32768": "--context 64,128",
+    "--context 16384": "--context 128",
+    "--max-new-tokens 96": "--max-new-tokens 8",
+    "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
+    "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
+    "--skip-tokens 8 --lengths 0,2",
     "ovspec bench host": "ovspec bench host --steps 10",
     "--budget 512": "--budget 128",
 }

@@ -25,7 +25,6 @@ from ovspec.drafters import (
     Parts,
     PromptLookup,
     ProposesTokens,
-    SparseSelf,
     build_drafter,
     parse_drafter,
 )
@@ -43,10 +42,10 @@ from ovspec.inputs import (
 )
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.results import DecodedResults, EncodedResults
+from ovspec.routing import routing, sparse_attention
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
-from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import (
     VerifyMode,
     budget_scales,
@@ -109,7 +108,7 @@ class LLMPipeline:
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
         properties = {**(config or {}), **properties}
-        routing = _routing(attention, self.verify, choice)
+        graph = routing(attention, self.verify, choice)
         if draft_model is not None:
             draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
@@ -117,7 +116,7 @@ class LLMPipeline:
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        self._target = ModelRunner(models_path, device, routing, properties)
+        self._target = ModelRunner(models_path, device, graph, properties)
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
@@ -126,7 +125,7 @@ class LLMPipeline:
             runner = ModelRunner(
                 draft_model.models_path,
                 draft_model.device or device,
-                AttentionConfig(backend) if sparse is None else _sparse_attention(backend, sparse),
+                AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
                 draft_model.properties or properties,
             )
             self._assistant = AssistantDrafter(
@@ -247,7 +246,7 @@ class LLMPipeline:
         chosen = calibrated_mode(mode, self._ovspec_config)
         sparse, graph = sparse_part(chosen), self._target.attention
         if sparse is not None:
-            needed = _routing(graph.backend, chosen, self._choice)
+            needed = routing(graph.backend, chosen, self._choice)
             if replace(needed, coverage=graph.coverage) != graph:
                 found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
                 raise ValueError(
@@ -370,40 +369,6 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
-
-
-def _routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
-    """What the target's graph must be able to do.
-
-    Raises:
-        ValueError: verification and the drafter ask for different rules of selection.
-    """
-    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
-    parts = [sparse for sparse in (sparse_part(verify), drafting) if sparse]
-    if not parts:
-        return AttentionConfig(attention)
-    rule = parts[0]
-    for name in ("anchor_layers", "query", "summary", "sink_blocks", "local_blocks", "refresh_interval"):
-        mine, other = getattr(rule, name), getattr(parts[-1], name)
-        if None not in (mine, other) and mine != other:
-            raise ValueError(
-                f"{name}={mine} of verify and {other} of the drafter differ: one graph has one rule"
-            )
-        rule = replace(rule, **{name: other if mine is None else mine})
-    if parts[-1].coverage != rule.coverage:
-        raise ValueError(
-            f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: one graph "
-            "has one coverage"
-        )
-    return _sparse_attention(attention, rule, rule.anchor_layers)
-
-
-def _sparse_attention(
-    attention: Attention, sparse: SparseVerify, anchor_layers: tuple[int, ...] | None = None
-) -> AttentionConfig:
-    """A graph that selects blocks by the rule of `sparse`."""
-    coverage = 1.0 if sparse.coverage is None else sparse.coverage
-    return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
 
 
 def _texts(inputs: object) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +10,6 @@ from rich.table import Table
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
 from ovspec.bench.source import ModelSource
-from ovspec_models.files import replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +88,6 @@ class Report:
     def _machine(self) -> dict[str, object]:
         native = any(record.backend != "stock" for record in self.records)
         return {**machine(native), "num_threads": self.num_threads}
-
-    def save(self, path: Path) -> None:
-        """Write the JSON to `path`, which is never left half written."""
-        replace_file(path, (json.dumps(self.as_json(), indent=2) + "\n").encode())
 
     def lines(self) -> list[str]:
         """What was measured and how, a sentence a line."""

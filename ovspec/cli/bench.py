@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from ovspec.bench import (
@@ -26,7 +24,7 @@ from ovspec.cli.bench_options import check_operations, check_writable, read_sour
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_trace import trace
 from ovspec.cli.options import int_list, properties_from, property_option
-from ovspec.cli.output import output_console
+from ovspec.cli.output import output_console, with_progress, write_json
 from ovspec.compile import CACHE_PRECISIONS
 from ovspec.verify_config import SparseVerify
 
@@ -111,7 +109,7 @@ def verify(
         check_plot(plot)
     if "native" in settings.compiled_models:
         check_operations()
-    report = run(settings)
+    report = with_progress(settings.num_steps, settings.run)
     if plot is not None:
         plot_report(report, plot)
     show(report, json_path)
@@ -136,22 +134,10 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
     output_console().print(table)
 
 
-def run(settings: VerifyBench) -> Report:
-    """Run the bench, with a progress bar where someone watches."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=settings.num_steps)
-        # A step is announced when it begins, so the bar moves when the one before it has ended.
-        return settings.run(lambda step: progress.update(task, advance=1, description=step))
-
-
 def show(report: Report, json_path: str | None) -> None:
     """Print the table, or the JSON alone, and write the file."""
-    if json_path == "-":
-        click.echo(json.dumps(report.as_json(), indent=2))
+    if write_json(report.as_json(), json_path):
         return
-    if json_path is not None:
-        report.save(Path(json_path))
     for line in report.lines():
         click.echo(line)
     output_console().print(report.table())

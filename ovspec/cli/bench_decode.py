@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.options import properties_from, property_option
-from ovspec.cli.output import output_console
+from ovspec.cli.output import output_console, with_progress, write_json
 from ovspec.verify_config import SparseVerify
-from ovspec_models.files import replace_file
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 
@@ -81,16 +77,9 @@ def decode(
         check_writable("--json", Path(str(json_path)))
     if "native" in {MODES[name] for name in settings.modes}:
         check_operations()
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=settings.num_steps)
-        report = settings.run(lambda step: progress.update(task, advance=1, description=step))
-    text = json.dumps(report.as_json(), indent=2)
-    if json_path == "-":
-        click.echo(text)
+    report = with_progress(settings.num_steps, settings.run)
+    if write_json(report.as_json(), json_path):
         return 0
-    if json_path is not None:
-        replace_file(Path(json_path), (text + "\n").encode())
     for line in report.lines():
         click.echo(line)
     output_console().print(report.table())

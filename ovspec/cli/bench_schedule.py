@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from ovspec.bench import WORKLOADS, AcceptanceTrace, ModelSource, ScheduleBench
 from ovspec.cli.bench_options import check_operations, check_writable
 from ovspec.cli.options import draft_folder, int_list, properties_from, property_option
+from ovspec.cli.output import output_console, with_progress, write_json
 from ovspec.drafters import NAMES
 from ovspec_models import demo_pair_path
-from ovspec_models.files import replace_file
 from ovspec_models.synthetic import WEIGHT_FORMATS
 
 
@@ -90,18 +86,10 @@ def schedule(
     if json_path not in (None, "-"):
         check_writable("--json", Path(str(json_path)))
     check_operations()
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=settings.num_steps)
-        report = settings.run(lambda step: progress.update(task, advance=1, description=step))
-    text = json.dumps(report.as_json(), indent=2)
-    if json_path == "-":
-        click.echo(text)
+    report = with_progress(settings.num_steps, settings.run)
+    if write_json(report.as_json(), json_path):
         return 0
-    if json_path is not None:
-        replace_file(Path(json_path), (text + "\n").encode())
     for line in report.lines():
         click.echo(line)
-    # In a pipe there is no width to keep to.
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120).print(report.table())
+    output_console().print(report.table())
     return 0

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from ovspec.bench import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.eval import generation_options
 from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
+from ovspec.cli.output import with_progress
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import read_prompts
 from ovspec.pipeline import LLMPipeline
@@ -67,16 +66,7 @@ def trace(
         **properties_from(properties),
     )
     source = f"{Path(model).resolve().name}, {drafting.choice.name}, {verify}, {len(texts)} prompts"
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=len(texts))
-        recorded = record_trace(
-            pipeline,
-            texts,
-            settings,
-            source,
-            lambda step: progress.update(task, advance=1, description=step),
-        )
+    recorded = with_progress(len(texts), lambda tick: record_trace(pipeline, texts, settings, source, tick))
     recorded.save(output)
     drafts, corrections = len(recorded.proposed), len(recorded.confirmed)
     click.echo(

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
@@ -20,7 +18,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
-from ovspec.cli.output import output_console
+from ovspec.cli.output import output_console, with_progress
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
@@ -142,7 +140,7 @@ def fidelity(
         context=context,
         low_margin=low_margin,
     )
-    report = run(evaluation)
+    report = with_progress(evaluation.num_steps, evaluation.run)
     if plot is not None:
         plot_fidelity(report, plot)
     show(report, json_path)
@@ -177,15 +175,6 @@ def settings_from(
     for field, values in sweeps.items():
         return sweep(verify, field, values)
     return [Setting(verify)]
-
-
-def run(evaluation: FidelityEval) -> Report:
-    """Run the evaluation, with a progress bar where someone watches."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        # A step is announced when it begins, so the bar moves when the one before it has ended.
-        task = progress.add_task("", total=evaluation.num_steps, completed=-1)
-        return evaluation.run(lambda step: progress.update(task, advance=1, description=step))
 
 
 def show(report: Report, json_path: str | None) -> None:

@@ -1,11 +1,20 @@
-"""Standard output of the commands."""
+"""What the commands print: tables, progress, JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
+import click
 from rich.console import Console
+from rich.progress import Progress
 
+from ovspec_models.files import replace_file
+
+Result = TypeVar("Result")
 # A table in a pipe keeps its columns whole: there is no terminal whose width it must keep to.
 _PIPE_WIDTH = 140
 
@@ -13,3 +22,32 @@ _PIPE_WIDTH = 140
 def output_console() -> Console:
     """A console for tables on standard output."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:
+    """Run long work, with a progress bar where someone watches.
+
+    Args:
+        num_steps: how often the work calls its argument.
+        run: the work; it announces every step when it begins.
+    """
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        # A step is announced when it begins, so the bar moves when the one before it has ended.
+        task = progress.add_task("", total=num_steps, completed=-1)
+        return run(lambda step: progress.update(task, advance=1, description=step))
+
+
+def write_json(body: dict[str, Any], path: str | None) -> bool:
+    """Do what `--json` asks for: write `body` to a file, or print it.
+
+    Returns:
+        Whether it was printed, and is to stay alone on standard output.
+    """
+    text = json.dumps(body, indent=2)
+    if path == "-":
+        click.echo(text)
+        return True
+    if path is not None:
+        replace_file(Path(path), (text + "\n").encode())
+    return False

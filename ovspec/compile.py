@@ -61,7 +61,7 @@ def compile_paged(
                 f"({reason}); change one of them"
             ) from error
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
-    check_cache_precision(compiled, settings)
+    _check_cache_precision(compiled, settings)
     return compiled
 
 
@@ -119,7 +119,7 @@ def _key_precision(settings: Mapping[str, object]) -> str:
     return precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "")))
 
 
-def check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:
+def _check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:
     """Refuse a cache precision other than the one asked for: under bf16 the device may take another.
 
     Raises:

@@ -52,6 +52,9 @@ class RawPerfMetrics:
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
+        experts_read: experts that limited models read in verification passes, over their layers.
+        experts_held: experts that those layers have, once per pass.
+        expert_layers: such layers, once per pass.
     """
 
     generate_durations: list[float] = field(default_factory=list)
@@ -78,6 +81,9 @@ class RawPerfMetrics:
     confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    experts_read: int = 0
+    experts_held: int = 0
+    expert_layers: int = 0
 
     def count_draft(self, proposed: int, accepted: int) -> None:
         """Record one verified draft of `proposed` tokens of which the first `accepted` were kept."""
@@ -248,6 +254,16 @@ class PerfMetrics:
         raw = self.raw_metrics
         return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
 
+    def get_expert_density(self) -> float:
+        """Share of the layers' experts that verification read; 1.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
+
+    def get_experts_read(self) -> float:
+        """Experts that a verification pass read of a layer, mean; 0.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.expert_layers if raw.expert_layers else 0.0
+
     def summary(self) -> dict[str, object]:
         """The figures as plain JSON values."""
         return {
@@ -268,6 +284,8 @@ class PerfMetrics:
             "num_assistant_tokens": self.get_num_assistant_tokens(),
             "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),
+            "expert_density": self.get_expert_density(),
+            "experts_read": self.get_experts_read(),
             "commits": self.get_num_commits(),
             "commit_ms": self.get_commit_duration().mean,
             "num_provisional_tokens": self.get_num_provisional_tokens(),

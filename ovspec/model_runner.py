@@ -73,12 +73,14 @@ class PassStats:
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
         context_tokens: those that dense attention would have read for the same rows.
         experts_read: routed experts that each layer with experts read; empty where the graph does not count.
+        experts_held: experts that each of these layers has.
     """
 
     duration: float = 0.0
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
     experts_read: tuple[int, ...] = ()
+    experts_held: tuple[int, ...] = ()
 
 
 def transform(
@@ -138,8 +140,10 @@ class ModelRunner:
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.reports = transform(graph, self.attention, self.block_size, experts)
+        self._expert_layers = moe_layers(graph)
+        self.experts = experts
         self._expert_budgets = (
-            ExpertBudgets(experts, len(moe_layers(graph))) if experts and experts.rule else None
+            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )
         self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
         self.request = self.compiled.create_infer_request()
@@ -195,7 +199,8 @@ class ModelRunner:
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         attended = attended_tokens(counts, batch, self.block_size)
-        self.last_pass = PassStats(duration, *attended, experts_read=tuple(read))
+        held = tuple(layer.experts for layer in self._expert_layers) if read else ()
+        self.last_pass = PassStats(duration, *attended, tuple(read), held)
         if self._selection:
             self._selection.finish(batch, self.request)
         for rows in batch:
@@ -233,6 +238,23 @@ class ModelRunner:
         self.attention = replace(self.attention, coverage=coverage)
         if self._selection:
             self._selection.coverage = coverage
+
+    def set_experts(self, experts: ExpertConfig) -> None:
+        """Limit experts by other numbers, from the next pass on.
+
+        Raises:
+            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+        """
+        graph = self.experts
+        if graph is None or (graph.backend, graph.rule) != (experts.backend, experts.rule):
+            found = f"rule {graph.rule!r}, {graph.backend}" if graph and graph.rule else "no expert budgets"
+            raise ValueError(
+                f"expert rule {experts.rule!r}, {experts.backend}: this pipeline's graph has {found}; make "
+                "another LLMPipeline for it"
+            )
+        experts.check(self._expert_layers)
+        self.experts = experts
+        self._expert_budgets = ExpertBudgets(experts, len(self._expert_layers))
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

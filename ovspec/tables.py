@@ -38,6 +38,11 @@ class Rows:
     parents: NDArray[np.int32] | None = None
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the rows read whatever the model reads."""
+        return self.budget < 0 and not self.limits_experts
+
+    @property
     def context(self) -> int:
         """Tokens that the last row sees."""
         return self.sequence.length + len(self.tokens)

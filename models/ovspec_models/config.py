@@ -54,7 +54,8 @@ class VerifySection:
     ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
     anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
     is checked when the model is loaded). Symbols as in arXiv 2512.21911. The other fields are those of
-    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other.
+    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other. Those of
+    experts are one number, or one per layer with experts.
     """
 
     L0: int | None = None
@@ -67,6 +68,9 @@ class VerifySection:
     sink_blocks: int | None = None
     local_blocks: int | None = None
     refresh_interval: int | None = None
+    expert_budget: int | list[int] | None = None
+    expert_rule: str | None = None
+    expert_share_bound: float | list[float] | None = None
 
 
 @dataclass(slots=True)
@@ -158,6 +162,7 @@ class OvspecConfig:
         good_rho = rho is None or (_is_number(rho) and 0.0 <= rho <= 1.0)
         _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
         self._check_selection(where, verify)
+        self._check_experts(where, verify)
         if anchors is None:
             return
         layers = self.model.num_hidden_layers
@@ -186,6 +191,22 @@ class OvspecConfig:
             good = len(fixed) == 1 and not paper
             expected = "null, as verify has another budget beside it (L0 and rho, budget, or coverage)"
             _need(good, where, f"verify.{fixed[-1]}", getattr(verify, fixed[-1]), expected)
+
+    @staticmethod
+    def _check_experts(where: str, verify: VerifySection) -> None:
+        rule, budget, bound = verify.expert_rule, verify.expert_budget, verify.expert_share_bound
+        good = budget is None or all(_is_int(n) and n >= -1 for n in _as_list(budget))
+        expected = "an integer >= -1, one per layer with experts, or null"
+        _need(good and budget != [], where, "verify.expert_budget", budget, expected)
+        rules = ("mass", "share", "top_k")
+        good = rule is None if budget is None else rule is None or rule in rules
+        expected = f"{', '.join(map(repr, rules))}, or null without an expert_budget"
+        _need(good, where, "verify.expert_rule", rule, expected)
+        shares = _as_list(bound)
+        good = bool(shares) and all(_is_number(share) and 0.0 <= share <= 1.0 for share in shares)
+        expected = "a number from 0 to 1, one per layer with experts, with the rule 'share', else null"
+        good = good if rule == "share" else bound is None
+        _need(good, where, "verify.expert_share_bound", bound, expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
@@ -221,6 +242,10 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
         raise ValueError(
             f"{where}: {key} is {value!r}, expected {expected}; correct it, or export the model again"
         )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _is_int(value: Any) -> bool:

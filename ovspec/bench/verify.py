@@ -14,6 +14,7 @@ from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Su
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
 from ovspec.bench.memory import available_bytes, fits_together
 from ovspec.bench.report import Record, Report, Spread
+from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traffic import read_weight_bytes
 from ovspec.model_runner import ModelRunner
@@ -32,10 +33,11 @@ class VerifyBench:
         source: the model.
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
-        sparse: what the sparse backend may read.
+        sparse: what the sparse backends may read.
         repeat: timed passes per record; one more, untimed, warms up.
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
+        memory: whether the memory of every compiled model is measured as well, each in a fresh process.
 
     Raises:
         ValueError: a number out of range, or a context beyond the model's positions.
@@ -48,6 +50,7 @@ class VerifyBench:
     repeat: int
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
+    memory: bool = False
 
     def __post_init__(self) -> None:
         for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
@@ -76,7 +79,7 @@ class VerifyBench:
     def num_steps(self) -> int:
         """How often `run` calls its `tick`."""
         passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
-        return 2 + len(self.compiled_models) + passes
+        return 2 + len(self.compiled_models) * (1 + self.memory) + passes
 
     @property
     def compiled_models(self) -> tuple[str, ...]:
@@ -133,6 +136,12 @@ class VerifyBench:
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
             gc.collect()
+        resident = {}
+        if self.memory:
+            point = max(self.contexts), max(self.tokens)
+            resident = measure_resident(
+                self.source, model, self.compiled_models, *point, self.sparse, self.properties, tick
+            )
         records = [
             self._record(point, timings[point], weights, token_bytes[point[2]])
             for point in self._points(self.backends)
@@ -146,6 +155,8 @@ class VerifyBench:
             bandwidth_method=method(threads),
             settings=settings,
             records=records,
+            sparse=self.sparse,
+            resident=resident,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
@@ -160,9 +171,12 @@ class VerifyBench:
             model.clone(),
             self.source.anchor_layers,
             properties,
-            selects=name == "portable" or "sparse" in self.backends,
+            self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
         )
         return Subject(runner, max_context, self.source.vocab_size)
+
+    def _sparse_backends(self) -> list[str]:
+        return [backend for backend in self.backends if backend in SPARSE]
 
     def _points(self, backends: Mapping[str, Subject] | tuple[str, ...]) -> Iterator[Point]:
         for context in self.contexts:
@@ -202,7 +216,14 @@ class VerifyBench:
             tokens=tokens,
             density=density,
             budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
+            experts_read=mean_experts(timings),
             ms=Spread(median(ms), min(ms), max(ms)),
             selection_ms=median(selection) if selection else None,
             gb_s=read / median(ms) / 1e6 if read is not None else None,
         )
+
+
+def mean_experts(timings: list[Timing]) -> float | None:
+    """Experts of a layer that the passes read, mean; `None` where nothing counts them."""
+    counts = [timing.experts_read for timing in timings if timing.experts_read is not None]
+    return sum(counts) / len(counts) if counts else None

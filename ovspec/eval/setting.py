@@ -11,7 +11,7 @@ from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify
 from ovspec.verify_mode import VerifyMode, sparse_part
 
 # Fields of SparseVerify that can be swept: they say how much is read, not how the graph is built.
-SWEPT = ("budget", "rho", "coverage")
+SWEPT = ("budget", "rho", "coverage", "expert_budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
     Raises:
         ValueError: `verify` is dense, the field has a value already, or a value is out of range or repeated.
     """
-    option = f"--{field}s"
+    option = f"--{field.replace('_', '-')}s"
     sparse = sparse_part(verify)
     if sparse is None:
         raise ValueError(f"{option} sweeps sparse verification: it contradicts --verify {verify}")
     if (given := getattr(sparse, field)) is not None:
-        raise ValueError(f"{option} contradicts --{field} {given}: give one of them")
+        raise ValueError(f"{option} contradicts {option[:-1]} {given}: give one of them")
     if len(set(values)) < len(values):
         raise ValueError(f"{option} {','.join(map(str, values))}: name each value once")
     swept = [replace(sparse, **{field: value}) for value in values]
@@ -60,6 +60,15 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
 
 
 def _budget(sparse: SparseVerify) -> str:
+    parts = [_attention(sparse)] if sparse.limits_attention else []
+    if sparse.limits_experts:
+        budget = sparse.expert_budget
+        numbers = "/".join(map(str, budget)) if isinstance(budget, tuple) else budget
+        parts.append(f"{sparse.expert_rule or 'mass'} {numbers} experts")
+    return ", ".join(parts)
+
+
+def _attention(sparse: SparseVerify) -> str:
     if sparse.budget is not None:
         return f"budget {sparse.budget}"
     if sparse.coverage is not None:

@@ -72,6 +72,7 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
             "tokens",
             "density",
             "budget",
+            "experts_read",
             "ms",
             "selection_ms",
             "gb_s",

@@ -15,6 +15,7 @@ from ovspec_transforms.budget_experts import (
     ExpertRule,
     budget_experts,
     check_expert_budget,
+    check_expert_rule,
 )
 from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
@@ -43,6 +44,7 @@ __all__ = [
     "budget_experts_stock",
     "check_anchor_layers",
     "check_expert_budget",
+    "check_expert_rule",
     "choose_anchors",
     "default_anchor_layers",
     "gather_logits",

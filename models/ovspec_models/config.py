@@ -13,6 +13,8 @@ from ovspec_models.files import replace_file
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
+# What `operations` may name.
+OPERATIONS = ("sparse_moe",)
 
 
 @dataclass(slots=True)
@@ -78,12 +80,15 @@ class OvspecConfig:
     """Contents of ``ovspec_config.json``.
 
     ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
+    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``): it can be read only
+    where ``ovspec.extension_path()`` is loaded.
     """
 
     model: ModelSection
     created_by: CreatedBy = field(default_factory=CreatedBy)
     draft_model: str | None = None
     verify: VerifySection | None = None
+    operations: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -114,7 +119,7 @@ class OvspecConfig:
             top["verify"] = VerifySection(**_section(path, "verify", VerifySection, top["verify"]))
         config = cls.__new__(cls)
         for entry in fields(cls):
-            setattr(config, entry.name, top.get(entry.name))
+            setattr(config, entry.name, top.get(entry.name, [] if entry.name == "operations" else None))
         config._check(str(path))
         return config
 
@@ -130,10 +135,10 @@ class OvspecConfig:
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object, ``schema_version`` first."""
+        """Return the JSON object, ``schema_version`` first; ``operations`` only where there are any."""
         body = asdict(self)
-        order = ("schema_version", "created_by", "model", "draft_model", "verify")
-        return {key: body[key] for key in order}
+        order = ("schema_version", "created_by", "model", "draft_model", "operations", "verify")
+        return {key: body[key] for key in order if key != "operations" or self.operations}
 
     def _check(self, where: str) -> None:
         _need(self.schema_version == SCHEMA_VERSION, where, "schema_version", self.schema_version, "1")
@@ -151,6 +156,9 @@ class OvspecConfig:
             parts = Path(self.draft_model).parts
             inside = bool(parts) and not Path(self.draft_model).is_absolute() and ".." not in parts
             _need(inside, where, "draft_model", self.draft_model, "a folder inside this one, or null")
+        names: Any = self.operations
+        good = isinstance(names, list) and all(name in OPERATIONS for name in names)
+        _need(good, where, "operations", names, f"a list out of {', '.join(OPERATIONS)}")
         if self.verify is not None:
             self._check_verify(where, self.verify)
 

@@ -97,6 +97,8 @@ class DecodeBench:
                 raise ValueError(
                     f"--mode {','.join(self.modes)}: expected some of {','.join(MODES)}, each once"
                 )
+        if "stock" in self._models():
+            self.source.check_stock(f"--mode {','.join(self.modes)}")
         whole = self.sparse.budget_tokens(self.context) >= self.context
         if "commit" in self.modes and whole and not self.sparse.limits_experts:
             raise ValueError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import openvino as ov
@@ -38,17 +40,11 @@ class Resident:
         return cls(sizes["RssAnon"], sizes["RssFile"])
 
 
-def resident_after_pass(
-    source: ModelSource,
-    name: str,
-    context: int,
-    tokens: int,
-    sparse: SparseVerify | None,
-    properties: Mapping[str, object],
-) -> Resident:
-    """Compile one of the models behind the backends, run one pass and read the process's memory.
+@dataclass(frozen=True, slots=True)
+class MemoryTask:
+    """One pass of one compiled model.
 
-    Args:
+    Attributes:
         source: with a folder, whose weights are mapped.
         name: as in `load_runner`.
         context: tokens in the cache before the pass.
@@ -56,11 +52,43 @@ def resident_after_pass(
         sparse: what the pass may read; `None` for all.
         properties: OpenVINO properties.
     """
-    model = source.load(native=name == "native")
-    runner = load_runner(ModelRunner, name, model, source.anchor_layers, properties, sparse)
-    del model
-    Subject(runner, context + tokens, source.vocab_size).time_pass(context, tokens, sparse)
-    return Resident.of_this_process()
+
+    source: ModelSource
+    name: str
+    context: int
+    tokens: int
+    sparse: SparseVerify | None
+    properties: Mapping[str, object]
+
+    def run(self) -> Resident:
+        """Compile, run the pass, read the memory of this process."""
+        model = self.source.load(native=self.name == "native")
+        runner = load_runner(
+            ModelRunner, self.name, model, self.source.anchor_layers, self.properties, self.sparse
+        )
+        del model
+        subject = Subject(runner, self.context + self.tokens, self.source.vocab_size)
+        subject.time_pass(self.context, self.tokens, self.sparse)
+        return Resident.of_this_process()
+
+    def run_in_fresh_process(self) -> Resident:
+        """As `run`, in a process that has done nothing else.
+
+        Raises:
+            RuntimeError: it failed; the message is its last line.
+        """
+        command = "from ovspec.bench.resident import main; main()"
+        ran = subprocess.run([sys.executable, "-c", command], input=pickle.dumps(self), capture_output=True)
+        if ran.returncode != 0:
+            reason = (ran.stderr.decode(errors="replace").strip().splitlines() or ["it was killed"])[-1]
+            raise RuntimeError(f"memory of {self.name}: the process that measures it failed: {reason}")
+        return Resident(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """What the fresh process runs: the task comes on standard input, the figures go to standard output."""
+    task: MemoryTask = pickle.load(sys.stdin.buffer)
+    print(json.dumps(asdict(task.run())))
 
 
 def measure_resident(
@@ -73,7 +101,7 @@ def measure_resident(
     properties: Mapping[str, object],
     tick: Callable[[str], None],
 ) -> dict[str, Resident]:
-    """`resident_after_pass` of several models, each in a process of its own that reads the IR from disk.
+    """Memory of several models after a pass, each in a process of its own that reads the IR from disk.
 
     Random weights are written to a temporary folder first: in a process that made them they would count.
     """
@@ -82,11 +110,8 @@ def measure_resident(
         for name in names:
             tick(f"memory of {name}")
             limits = None if name == "stock" else sparse
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-                job = fresh.submit(
-                    resident_after_pass, stored, name, context, tokens, limits, dict(properties)
-                )
-                found[name] = job.result()
+            task = MemoryTask(stored, name, context, tokens, limits, dict(properties))
+            found[name] = task.run_in_fresh_process()
     return found
 
 

@@ -75,6 +75,9 @@ class VerifyBench:
                     f"--backend {','.join(self.backends)}: expected some of {','.join(BACKENDS)}, each once"
                 )
 
+        if "stock" in self.backends:
+            self.source.check_stock(f"--backend {','.join(self.backends)}")
+
     @property
     def num_steps(self) -> int:
         """How often `run` calls its `tick`."""

@@ -1,4 +1,4 @@
-"""Target and draft of several families, as runners: the demo pair (Qwen3), and tiny models with random weights."""
+"""Target and draft of several families, as runners: the demo pair (Qwen3), and tiny random models."""
 
 from __future__ import annotations
 

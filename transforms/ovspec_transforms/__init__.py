@@ -28,10 +28,13 @@ from ovspec_transforms.select_blocks import select_blocks, selecting_layers, wat
 from ovspec_transforms.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.selection import Selection
 from ovspec_transforms.sparse_moe import sparse_moe
+from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
 
 __all__ = [
     "EXPERTS_READ",
     "EXPERT_RULES",
+    "ROUTING_INDICES",
+    "ROUTING_WEIGHTS",
     "VERIFY_EXPERT_BUDGETS",
     "VERIFY_EXPERT_SHARE_BOUNDS",
     "ExpertRule",
@@ -58,5 +61,6 @@ __all__ = [
     "selecting_layers",
     "sparse_moe",
     "to_paged",
+    "watch_routing",
     "watch_selections",
 ]

@@ -26,6 +26,7 @@ class Rows:
         sampled: logits are wanted for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
         limits_experts: whether the model's expert budget, if it has one, holds in this pass.
+        limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
     """
@@ -35,6 +36,7 @@ class Rows:
     sampled: int = 1
     budget: int = -1
     limits_experts: bool = False
+    limits_channels: bool = False
     parents: NDArray[np.int32] | None = None
 
     @property

@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.tables import Rows
+from ovspec.verify_config import SparseVerify
 from ovspec_transforms import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -116,6 +117,16 @@ class FfnConfig:
         densities = _per_layer("density", self.density, len(layers))
         kept = [max(1, round(share * layer.channels)) for share, layer in zip(densities, layers, strict=True)]
         return np.array(kept, np.float32)
+
+
+def ffn_config(backend: FfnBackend, sparse: SparseVerify) -> FfnConfig | None:
+    """What the channels' part of `sparse` asks of a graph, `None` where it limits nothing."""
+    if not sparse.limits_channels:
+        return None
+    score = sparse.ffn_score or "max"
+    if sparse.ffn_threshold is not None:
+        return FfnConfig(backend, "threshold", threshold=sparse.ffn_threshold, score=score)
+    return FfnConfig(backend, "top_k", density=sparse.ffn_density, score=score)
 
 
 def _short(value: object) -> str:

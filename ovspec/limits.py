@@ -11,6 +11,7 @@ class RowLimits(TypedDict):
 
     budget: int
     limits_experts: bool
+    limits_channels: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,21 @@ class Limits:
     Attributes:
         blocks: blocks of context that verification attention may read, -1 for all.
         experts: whether the model's expert budget holds.
+        channels: whether the model's limits of feed-forward channels hold.
     """
 
     blocks: int = -1
     experts: bool = False
+    channels: bool = False
 
     @property
     def rows(self) -> RowLimits:
         """The same as fields of `Rows`."""
-        return {"budget": self.blocks, "limits_experts": self.experts}
+        return {
+            "budget": self.blocks,
+            "limits_experts": self.experts,
+            "limits_channels": self.channels,
+        }
 
 
 DENSE = Limits()

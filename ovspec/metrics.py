@@ -55,6 +55,8 @@ class RawPerfMetrics:
         experts_read: experts that limited models read in verification passes, over their layers.
         experts_held: experts that those layers have, once per pass.
         expert_layers: such layers, once per pass.
+        channels_read: feed-forward channels that limited models read in verification passes.
+        channels_held: channels that their layers have, once per pass.
     """
 
     generate_durations: list[float] = field(default_factory=list)
@@ -84,6 +86,8 @@ class RawPerfMetrics:
     experts_read: int = 0
     experts_held: int = 0
     expert_layers: int = 0
+    channels_read: int = 0
+    channels_held: int = 0
 
     def count_draft(self, proposed: int, accepted: int) -> None:
         """Record one verified draft of `proposed` tokens of which the first `accepted` were kept."""
@@ -259,6 +263,11 @@ class PerfMetrics:
         raw = self.raw_metrics
         return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
 
+    def get_ffn_density(self) -> float:
+        """Share of the feed-forward channels that verification read; 1.0 where nothing limits them."""
+        raw = self.raw_metrics
+        return raw.channels_read / raw.channels_held if raw.channels_held else 1.0
+
     def get_experts_read(self) -> float:
         """Experts that a verification pass read of a layer, mean; 0.0 where no budget counts them."""
         raw = self.raw_metrics
@@ -286,6 +295,7 @@ class PerfMetrics:
             "attention_density": self.get_attention_density(),
             "expert_density": self.get_expert_density(),
             "experts_read": self.get_experts_read(),
+            "ffn_density": self.get_ffn_density(),
             "commits": self.get_num_commits(),
             "commit_ms": self.get_commit_duration().mean,
             "num_provisional_tokens": self.get_num_provisional_tokens(),

@@ -30,6 +30,7 @@ from ovspec.drafters import (
 )
 from ovspec.engine import Engine
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig
+from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -43,7 +44,7 @@ from ovspec.inputs import (
 )
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import expert_routing, routing, sparse_attention
+from ovspec.routing import expert_routing, ffn_routing, routing, sparse_attention
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
@@ -79,6 +80,8 @@ class LLMPipeline:
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
+        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
+            as the model was exported.
         max_num_batched_tokens: rows per pass while a prompt is read.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token.
 
@@ -98,6 +101,7 @@ class LLMPipeline:
         verify: VerifyMode | str = "dense",
         attention: Attention = "native",
         experts: ExpertBackend | None = None,
+        ffn: FfnBackend | None = None,
         max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
         **properties: Any,
     ) -> None:
@@ -113,6 +117,10 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
+        if ffn == "stock" and self._ovspec_config and "sparse_ffn" in self._ovspec_config.operations:
+            raise ValueError(
+                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it without"
+            )
         properties = {**(config or {}), **properties}
         graph = routing(attention, self.verify, choice)
         if draft_model is not None:
@@ -129,6 +137,7 @@ class LLMPipeline:
             graph,
             properties,
             experts=limits or ExpertConfig(experts or attention, optional=experts is None),
+            ffn=ffn_routing(ffn or "native", self.verify, choice) or FfnConfig(ffn or "stock"),
         )
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
@@ -267,6 +276,9 @@ class LLMPipeline:
             )
         experts = self._target.experts
         limits = expert_routing(experts.backend if experts else "stock", chosen, self._choice)
+        channels = ffn_routing("native", chosen, self._choice)
+        if channels is not None:
+            self._target.set_ffn(channels)
         if limits is not None:
             self._target.set_experts(limits)
         if sparse is not None:

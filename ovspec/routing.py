@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ovspec.drafters import DrafterChoice, SparseSelf
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.model_runner import Attention, AttentionConfig
 from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import VerifyMode, sparse_part
@@ -59,6 +60,20 @@ def expert_routing(
             f"expert budget {limits[0].budget} ({limits[0].rule}) of verify and {limits[-1].budget} "
             f"({limits[-1].rule}) of the drafter differ: one model has one"
         )
+    return limits[0] if limits else None
+
+
+def ffn_routing(backend: FfnBackend, verify: VerifyMode, choice: DrafterChoice | None) -> FfnConfig | None:
+    """How channels are limited, `None` where they are not.
+
+    Raises:
+        ValueError: verification and the drafter ask for different limits, or stock operations are to limit.
+    """
+    asked = (ffn_config(backend, sparse) for sparse in _sparse_passes(verify, choice))
+    limits = [config for config in asked if config]
+    if limits and limits[-1] != limits[0]:
+        mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
+        raise ValueError(f"ffn limits of verify ({mine}) and the drafter ({other}) differ: one model has one")
     return limits[0] if limits else None
 
 

@@ -42,7 +42,7 @@ class Rows:
     @property
     def is_dense(self) -> bool:
         """Whether the rows read whatever the model reads."""
-        return self.budget < 0 and not self.limits_experts
+        return self.budget < 0 and not (self.limits_experts or self.limits_channels)
 
     @property
     def context(self) -> int:

@@ -61,6 +61,8 @@ class Verifier:
         metrics.experts_read += sum(stats.experts_read)
         metrics.experts_held += sum(stats.experts_held)
         metrics.expert_layers += len(stats.experts_read)
+        metrics.channels_read += sum(stats.channels_read)
+        metrics.channels_held += sum(stats.channels_held)
         ends = np.cumsum([rows.sampled for rows in batch])
         return np.split(logits, ends[:-1])
 

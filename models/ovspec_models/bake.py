@@ -8,10 +8,13 @@ from pathlib import Path
 import openvino as ov
 
 import ovspec_ops
-from ovspec_transforms import PassReport, sparse_moe
+from ovspec_transforms import PassReport, sparse_ffn, sparse_moe
 
 # By the names under which ovspec_config.json records them.
-BAKED: dict[str, Callable[[ov.Model, bool], PassReport]] = {"sparse_moe": sparse_moe}
+BAKED: dict[str, Callable[[ov.Model, bool], PassReport]] = {
+    "sparse_moe": sparse_moe,
+    "sparse_ffn": sparse_ffn,
+}
 _XML, _BIN = "openvino_model.xml", "openvino_model.bin"
 
 

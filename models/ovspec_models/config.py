@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
@@ -14,7 +15,7 @@ from ovspec_models.files import replace_file
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
 # What `operations` may name.
-OPERATIONS = ("sparse_moe",)
+OPERATIONS = ("sparse_moe", "sparse_ffn")
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class VerifySection:
     anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
     is checked when the model is loaded). Symbols as in arXiv 2512.21911. The other fields are those of
     ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other. Those of
-    experts are one number, or one per layer with experts.
+    experts and feed-forward channels are one number, or one per layer that has them; ``ffn_density`` and
+    ``ffn_threshold`` exclude each other.
     """
 
     L0: int | None = None
@@ -73,6 +75,9 @@ class VerifySection:
     expert_budget: int | list[int] | None = None
     expert_rule: str | None = None
     expert_share_bound: float | list[float] | None = None
+    ffn_density: float | list[float] | None = None
+    ffn_threshold: float | list[float] | None = None
+    ffn_score: str | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +85,7 @@ class OvspecConfig:
     """Contents of ``ovspec_config.json``.
 
     ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
-    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``): it can be read only
+    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``, ``sparse_ffn``): it can be read only
     where ``ovspec.extension_path()`` is loaded.
     """
 
@@ -171,6 +176,7 @@ class OvspecConfig:
         _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
         self._check_selection(where, verify)
         self._check_experts(where, verify)
+        self._check_channels(where, verify)
         if anchors is None:
             return
         layers = self.model.num_hidden_layers
@@ -215,6 +221,19 @@ class OvspecConfig:
         expected = "a number from 0 to 1, one per layer with experts, with the rule 'share', else null"
         good = good if rule == "share" else bound is None
         _need(good, where, "verify.expert_share_bound", bound, expected)
+
+    @staticmethod
+    def _check_channels(where: str, verify: VerifySection) -> None:
+        density, threshold, score = verify.ffn_density, verify.ffn_threshold, verify.ffn_score
+        good = all(_is_number(share) and 0.0 < share <= 1.0 for share in _as_list(density))
+        expected = "a number above 0, up to 1, one per feed-forward layer, or null"
+        _need(good and density != [], where, "verify.ffn_density", density, expected)
+        good = all(_is_number(least) and 0.0 <= least < math.inf for least in _as_list(threshold))
+        good = good and threshold != [] and (threshold is None or density is None)
+        expected = "a finite number >= 0, one per feed-forward layer, or null, as beside an ffn_density"
+        _need(good, where, "verify.ffn_threshold", threshold, expected)
+        good = score is None or (score in ("max", "mean") and (density, threshold) != (None, None))
+        _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:

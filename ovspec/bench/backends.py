@@ -14,6 +14,7 @@ from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import CachedSequence
 from ovspec.compile import cache_tensors
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.ffn_budgets import ffn_config
 from ovspec.limits import DENSE
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
@@ -58,12 +59,14 @@ def load_runner(
     backend: ExpertBackend = "native" if name == "native" else "stock"
     selects = sparse is not None and sparse.limits_attention
     experts = expert_config(backend, sparse) if sparse else None
+    ffn = ffn_config(backend, sparse) if sparse else None
     return runner(
         model,
         "CPU",
         AttentionConfig(backend, selects, anchor_layers),
         properties,
         experts=experts or ExpertConfig(backend, optional=True),
+        ffn=ffn,
     )
 
 
@@ -87,12 +90,14 @@ class Timing:
         selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
             its own.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
+        ffn_density: share of the feed-forward channels that it read; `None` likewise.
     """
 
     ms: float
     density: float
     selection_ms: float | None = None
     experts_read: float | None = None
+    ffn_density: float | None = None
 
 
 class Subject:
@@ -130,6 +135,7 @@ class Subject:
             stats.attended_tokens / stats.context_tokens,
             self._selection_ms() if selects else None,
             sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
+            sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
         )
 
     def _selection_ms(self) -> float:

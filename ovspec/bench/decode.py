@@ -25,6 +25,7 @@ from ovspec.drafter import Drafter
 from ovspec.drafters import SparseSelfDrafter
 from ovspec.engine import Engine
 from ovspec.generation_config import resolve, updated
+from ovspec.limits import DENSE
 from ovspec.metrics import PerfMetrics
 from ovspec.sequence import Sequence
 from ovspec.verify_config import SparseVerify
@@ -99,8 +100,7 @@ class DecodeBench:
                 )
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
-        whole = self.sparse.budget_tokens(self.context) >= self.context
-        if "commit" in self.modes and whole and not self.sparse.limits_experts:
+        if "commit" in self.modes and self.sparse.limits(self.context, 1) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
                 "nothing to commit; give a smaller budget or a longer --context"

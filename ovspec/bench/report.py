@@ -33,6 +33,7 @@ class Record:
         budget: of sparse attention, in tokens; `None` for the dense backends.
         selection_ms: of `ms`, the median spent on choosing blocks; `None` for the dense backends.
         experts_read: experts of a layer that a pass read, mean; `None` where nothing counts them.
+        ffn_density: share of the feed-forward channels whose up and down weights it read; `None` likewise.
         gb_s: gigabytes (1e9 bytes) of weights and cache that the pass needs, by its median time; `None` where
             the bytes depend on the tokens (experts). A window's layers count like the others.
     """
@@ -43,6 +44,7 @@ class Record:
     density: float
     budget: int | None
     experts_read: float | None
+    ffn_density: float | None
     ms: Spread
     selection_ms: float | None
     gb_s: float | None
@@ -93,6 +95,8 @@ class Report:
             "precisions": self.settings,
             "expert_budget": self.sparse.expert_budget,
             "expert_rule": self.sparse.expert_rule,
+            "ffn_density": self.sparse.ffn_density,
+            "ffn_threshold": self.sparse.ffn_threshold,
             "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
         }
@@ -150,6 +154,10 @@ class Report:
             if self.sparse.limits_experts:
                 rule = self.sparse.expert_rule or "mass"
                 parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
+            if self.sparse.limits_channels and backend == "sparse":
+                least = self.sparse.ffn_threshold
+                what = f"density {self.sparse.ffn_density}" if least is None else f"activations from {least}"
+                parts.append(f"feed-forward channels of {what}")
             lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")
         return lines
 
@@ -166,6 +174,8 @@ class Report:
         names += [f"{backend}\ndensity" for backend in sparse]
         counted = [b for b in backends if any(r.backend == b and r.experts_read for r in self.records)]
         names += [f"{backend}\nexperts" for backend in counted]
+        limited = [b for b in sparse if any(r.backend == b and r.ffn_density for r in self.records)]
+        names += [f"{backend}\nffn" for backend in limited]
         for name in names:
             table.add_column(name, justify="right")
         for context, tokens in dict.fromkeys((record.context, record.tokens) for record in self.records):
@@ -178,5 +188,6 @@ class Report:
             cells += ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
             cells += [f"{row[backend].density:.2f}" for backend in sparse]
             cells += [f"{row[backend].experts_read:.1f}" for backend in counted]
+            cells += [f"{row[backend].ffn_density:.2f}" for backend in limited]
             table.add_row(*cells)
         return table

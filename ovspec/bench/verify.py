@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -219,14 +219,15 @@ class VerifyBench:
             tokens=tokens,
             density=density,
             budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
-            experts_read=mean_experts(timings),
+            experts_read=_mean_known(timing.experts_read for timing in timings),
+            ffn_density=_mean_known(timing.ffn_density for timing in timings),
             ms=Spread(median(ms), min(ms), max(ms)),
             selection_ms=median(selection) if selection else None,
             gb_s=read / median(ms) / 1e6 if read is not None else None,
         )
 
 
-def mean_experts(timings: list[Timing]) -> float | None:
-    """Experts of a layer that the passes read, mean; `None` where nothing counts them."""
-    counts = [timing.experts_read for timing in timings if timing.experts_read is not None]
-    return sum(counts) / len(counts) if counts else None
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    """Mean of what is known; `None` where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -12,6 +12,7 @@ from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
     experts_option,
+    ffn_option,
     float_list,
     int_list,
     properties_from,
@@ -23,7 +24,9 @@ from ovspec.cli.output import output_console, with_progress
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
+from ovspec.eval.setting import sweep_option
 from ovspec.expert_budgets import ExpertBackend
+from ovspec.ffn_budgets import FfnBackend
 from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
@@ -70,6 +73,7 @@ def evaluate() -> None:
 @click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
 @click.option("--coverages", help="Sweep of --coverage, e.g. 0.8,0.9,0.95.")
 @click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
+@click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
 @click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
 @click.option(
     "--attention",
@@ -79,6 +83,7 @@ def evaluate() -> None:
     help="Verification attention: ours, or OpenVINO's.",
 )
 @experts_option
+@ffn_option
 @property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
@@ -96,9 +101,11 @@ def fidelity(
     rhos: str | None,
     coverages: str | None,
     expert_budgets: str | None,
+    ffn_densities: str | None,
     device: str,
     attention: Attention,
     experts: ExpertBackend | None,
+    ffn: FfnBackend | None,
     properties: tuple[str, ...],
     json_path: str | None,
     plot: Path | None,
@@ -112,7 +119,13 @@ def fidelity(
     draft tokens unless --num-assistant-tokens says otherwise.
     """
     mode = mode_from(options["verify"], verify_from(options), commit_interval)
-    swept = {"budget": budgets, "rho": rhos, "coverage": coverages, "expert_budget": expert_budgets}
+    swept = {
+        "budget": budgets,
+        "rho": rhos,
+        "coverage": coverages,
+        "expert_budget": expert_budgets,
+        "ffn_density": ffn_densities,
+    }
     settings = settings_from(parse_verify(mode), swept)
     chosen = properties_from(properties)
     drafting = drafting_from(model, options)
@@ -132,6 +145,7 @@ def fidelity(
             verify=verify,
             attention=attention,
             experts=experts,
+            ffn=ffn,
             **chosen,
         )
 
@@ -174,7 +188,7 @@ def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Sett
         ValueError: two sweeps, or a bad one.
     """
     given = {name: text for name, text in swept.items() if text is not None}
-    options = [f"--{name.replace('_', '-')}s" for name in given]
+    options = [sweep_option(name) for name in given]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(options)} exclude each other: sweep one at a time")
     for name, text in given.items():

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ovspec.verify_config import SparseVerify, Verify
+from ovspec.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
-from ovspec_transforms import EXPERT_RULES
+from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,6 +29,13 @@ experts_option = click.option(
     "--experts",
     type=click.Choice(["native", "stock"]),
     help="Routed experts of a mixture: our operation, or OpenVINO's.  [default: as --attention]",
+)
+
+
+ffn_option = click.option(
+    "--ffn",
+    type=click.Choice(["native", "stock"]),
+    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited]",
 )
 
 
@@ -104,6 +111,21 @@ WEIGHT_OPTIONS = [
         metavar="P[,P...]",
         help="Sparse, rule share: part of a row's routing weight below which its lowest experts are dropped.",
     ),
+    click.option(
+        "--ffn-density",
+        metavar="P[,P...]",
+        help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
+    ),
+    click.option(
+        "--ffn-threshold",
+        metavar="X[,X...]",
+        help="Sparse: instead of it, the least activation of a channel that is read.",
+    ),
+    click.option(
+        "--ffn-score",
+        type=click.Choice(CHANNEL_SCORES),
+        help="Sparse: a channel's activation, over the rows of a draft.  [default: max]",
+    ),
 ]
 # Fields of SparseVerify whose option has another name.
 _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
@@ -119,8 +141,9 @@ def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> Sp
     """
     anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
     given = {entry.name: options.pop(entry.name) for entry in fields(SparseVerify) if entry.name in options}
-    for name, parse in (("expert_budget", int_list), ("expert_share_bound", float_list)):
+    for name in PER_LAYER_FIELDS:
         if given.get(name) is not None:
+            parse = int_list if name == "expert_budget" else float_list
             numbers: tuple[float, ...] = parse(_option_name(name), given[name])
             given[name] = numbers[0] if len(numbers) == 1 else numbers
     return SparseVerify(anchor_layers=anchors, **given)

@@ -151,6 +151,7 @@ class Report:
 
     def _free_running(self, summaries: list[Summary]) -> Table:
         counted = any(summary.experts_read for summary in summaries)
+        channels = any(summary.ffn_density < 1.0 for summary in summaries)
         table = _table(
             "free running",
             "identical\noutputs",
@@ -159,6 +160,7 @@ class Report:
             "accepted\nlength",
             "density",
             *["experts\nread"] * counted,
+            *["ffn\ndensity"] * channels,
             "tokens/s",
             "speed",
         )
@@ -168,7 +170,7 @@ class Report:
             *[""] * 3,
             f"{metrics.get_mean_acceptance_length():.2f}",
             f"{metrics.get_attention_density():.2f}",
-            *[""] * counted,
+            *[""] * (counted + channels),
             _number(tokens_per_s(metrics), ".1f"),
             "1.00",
         )
@@ -181,6 +183,7 @@ class Report:
                 f"{summary.mean_acceptance_length:.2f}",
                 f"{summary.attention_density:.2f}",
                 *[f"{summary.experts_read:.1f}"] * counted,
+                *[f"{summary.ffn_density:.2f}"] * channels,
                 _number(summary.tokens_per_s, ".1f"),
                 _number(summary.speedup, ".2f"),
             )

@@ -87,6 +87,7 @@ class Summary:
         attention_density: share of the context that verification read.
         expert_density: share of the experts that it read; 1 where no budget counts them.
         experts_read: experts of a layer that a pass read, mean; 0 where no budget counts them.
+        ffn_density: share of the feed-forward channels that it read; 1 where nothing limits them.
     """
 
     prompts: int
@@ -107,6 +108,7 @@ class Summary:
     attention_density: float
     expert_density: float
     experts_read: float
+    ffn_density: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class Result:
             attention_density=self.metrics.get_attention_density(),
             expert_density=self.metrics.get_expert_density(),
             experts_read=self.metrics.get_experts_read(),
+            ffn_density=self.metrics.get_ffn_density(),
         )
 
     def prompts_json(self, references: list[Reference], low_margin: float) -> list[dict[str, Any]]:

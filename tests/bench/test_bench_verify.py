@@ -73,6 +73,7 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
             "density",
             "budget",
             "experts_read",
+            "ffn_density",
             "ms",
             "selection_ms",
             "gb_s",

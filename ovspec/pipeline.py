@@ -119,7 +119,8 @@ class LLMPipeline:
         self._verify = calibrated_mode(mode, self._ovspec_config)
         if ffn == "stock" and self._ovspec_config and "sparse_ffn" in self._ovspec_config.operations:
             raise ValueError(
-                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it without"
+                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it "
+                "without"
             )
         properties = {**(config or {}), **properties}
         graph = routing(attention, self.verify, choice)

@@ -85,8 +85,8 @@ class OvspecConfig:
     """Contents of ``ovspec_config.json``.
 
     ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
-    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``, ``sparse_ffn``): it can be read only
-    where ``ovspec.extension_path()`` is loaded.
+    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``, ``sparse_ffn``): it can
+    be read only where ``ovspec.extension_path()`` is loaded.
     """
 
     model: ModelSection

@@ -59,9 +59,10 @@ def export_model(
       `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, or a list
       of texts): int4 only. `sym`: int4 and int8.
 
-    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with them here, and in any
-    OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that is not known is
-    refused, or with `allow_partial` left as it is, and `warn` called with its name and the reason.
+    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with
+    them here, and in any OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that
+    is not known is refused, or with `allow_partial` left as it is, and `warn` called with its name and the
+    reason.
 
     `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
     output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.

@@ -40,6 +40,7 @@ from ovspec_transforms.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.selection import Selection
 from ovspec_transforms.sparse_ffn import sparse_ffn
 from ovspec_transforms.sparse_moe import sparse_moe
+from ovspec_transforms.watch_channels import GATE_ACTIVATIONS, watch_channels
 from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "CHANNEL_SCORES",
     "EXPERTS_READ",
     "EXPERT_RULES",
+    "GATE_ACTIVATIONS",
     "ROUTING_INDICES",
     "ROUTING_WEIGHTS",
     "VERIFY_CHANNEL_LIMITS",
@@ -84,6 +86,7 @@ __all__ = [
     "sparse_ffn",
     "sparse_moe",
     "to_paged",
+    "watch_channels",
     "watch_routing",
     "watch_selections",
 ]

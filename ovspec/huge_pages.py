@@ -17,8 +17,8 @@ _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 def advise_huge_pages(tensor: ov.Tensor) -> None:
     """Ask the kernel to back a tensor that nothing was written to yet with pages of 2 MB.
 
-    Reading gigabytes a second, a core otherwise waits at the end of every 4 KB for the next page's address, and
-    its prefetcher stops there. Advice only: a kernel without such pages keeps the small ones.
+    Reading gigabytes a second, a core otherwise waits at the end of every 4 KB for the next page's address,
+    and its prefetcher stops there. Advice only: a kernel without such pages keeps the small ones.
     """
     data = tensor.data.view(np.uint8)  # bf16 has no NumPy type
     if _ADVICE is None or data.nbytes < _LEAST_BYTES:

@@ -11,7 +11,7 @@ namespace float_path {
 
 // A thread's scratch, for every head of an item.
 struct HeadScratch {
-    float* queries; // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
+    float* queries;    // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
     float* query_sums; // narrow
     std::size_t floats;
 

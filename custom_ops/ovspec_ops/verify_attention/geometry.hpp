@@ -126,7 +126,8 @@ OVSPEC_INLINE Block block_at(const VerifyCall& call, const VerifyHead& head, std
 }
 
 // So many entries of a head's list are worked on before the same ones of the next head, whose part of a block
-// lies behind: more would leave the order of memory, fewer would load the head's queries and output more often.
+// lies behind: more would leave the order of memory, fewer would load the head's queries and output more
+// often.
 constexpr std::size_t visit_blocks = 2;
 
 // The entries begin .. end of one head's list, and what is worked on after them.

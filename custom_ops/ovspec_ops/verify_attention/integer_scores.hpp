@@ -159,8 +159,8 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
     } else {
         const float* scales = (const float*)block.keys;
         const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
-        const Vec sum = pack_queries<half, true>(c.own.queries + group * HeadScratch::group_floats(size), size,
-                                                 factor, scales, scales + size, s.query_parts);
+        const Vec sum = pack_queries<half, true>(c.own.queries + group * HeadScratch::group_floats(size),
+                                                 size, factor, scales, scales + size, s.query_parts);
         key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.next_values[b], fetched,
                            [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                                store(scores + t * width, (x - sum) * unit);

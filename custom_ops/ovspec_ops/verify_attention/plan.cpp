@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::size_t copy_rows = 16;
 
-// Floats of queries and outputs that an item's heads may have together, so that they stay in a core's own cache.
+// Floats of queries and outputs that an item's heads may have together, so that they stay in a core's own
+// cache.
 constexpr std::size_t item_floats = std::size_t{1} << 15;
 
 // Items per thread that keep the threads' shares even.

@@ -10,6 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.huge_pages import advise_huge_pages
+
 _FIRST_BLOCKS = 64
 
 
@@ -143,13 +145,15 @@ class KVCache:
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
         try:
-            return ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+            tensor = ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
         except (MemoryError, RuntimeError) as error:
             block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
             raise RuntimeError(
                 f"the KV cache can't grow to {blocks} blocks ({blocks * block / 1e9:.1f} GB): out of memory; "
                 "shorten the prompts or ask for KV_CACHE_PRECISION=u8"
             ) from error
+        advise_huge_pages(tensor)
+        return tensor
 
     def tensor(self, name: str) -> ov.Tensor:
         """The tensor that the request reads and writes under `name`."""

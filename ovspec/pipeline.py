@@ -117,6 +117,11 @@ class LLMPipeline:
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         self._target = ModelRunner(models_path, device, graph, properties)
+        if self._target.long_rope and isinstance(mode, CommitVerify):
+            raise ValueError(
+                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} tokens "
+                "(long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+            )
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.

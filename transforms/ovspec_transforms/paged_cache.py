@@ -13,7 +13,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from ovspec_transforms.attention_mask import biased_attention
 from ovspec_transforms.errors import last_line
-from ovspec_transforms.graph import PAGED_ATTENTION, nodes_of_type
+from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type
 from ovspec_transforms.report import PassReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
@@ -93,30 +93,13 @@ def constant_input(node: ov.Node, position: int, what: str) -> NDArray[Any]:
     Raises:
         ValueError: the input is computed at run time, which our operations do not take.
     """
-    tensor = _evaluate(node.input(position).get_source_output().get_node())
+    tensor = evaluate(node.input(position).get_source_output().get_node())
     if tensor is None:
         raise ValueError(
             f"layer {node.get_friendly_name()}: its {what} is computed at run time, "
             "which paged verification does not support"
         )
     return np.array(tensor.data)
-
-
-def _evaluate(node: ov.Node) -> ov.Tensor | None:
-    """The value of a node that depends on constants alone, else `None`.
-
-    The stock pass takes a window out of the mask as it finds it: a constant, squeezed and negated. Folding
-    the whole model instead would fold the decompression of its weights.
-    """
-    if node.get_type_name() == "Constant":
-        return node.get_tensor_view()
-    sources = [port.get_source_output().get_node() for port in node.inputs()]
-    values = [_evaluate(source) for source in sources]
-    dynamic = node.get_output_partial_shape(0).is_dynamic
-    if dynamic or not values or any(value is None for value in values):
-        return None
-    result = ov.Tensor(node.get_output_element_type(0), node.get_output_shape(0))
-    return result if node.evaluate([result], values) else None
 
 
 def paged_layers(model: ov.Model) -> list[PagedLayer]:

@@ -1,4 +1,4 @@
-"""Models whose rotary frequencies change at a length of text, as Phi-3's do: whole texts take one or the other."""
+"""Models whose rotary frequencies change at a length of text, as Phi-3's do: a text takes one or the other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ovspec.tables import Rows
 class LongRope:
     """Keeps the cached keys of every sequence to one kind of frequencies.
 
-    A text longer than `limit` takes the long ones for all of its tokens. When one grows past it, what is cached of it
-    is computed anew: the output is that of transformers without a cache.
+    A text longer than `limit` takes the long ones for all of its tokens. When one grows past it, what is
+    cached of it is computed anew: the output is that of transformers without a cache.
 
     Args:
         limit: the model's `original_max_position_embeddings`.

@@ -119,8 +119,8 @@ class LLMPipeline:
         self._target = ModelRunner(models_path, device, graph, properties)
         if self._target.long_rope and isinstance(mode, CommitVerify):
             raise ValueError(
-                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} tokens "
-                "(long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
+                "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
             )
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:

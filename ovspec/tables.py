@@ -29,8 +29,8 @@ class Rows:
         limits_experts: whether the model's expert budget, if it has one, holds in this pass.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
-        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. By this, models with
-            long RoPE choose their frequencies.
+        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
+            long RoPE choose their frequencies by it.
     """
 
     sequence: CachedSequence
@@ -97,7 +97,8 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_parents": _parents(batch, native),
         "verify_budgets": _i32([rows.budget for rows in batch]),
         ROPE_LENGTHS: np.repeat(
-            _i32([max(rows.text_length, rows.context) for rows in batch]), [len(rows.tokens) for rows in batch]
+            _i32([max(rows.text_length, rows.context) for rows in batch]),
+            [len(rows.tokens) for rows in batch],
         ),
     }
 

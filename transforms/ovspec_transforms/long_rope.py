@@ -22,8 +22,8 @@ def rope_limit(model: ov.Model) -> int | None:
 def split_long_rope(model: ov.Model) -> PassReport:
     """Let every row choose its frequencies by the length of the text that it belongs to.
 
-    As exported, a pass takes the long ones when any of its rows is past the limit. A text that is read in chunks
-    would mix both, and so would texts that share a pass. Adds the input `rope_lengths` i32 `[rows]`.
+    As exported, a pass takes the long ones when any of its rows is past the limit. A text that is read in
+    chunks would mix both, and so would texts that share a pass. Adds the input `rope_lengths` i32 `[rows]`.
 
     Raises:
         ValueError: the choice has a form that is not known.
@@ -97,6 +97,6 @@ def _product(select: ov.Node) -> ov.Node | None:
 
 def _unknown(node: ov.Node) -> str:
     return (
-        f"{node.get_friendly_name()} chooses rotary frequencies by the longest text of a pass in a form that is not "
-        "known; this model can't be served"
+        f"{node.get_friendly_name()} chooses rotary frequencies by the longest text of a pass in a form that "
+        "is not known; this model can't be served"
     )

@@ -36,8 +36,8 @@ def to_paged(model: ov.Model) -> PassReport:
         raise ValueError("the model is paged already: give the stateful IR that optimum-intel exports")
     biased = biased_attention(model)
     lost = ValueError(
-        f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged attention "
-        "pass does not know; run this model with optimum-intel instead"
+        f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
+        "attention pass does not know; run this model with optimum-intel instead"
     )
     try:
         paged_attention_transformation(model)

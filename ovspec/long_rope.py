@@ -1,4 +1,4 @@
-"""Models whose rotary frequencies change at a length of text, as Phi-3's do: a text takes one or the other."""
+"""Models whose rotary frequencies change at a length of text, as in Phi-3: a text takes one or the other."""
 
 from __future__ import annotations
 

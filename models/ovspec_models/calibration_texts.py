@@ -43,8 +43,8 @@ def read_dataset(dataset: str | list[str]) -> str | list[str]:
     path = Path(dataset).expanduser()
     if not path.is_file():
         raise ValueError(
-            f"dataset is {dataset!r}, expected one of {', '.join(DATASETS)}, a file with a text in every line, "
-            "or a list of texts"
+            f"dataset is {dataset!r}, expected one of {', '.join(DATASETS)}, a file with a text in every "
+            "line, or a list of texts"
         )
     if path.suffix == ".jsonl":
         return read_texts(path, "dataset")

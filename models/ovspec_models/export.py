@@ -50,8 +50,8 @@ def export_model(
     The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
     weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
 
-    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``; ``None``
-      is optimum-intel's default (the checkpoint's precision, int8 above a thousand million parameters).
+    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
+      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
     * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
       `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
       with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.

@@ -18,16 +18,19 @@ from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
+from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
+from ovspec_models import ModelInfo
 from ovspec_transforms import (
     EXPERTS_READ,
     PassReport,
     Selection,
     gather_logits,
     moe_layers,
+    paged_layers,
     rope_limit,
     route_rows,
     select_blocks,
@@ -146,6 +149,8 @@ class ModelRunner:
         limit = rope_limit(graph)
         self.long_rope = None if limit is None else LongRope(limit)
         self.reports = transform(graph, self.attention, self.block_size, experts)
+        if not isinstance(model, ov.Model):
+            check_windows(ModelInfo.read(model), paged_layers(graph))
         self._expert_budgets = (
             ExpertBudgets(experts, len(moe_layers(graph))) if experts and experts.rule else None
         )

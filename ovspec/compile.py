@@ -96,6 +96,11 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
         raise ValueError(
             f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
         )
+    mode, keys = settings.get("KEY_CACHE_QUANT_MODE"), _key_precision(settings)
+    if mode is not None and keys not in ("", "u8"):
+        raise ValueError(
+            f"KEY_CACHE_QUANT_MODE={mode} is for u8 keys, but their precision is {keys}: leave one out"
+        )
     for key in _CACHE_PRECISION_KEYS:
         if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:
             raise ValueError(

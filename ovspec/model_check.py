@@ -36,8 +36,9 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
         }
     for name, values in found.items():
         said = info.num_kv_layers if name == "num_hidden_layers" else getattr(info, name)
-        if values - {said, None}:
-            raise ValueError(_differs(info, f"{name} is {said}", f"has {max(values - {said, None})}"))
+        others = [value for value in values if value not in (said, None)]
+        if others:
+            raise ValueError(_differs(info, f"{name} is {said}", f"has {others[0]}"))
 
 
 def check_windows(info: ModelInfo, layers: list[PagedLayer]) -> None:

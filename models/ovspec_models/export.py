@@ -14,6 +14,7 @@ from typing import Any
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
+from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.tokenizer_check import check_same_token_ids
@@ -93,7 +94,12 @@ def export_model(
         for checkpoint, folder, role in pair:
             report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
             with library_output(verbose) as collector:
-                _export_one(checkpoint, folder, options, task, loading)
+                try:
+                    _export_one(checkpoint, folder, options, task, loading)
+                except RuntimeError:
+                    _check_weights(checkpoint, collector)  # says more than the exception
+                    raise
+            _check_weights(checkpoint, collector)
             _check_complete(folder, checkpoint, collector)
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
@@ -178,10 +184,22 @@ def _export_one(
             if ov_config is not None and ov_config.quantization_config:
                 _main_quantize(**common, quantization_config=ov_config.quantization_config)
     except Exception as error:
+        cause = first_line(error)
+        remedy = "run with verbose=True for its full output"
+        if "group size" in cause:
+            remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
         raise RuntimeError(
-            f"optimum-intel could not export '{checkpoint.name}' as {task}: {first_line(error)}; "
-            "run with verbose=True for its full output"
+            f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
         ) from error
+
+
+def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:
+    unfit = unfit_weights(collector.messages)
+    if unfit is not None:
+        raise ValueError(
+            f"the config.json of '{checkpoint.name}' does not fit its weights: {unfit}; "
+            "get both from the same place again"
+        )
 
 
 def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:

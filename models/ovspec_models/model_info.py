@@ -206,12 +206,26 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(not f.name.startswith("openvino") for f in found)
 
 
+def refuse_gguf(path: Path, what: str) -> None:
+    """Raise ValueError when `path` is a GGUF file, or a folder with one in it."""
+    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    for file in files:
+        with file.open("rb") as opened:
+            is_gguf = opened.read(4) == b"GGUF"
+        if is_gguf or file.suffix == ".gguf":
+            raise ValueError(
+                f"{what} '{file}' is a GGUF file, which ovspec does not read; export the Hugging Face "
+                "checkpoint it was made from: `ovspec export -m ... OUT`"
+            )
+
+
 def _check_is_model(path: Path) -> None:
     if not path.exists():
         raise ValueError(
             f"model folder '{path}' does not exist; give a folder that `ovspec export -m ... OUT` has made"
         )
     if not path.is_dir():
+        refuse_gguf(path, "model")
         raise ValueError(f"model folder '{path}' is a file; give the folder that holds openvino_model.xml")
     needed = ("openvino_model.xml", "openvino_model.bin", "config.json")
     missing = [name for name in needed if not (path / name).is_file()]
@@ -222,6 +236,7 @@ def _check_is_model(path: Path) -> None:
             f"'{path}' is a Hugging Face checkpoint, not an OpenVINO model; "
             f"export it first: `ovspec export -m {path} OUT`"
         )
+    refuse_gguf(path, "model")
     raise ValueError(
         f"'{path}' is no OpenVINO model folder: {', '.join(missing)} missing; make one: "
         "`ovspec export -m ... OUT`"

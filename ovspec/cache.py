@@ -50,6 +50,8 @@ class CachedSequence:
         list_age: verification passes that its block lists have served, `None` where it has no valid ones.
         verified_from: its length before its last pass.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
+        tokens: i64 `[length or more]`, what it holds; kept for models with long RoPE only.
+        long_rope: whether its keys took the long frequencies of such a model.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -57,6 +59,8 @@ class CachedSequence:
     list_age: int | None = None
     verified_from: int = 0
     held_keys: HeldKeys = field(default_factory=HeldKeys)
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    long_rope: bool = False
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on.

@@ -117,6 +117,11 @@ class LLMPipeline:
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         self._target = ModelRunner(models_path, device, graph, properties)
+        if self._target.long_rope and isinstance(mode, CommitVerify):
+            raise ValueError(
+                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
+                "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+            )
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
@@ -306,6 +311,12 @@ class LLMPipeline:
             raise ValueError(
                 f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
                 "is exact: leave one of them out"
+            )
+        ends = settings.stop_token_ids or settings.stop_strings
+        if not ends and settings.max_new_tokens is None and settings.max_length is None:
+            raise ValueError(
+                "neither this model nor the call says where a text ends: give max_new_tokens, stop_strings or "
+                "stop_token_ids"
             )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:

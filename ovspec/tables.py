@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.cache import CachedSequence
+from ovspec_transforms import ROPE_LENGTHS
 
 MAX_VERIFY_ROWS = 64
 Integer = TypeVar("Integer", bound=np.integer)
@@ -28,6 +29,8 @@ class Rows:
         limits_experts: whether the model's expert budget, if it has one, holds in this pass.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
+        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
+            long RoPE choose their frequencies by it.
     """
 
     sequence: CachedSequence
@@ -36,6 +39,7 @@ class Rows:
     budget: int = -1
     limits_experts: bool = False
     parents: NDArray[np.int32] | None = None
+    text_length: int = 0
 
     @property
     def context(self) -> int:
@@ -92,6 +96,10 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_block_indices_begins": _begins(tables),
         "verify_parents": _parents(batch, native),
         "verify_budgets": _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: np.repeat(
+            _i32([max(rows.text_length, rows.context) for rows in batch]),
+            [len(rows.tokens) for rows in batch],
+        ),
     }
 
 

@@ -14,9 +14,11 @@ from typing import Any
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
+from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.tokenizer_check import check_same_token_ids
+from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
 
 DRAFT_FOLDER = "draft"
@@ -49,11 +51,11 @@ def export_model(
     The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
     weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
 
-    * `weight_format`: ``fp32``, ``fp16``, ``int8``, ``int4``; ``None`` is optimum-intel's default (the
-      checkpoint's precision, int8 above a thousand million parameters).
+    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
+      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
     * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
-      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, or a list
-      of texts): int4 only. `sym`: int4 and int8.
+      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
+      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
 
     `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
     output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.
@@ -92,7 +94,12 @@ def export_model(
         for checkpoint, folder, role in pair:
             report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
             with library_output(verbose) as collector:
-                _export_one(checkpoint, folder, options, task, loading)
+                try:
+                    _export_one(checkpoint, folder, options, task, loading)
+                except RuntimeError:
+                    _check_weights(checkpoint, collector)  # says more than the exception
+                    raise
+            _check_weights(checkpoint, collector)
             _check_complete(folder, checkpoint, collector)
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
@@ -170,15 +177,29 @@ def _export_one(
         "cache_dir": str(loading["cache_dir"] or HF_HUB_CACHE),
         "trust_remote_code": loading["trust_remote_code"],
     }
+    dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        main_export(**common, ov_config=ov_config, stateful=True, convert_tokenizer=True)
-        if ov_config is not None and ov_config.quantization_config:
-            _main_quantize(**common, quantization_config=ov_config.quantization_config)
+        with lifted_caps():
+            main_export(**common, **dtype, ov_config=ov_config, stateful=True, convert_tokenizer=True)
+            if ov_config is not None and ov_config.quantization_config:
+                _main_quantize(**common, quantization_config=ov_config.quantization_config)
     except Exception as error:
+        cause = first_line(error)
+        remedy = "run with verbose=True for its full output"
+        if "group size" in cause:
+            remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
         raise RuntimeError(
-            f"optimum-intel could not export '{checkpoint.name}' as {task}: {first_line(error)}; "
-            "run with verbose=True for its full output"
+            f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
         ) from error
+
+
+def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:
+    unfit = unfit_weights(collector.messages)
+    if unfit is not None:
+        raise ValueError(
+            f"the config.json of '{checkpoint.name}' does not fit its weights: {unfit}; "
+            "get both from the same place again"
+        )
 
 
 def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:

@@ -20,10 +20,10 @@ from ovspec.calibration import ROWS, LayerOverlap, OverlapMeter
 from ovspec.cli.options import properties_from, selection_options, sparse_from
 from ovspec.cli.output import output_console
 from ovspec.inputs import encode, read_tokenizer
-from ovspec.jsonl import read_texts
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify_config import SparseVerify, calibrated
 from ovspec_models import ModelInfo, OvspecConfig, VerifySection
+from ovspec_models.jsonl import read_texts
 
 
 @click.command()

@@ -19,6 +19,7 @@ from ovspec_transforms.budget_experts import (
 from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.gather_logits import gather_logits
+from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.report import PassReport
@@ -31,6 +32,7 @@ from ovspec_transforms.sparse_moe import sparse_moe
 __all__ = [
     "EXPERTS_READ",
     "EXPERT_RULES",
+    "ROPE_LENGTHS",
     "VERIFY_EXPERT_BUDGETS",
     "VERIFY_EXPERT_SHARE_BOUNDS",
     "ExpertRule",
@@ -50,11 +52,13 @@ __all__ = [
     "list_overlap",
     "moe_layers",
     "paged_layers",
+    "rope_limit",
     "route_rows",
     "select_blocks",
     "select_blocks_stock",
     "selecting_layers",
     "sparse_moe",
+    "split_long_rope",
     "to_paged",
     "watch_selections",
 ]

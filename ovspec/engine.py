@@ -82,6 +82,7 @@ class Engine:
         for sequence in sequences:
             token = self._prefill(sequence, metrics)
             metrics.m_times_to_first_token.append(microseconds() - started)
+            metrics.count_tokens(1, 1)
             if not on_tokens(sequence, sequence.append([token])):
                 return
         goes_on, since = True, microseconds()
@@ -91,6 +92,7 @@ class Engine:
                 # Steps that only added provisional tokens count for the next that emits.
                 share = (microseconds() - since) * len(running) / emitted
                 metrics.m_durations.extend([share] * emitted)
+                metrics.count_tokens(emitted, len(running))
                 since = microseconds()
         metrics.acceptance_collapses = schedule.collapses
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
+from ovspec_models.new_folder import check_new_folder, new_folder
 from ovspec_models.tokenizer_check import check_same_token_ids
 from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
@@ -77,7 +74,7 @@ def export_model(
         backup_precision=backup_precision,
     )
     target_folder = Path(out)
-    check_out_folder(target_folder)
+    check_new_folder(target_folder)
     require_export_packages()
     report = progress or _no_progress
     report("checking the checkpoints")
@@ -87,7 +84,7 @@ def export_model(
         draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
         if draft is not None:
             target.check_draft(draft)
-    with _staging_folder(target_folder) as staging:
+    with new_folder(target_folder) as staging:
         pair = [(target, staging, "target")]
         if draft is not None:
             pair.append((draft, staging / DRAFT_FOLDER, "draft"))
@@ -107,22 +104,6 @@ def export_model(
         for checkpoint, folder, role in pair:
             _describe(checkpoint, folder, draft if role == "target" else None, options)
     return target_folder
-
-
-def check_out_folder(out: Path) -> None:
-    """Raise ValueError unless `out` does not exist, or is an empty folder."""
-    if out.is_symlink() or out.exists():
-        if not out.is_dir() or out.is_symlink():
-            raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
-        if any(out.iterdir()):
-            raise ValueError(
-                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
-            )
-    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(
-            f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
-        )
 
 
 def require_export_packages() -> None:
@@ -229,29 +210,6 @@ def _describe(
         config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _staging_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace."""
-    made = [folder for folder in out.absolute().parents if not folder.exists()]
-    try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-        try:
-            staging.chmod(0o755)  # mkdtemp makes it private
-            yield staging
-            if out.exists():
-                out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
-            staging.rename(out)
-        except BaseException:
-            shutil.rmtree(staging)
-            raise
-    except BaseException:
-        for folder in made:
-            if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
 
 
 def _no_progress(step: str) -> None:

@@ -17,11 +17,14 @@ from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
+from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
+from ovspec_models import ModelInfo
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
@@ -30,15 +33,19 @@ from ovspec_transforms import (
     ffn_layers,
     gather_logits,
     moe_layers,
+    paged_layers,
+    rope_limit,
     route_rows,
     select_blocks,
     select_blocks_stock,
+    split_long_rope,
     to_paged,
     watch_selections,
 )
 
 Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
+_RECOMPUTED_ROWS = 512  # per pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,8 @@ def transform(
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
     reports = [to_paged(model), gather_logits(model)]
+    if rope_limit(model) is not None:
+        reports.append(split_long_rope(model))
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
@@ -156,7 +165,11 @@ class ModelRunner:
             ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
+        limit = rope_limit(graph)
+        self.long_rope = None if limit is None else LongRope(limit)
         self.reports = transform(graph, self.attention, self.block_size, experts, ffn)
+        if not isinstance(model, ov.Model):
+            check_windows(ModelInfo.read(model), paged_layers(graph))
         self._expert_layers, self._ffn_layers = moe_layers(graph), ffn_layers(graph)
         self.experts, self.ffn = experts, ffn
         self._expert_budgets = (
@@ -202,6 +215,7 @@ class ModelRunner:
         Returns:
             Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
         """
+        recomputed = self._recompute(batch) if self.long_rope else 0.0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
         for rows in batch:
             self.blocks.reserve(rows.sequence, rows.context)
@@ -215,7 +229,7 @@ class ModelRunner:
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer()
-        duration = microseconds() - started
+        duration = microseconds() - started + recomputed
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
@@ -230,6 +244,8 @@ class ModelRunner:
         )
         if self._selection:
             self._selection.finish(batch, self.request)
+        if self.long_rope:
+            self.long_rope.remember(batch)
         for rows in batch:
             rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
@@ -243,13 +259,27 @@ class ModelRunner:
             Logits f32 `[1, vocab]` of the last token.
         """
         duration, logits = 0.0, np.zeros((0, 0), np.float32)
+        length = sequence.length + len(tokens)
         for begin in range(0, len(tokens), chunk):
             part = tokens[begin : begin + chunk]
             last = begin + chunk >= len(tokens)
-            logits = self.forward([Rows(sequence, part, sampled=int(last))])
+            logits = self.forward([Rows(sequence, part, sampled=int(last), text_length=length)])
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
+
+    def _recompute(self, batch: Sequence[Rows]) -> float:
+        """Compute anew what a pass can't use because of its frequencies; microseconds inside the model."""
+        duration = 0.0
+        assert self.long_rope is not None
+        for rows in batch:
+            tokens = self.long_rope.outdated(rows)
+            length = max(rows.text_length, rows.context + len(tokens))
+            for begin in range(0, len(tokens), _RECOMPUTED_ROWS):
+                part = tokens[begin : begin + _RECOMPUTED_ROWS]
+                self.forward([Rows(rows.sequence, part, sampled=0, text_length=length)])
+                duration += self.last_pass.duration
+        return duration
 
     def output(self, name: str) -> NDArray[np.generic]:
         """An output of the last pass, valid until the next."""
@@ -259,6 +289,8 @@ class ModelRunner:
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `ovspec.compaction.compact`."""
         compact(self.cache, sequence, past, rows, self.block_size)
+        if self.long_rope:
+            self.long_rope.compact(sequence, past, rows)
 
     def set_coverage(self, coverage: float) -> None:
         """Keep another share of the estimated attention mass, from the next pass on."""

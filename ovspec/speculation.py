@@ -97,7 +97,9 @@ class Speculation:
 
     def room(self, sequence: Sequence) -> int:
         """Draft tokens that a sequence can use: one more comes out of the pass itself."""
-        return sequence.remaining - 1
+        long_rope = self.verifier.target.long_rope
+        room = long_rope.room(len(sequence.tokens)) if long_rope else None
+        return sequence.remaining - 1 if room is None else min(sequence.remaining - 1, room)
 
     def _accept(
         self, sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]

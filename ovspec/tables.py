@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.cache import CachedSequence
+from ovspec_transforms import ROPE_LENGTHS
 
 MAX_VERIFY_ROWS = 64
 Integer = TypeVar("Integer", bound=np.integer)
@@ -29,6 +30,8 @@ class Rows:
         limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
+        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
+            long RoPE choose their frequencies by it.
     """
 
     sequence: CachedSequence
@@ -38,6 +41,7 @@ class Rows:
     limits_experts: bool = False
     limits_channels: bool = False
     parents: NDArray[np.int32] | None = None
+    text_length: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -99,6 +103,10 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_block_indices_begins": _begins(tables),
         "verify_parents": _parents(batch, native),
         "verify_budgets": _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: np.repeat(
+            _i32([max(rows.text_length, rows.context) for rows in batch]),
+            [len(rows.tokens) for rows in batch],
+        ),
     }
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,9 +11,12 @@ from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
+from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
+from ovspec_models.new_folder import check_new_folder, new_folder
 from ovspec_models.tokenizer_check import check_same_token_ids
+from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
 
 DRAFT_FOLDER = "draft"
@@ -53,11 +52,11 @@ def export_model(
     The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
     weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
 
-    * `weight_format`: ``fp32``, ``fp16``, ``int8``, ``int4``; ``None`` is optimum-intel's default (the
-      checkpoint's precision, int8 above a thousand million parameters).
+    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
+      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
     * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
-      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, or a list
-      of texts): int4 only. `sym`: int4 and int8.
+      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
+      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
 
     `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with
     them here, and in any OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that
@@ -89,7 +88,7 @@ def export_model(
     if allow_partial and not operations:
         raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
     target_folder = Path(out)
-    check_out_folder(target_folder)
+    check_new_folder(target_folder)
     require_export_packages()
     report = progress or _no_progress
     report("checking the checkpoints")
@@ -99,14 +98,19 @@ def export_model(
         draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
         if draft is not None:
             target.check_draft(draft)
-    with _staging_folder(target_folder) as staging:
+    with new_folder(target_folder) as staging:
         pair = [(target, staging, "target")]
         if draft is not None:
             pair.append((draft, staging / DRAFT_FOLDER, "draft"))
         for checkpoint, folder, role in pair:
             report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
             with library_output(verbose) as collector:
-                _export_one(checkpoint, folder, options, task, loading)
+                try:
+                    _export_one(checkpoint, folder, options, task, loading)
+                except RuntimeError:
+                    _check_weights(checkpoint, collector)  # says more than the exception
+                    raise
+            _check_weights(checkpoint, collector)
             _check_complete(folder, checkpoint, collector)
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
@@ -128,22 +132,6 @@ def export_model(
             draft_source = draft.name if draft is not None and role == "target" else None
             _describe(checkpoint, folder, config, draft_source, options)
     return target_folder
-
-
-def check_out_folder(out: Path) -> None:
-    """Raise ValueError unless `out` does not exist, or is an empty folder."""
-    if out.is_symlink() or out.exists():
-        if not out.is_dir() or out.is_symlink():
-            raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
-        if any(out.iterdir()):
-            raise ValueError(
-                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
-            )
-    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(
-            f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
-        )
 
 
 def require_export_packages() -> None:
@@ -198,15 +186,29 @@ def _export_one(
         "cache_dir": str(loading["cache_dir"] or HF_HUB_CACHE),
         "trust_remote_code": loading["trust_remote_code"],
     }
+    dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        main_export(**common, ov_config=ov_config, stateful=True, convert_tokenizer=True)
-        if ov_config is not None and ov_config.quantization_config:
-            _main_quantize(**common, quantization_config=ov_config.quantization_config)
+        with lifted_caps():
+            main_export(**common, **dtype, ov_config=ov_config, stateful=True, convert_tokenizer=True)
+            if ov_config is not None and ov_config.quantization_config:
+                _main_quantize(**common, quantization_config=ov_config.quantization_config)
     except Exception as error:
+        cause = first_line(error)
+        remedy = "run with verbose=True for its full output"
+        if "group size" in cause:
+            remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
         raise RuntimeError(
-            f"optimum-intel could not export '{checkpoint.name}' as {task}: {first_line(error)}; "
-            "run with verbose=True for its full output"
+            f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
         ) from error
+
+
+def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:
+    unfit = unfit_weights(collector.messages)
+    if unfit is not None:
+        raise ValueError(
+            f"the config.json of '{checkpoint.name}' does not fit its weights: {unfit}; "
+            "get both from the same place again"
+        )
 
 
 def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:
@@ -233,29 +235,6 @@ def _describe(
         config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _staging_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace."""
-    made = [folder for folder in out.absolute().parents if not folder.exists()]
-    try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-        try:
-            staging.chmod(0o755)  # mkdtemp makes it private
-            yield staging
-            if out.exists():
-                out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
-            staging.rename(out)
-        except BaseException:
-            shutil.rmtree(staging)
-            raise
-    except BaseException:
-        for folder in made:
-            if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
 
 
 def _no_progress(step: str) -> None:

@@ -16,10 +16,10 @@ from ovspec.bench.memory import available_bytes, fits_together
 from ovspec.bench.report import Record, Report, Spread
 from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
-from ovspec.bench.traffic import read_weight_bytes
 from ovspec.model_runner import ModelRunner
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec.verify_config import SparseVerify
+from ovspec.weight_traffic import WeightTraffic
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]
@@ -121,7 +121,9 @@ class VerifyBench:
             interleaved = self.fits_interleaved(available_bytes())
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
-        weights = read_weight_bytes(model)
+        traffic = WeightTraffic.of(model)
+        # The tokens decide which experts are read.
+        weights = None if traffic.num_experts else traffic.always
         bandwidth, threads = 0.0, 0
         token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}

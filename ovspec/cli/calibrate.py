@@ -26,7 +26,6 @@ from ovspec.compile import read_model
 from ovspec.expert_budgets import expert_config
 from ovspec.fidelity_search import fields_of
 from ovspec.inputs import encode, read_tokenizer
-from ovspec.jsonl import read_texts
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.target_calibration import TargetCalibration
 from ovspec.verify_config import (
@@ -37,6 +36,7 @@ from ovspec.verify_config import (
     calibrated,
 )
 from ovspec_models import ModelInfo, OvspecConfig, VerifySection
+from ovspec_models.jsonl import read_texts
 from ovspec_transforms import moe_layers
 
 

@@ -21,7 +21,7 @@ from ovspec_models import export_model
 @click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
 @click.option(
     "--weight-format",
-    type=click.Choice(["fp32", "fp16", "int8", "int4"]),
+    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     help="Weights.  [default: optimum-intel's choice]",
 )
 @click.option("--group-size", type=int, help="int4: weights that share a scale.")
@@ -33,7 +33,9 @@ from ovspec_models import export_model
     type=click.Choice(["none", "int8_sym", "int8_asym"]),
     help="int4: what layers outside the ratio get.",
 )
-@click.option("--dataset", help="int4: data for the data-aware methods.")
+@click.option(
+    "--dataset", help="int4: texts for the data-aware methods: a name, or a file with one per line."
+)
 @click.option("--awq", is_flag=True, help="int4: activation-aware weight quantization.")
 @click.option("--scale-estimation", is_flag=True, help="int4: scale estimation.")
 @click.option("--gptq", is_flag=True, help="int4: GPTQ.")

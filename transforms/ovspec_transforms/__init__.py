@@ -31,6 +31,7 @@ from ovspec_transforms.limit_channels import (
     ChannelScore,
     limit_channels,
 )
+from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.report import PassReport
@@ -50,6 +51,7 @@ __all__ = [
     "EXPERTS_READ",
     "EXPERT_RULES",
     "GATE_ACTIVATIONS",
+    "ROPE_LENGTHS",
     "ROUTING_INDICES",
     "ROUTING_WEIGHTS",
     "VERIFY_CHANNEL_LIMITS",
@@ -79,12 +81,14 @@ __all__ = [
     "list_overlap",
     "moe_layers",
     "paged_layers",
+    "rope_limit",
     "route_rows",
     "select_blocks",
     "select_blocks_stock",
     "selecting_layers",
     "sparse_ffn",
     "sparse_moe",
+    "split_long_rope",
     "to_paged",
     "watch_channels",
     "watch_routing",

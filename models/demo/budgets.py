@@ -19,8 +19,6 @@ import numpy as np
 from documents import Corpus, windows
 from numpy.typing import NDArray
 from openvino import Core
-from rich.console import Console
-from rich.table import Table
 
 import ovspec
 from ovspec.cache import CachedSequence
@@ -83,11 +81,11 @@ def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, Spars
         yield f"threshold {least:g}", SparseVerify(ffn_threshold=least)
 
 
-def table(
+def print_table(
     title: str, folder: Path, texts: Texts, prompts: list[str], settings: Sequence[tuple[str, SparseVerify]]
-) -> Table:
-    """Measure every setting; those of one rule share a graph."""
-    made = Table("setting", "read", "loss", "top-1", "KL", "tokens a pass", title=title, title_justify="left")
+) -> None:
+    """Measure every setting, and print a row of Markdown as it is known; those of one rule share a graph."""
+    print(f"\n{title}\n\n| setting | read | loss | top-1 | KL | tokens a pass |\n|---|---|---|---|---|---|")
     known: dict[object, tuple[FidelityMeter, ovspec.LLMPipeline]] = {}
     draft = ovspec.draft_model(demo_pair_path() / "draft")
     for name, sparse in [("dense", SparseVerify(coverage=1.0)), *settings]:
@@ -101,12 +99,11 @@ def table(
         meter, pipeline = known[rule]
         if name != "dense":
             pipeline.verify = sparse
-        results = pipeline.generate(prompts, max_new_tokens=96, num_assistant_tokens=DRAFT, ignore_eos=True)
+        results = pipeline.generate(prompts, max_new_tokens=64, num_assistant_tokens=DRAFT, ignore_eos=True)
         found = meter.measure(sparse)
         accepted = results.perf_metrics.get_mean_acceptance_length()
         cells = (f"{found.loss:.3f}", f"{found.agreement:.3f}", f"{found.kl:.3f}", f"{accepted:.2f}")
-        made.add_row(name, _read(found), *cells)
-    return made
+        print("|", " | ".join((name, _read(found), *cells)), "|", flush=True)
 
 
 def _read(found: Fidelity) -> str:
@@ -130,15 +127,14 @@ def main() -> None:
     )
     tokenizer = ovspec.LLMPipeline(target, "CPU").get_tokenizer()
     prompts = [tokenizer.decode(text[: LENGTH // 4].tolist()) for text in held[::3]]
-    console = Console(width=100)
     if arguments.mixture is not None:
         experts = observed(arguments.mixture, ExpertStatistics, seen)
         assert isinstance(experts, ExpertStatistics)
         settings = list(expert_settings(experts))
-        console.print(table("experts of the mixture", arguments.mixture, held, prompts, settings))
+        print_table("experts of the mixture", arguments.mixture, held, prompts, settings)
     channels = observed(target, ChannelStatistics, seen)
     assert isinstance(channels, ChannelStatistics)
-    console.print(table("channels of the target", target, held, prompts, list(channel_settings(channels))))
+    print_table("channels of the target", target, held, prompts, list(channel_settings(channels)))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,22 @@ def test_rows_that_are_not_limited_take_all_channels(isa: str, rule: str) -> Non
         assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
 
 
+def test_equal_scores_keep_the_first_channels() -> None:
+    mlp = Mlp(64, 40, "f32")
+    gate, up, down = mlp.parts["gate"][0], mlp.parts["up"][0], mlp.parts["down"][0]
+    gate[10:30] = gate[10]
+    hidden = np.zeros((3, 64), np.float32)
+    hidden[:, 5] = 1, 2, 3  # one product: no order of additions tells equal channels apart
+    for count in range(1, 41):
+        rules: dict[str, Any] = {"limit": float(count), "rule": "top_k"}
+        output, _ = gated_mlp(hidden, gate, up, down, **rules)
+        got, read = evaluate(
+            "GatedMLP", tensors_of(mlp, hidden, (count,)), {**mlp.attributes, "rule": "top_k"}
+        )
+        assert_close("output", output, got, 1e-5)
+        assert read.tolist() == [count]
+
+
 def test_weights_decide_which_channels_the_mean_keeps(isa: str) -> None:
     mlp, order = Mlp(64, 64, "f32"), None
     hidden = rows_of(mlp, 2)

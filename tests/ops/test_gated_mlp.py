@@ -216,7 +216,7 @@ def test_errors_are_no_further_than_bf16(isa: str) -> None:
     rounded = ((hidden.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
     in_bf16, _ = gated_mlp(rounded, *mlp.values)
     got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden), mlp.attributes)
-    assert np.abs(got - expected).max() < 0.2 * np.abs(in_bf16 - expected).max()
+    assert np.abs(got - expected).max() < 0.3 * np.abs(in_bf16 - expected).max()
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:

@@ -117,6 +117,22 @@ def test_rows_that_are_not_limited_take_all_channels(isa: str, rule: str) -> Non
         assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
 
 
+def test_equal_scores_keep_the_first_channels() -> None:
+    mlp = Mlp(64, 40, "f32")
+    gate, up, down = mlp.parts["gate"][0], mlp.parts["up"][0], mlp.parts["down"][0]
+    gate[10:30] = gate[10]
+    hidden = np.zeros((3, 64), np.float32)
+    hidden[:, 5] = 1, 2, 3  # one product: no order of additions tells equal channels apart
+    for count in range(1, 41):
+        rules: dict[str, Any] = {"limit": float(count), "rule": "top_k"}
+        output, _ = gated_mlp(hidden, gate, up, down, **rules)
+        got, read = evaluate(
+            "GatedMLP", tensors_of(mlp, hidden, (count,)), {**mlp.attributes, "rule": "top_k"}
+        )
+        assert_close("output", output, got, 1e-5)
+        assert read.tolist() == [count]
+
+
 def test_weights_decide_which_channels_the_mean_keeps(isa: str) -> None:
     mlp, order = Mlp(64, 64, "f32"), None
     hidden = rows_of(mlp, 2)
@@ -200,7 +216,7 @@ def test_errors_are_no_further_than_bf16(isa: str) -> None:
     rounded = ((hidden.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
     in_bf16, _ = gated_mlp(rounded, *mlp.values)
     got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden), mlp.attributes)
-    assert np.abs(got - expected).max() < 0.2 * np.abs(in_bf16 - expected).max()
+    assert np.abs(got - expected).max() < 0.3 * np.abs(in_bf16 - expected).max()
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:

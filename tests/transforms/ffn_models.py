@@ -12,7 +12,7 @@ from transforms.moe_models import export_checkpoint
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 
-FAMILIES = ("qwen3", "gemma")
+FAMILIES = ("qwen3", "gelu", "phi3")
 LAYERS, HIDDEN, CHANNELS = 2, 64, 96
 _SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -28,6 +28,11 @@ _SIZES: dict[str, Any] = {
 
 def export_dense(family: str, folder: Path) -> Path:
     """Random f32 checkpoint of a family, exported; returns the IR's path."""
+    if family == "gelu":  # as Gemma's, whose own export needs an older transformers
+        return export_checkpoint("llama", {**_SIZES, "hidden_act": "gelu_pytorch_tanh"}, folder)
+    if family == "phi3":  # gate and up in one
+        sizes = {name: size for name, size in _SIZES.items() if name != "head_dim"} | {"pad_token_id": 0}
+        return export_checkpoint(family, sizes, folder)
     return export_checkpoint(family, _SIZES, folder)
 
 

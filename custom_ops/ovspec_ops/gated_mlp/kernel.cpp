@@ -23,9 +23,13 @@ OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
 #endif
 }
 
-OVSPEC_INLINE bool in_tiles([[maybe_unused]] const ChannelMatrix& matrix) {
+// Tiles cost the same for one row as for row_block: below this they cost more than vectors.
+[[maybe_unused]] constexpr std::size_t least_rows = 3;
+
+OVSPEC_INLINE bool in_tiles([[maybe_unused]] const ChannelMatrix& matrix,
+                            [[maybe_unused]] std::size_t total) {
 #ifdef OVSPEC_AMX
-    return tile_rows::serves(matrix);
+    return total >= least_rows && tile_rows::serves(matrix);
 #else
     return false;
 #endif
@@ -40,17 +44,18 @@ OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
     return float_path::packed_bytes(matrix.size);
 }
 
-std::size_t packed_bytes(const ChannelMatrix& matrix) {
+std::size_t packed_bytes(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix))
+    if (in_tiles(matrix, total))
         return tile_rows::BlockLayout(matrix).bytes;
 #endif
     return row_block * row_bytes(matrix);
 }
 
-void pack(const ChannelMatrix& matrix, const float* const* values, std::size_t rows, std::uint8_t* packed) {
+void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const float* const* values,
+          std::size_t rows, std::uint8_t* packed) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix))
+    if (in_tiles(matrix, total))
         return tile_rows::pack(matrix, values, rows, packed);
 #endif
     for (std::size_t r = 0; r < rows; r++) {
@@ -120,9 +125,9 @@ void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std
 }
 #endif
 
-std::size_t scratch_floats(const ChannelMatrix& matrix) {
+std::size_t scratch_floats(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix))
+    if (in_tiles(matrix, total))
         return tile_rows::scratch_bytes(matrix) / sizeof(float) + 1;
 #endif
     return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
@@ -131,7 +136,7 @@ std::size_t scratch_floats(const ChannelMatrix& matrix) {
 void project(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
              const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride, float* scratch) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix))
+    if (in_tiles(matrix, rows))
         return tile_rows::project(matrix, channels, count, packed, rows, y, stride, scratch);
 #endif
 #ifdef OVSPEC_DOT
@@ -165,7 +170,7 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
     for (std::size_t r = 0; r < row_count; r++)
         __builtin_memset(y + r * stride, 0, count * sizeof(float));
 #ifdef OVSPEC_AMX
-    if (in_integers(matrix.format))
+    if (in_integers(matrix.format) && row_count >= least_rows)
         return tile_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
 #ifdef OVSPEC_DOT

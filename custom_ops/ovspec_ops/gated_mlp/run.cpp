@@ -91,7 +91,7 @@ public:
             const std::uint32_t* some = view.channels + first;
             auto lease = scratches().take();
             const std::size_t scratch =
-                std::max(kernels_.scratch_floats(w_.gate), kernels_.scratch_floats(w_.up));
+                std::max(kernels_.scratch_floats(w_.gate, rows_), kernels_.scratch_floats(w_.up, rows_));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
@@ -143,14 +143,15 @@ private:
     std::size_t group_size() const { return channels_ / w_.down.groups; }
 
     const std::uint8_t* pack(const ChannelMatrix& matrix, FloatBuffer& buffer) const {
-        const std::size_t bytes = kernels_.packed_bytes(matrix), count = (rows_ + row_block - 1) / row_block;
+        const std::size_t bytes = kernels_.packed_bytes(matrix, rows_),
+                          count = (rows_ + row_block - 1) / row_block;
         auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
         parallel_items(count, 4 * rows_ * size_, [&](std::size_t block) {
             const float* values[row_block];
             const std::size_t first = block * row_block, some = std::min(row_block, rows_ - first);
             for (std::size_t r = 0; r < some; r++)
                 values[r] = call_.x + work_.rows[first + r] * size_;
-            kernels_.pack(matrix, values, some, to + block * bytes);
+            kernels_.pack(matrix, rows_, values, some, to + block * bytes);
         });
         return to;
     }
@@ -164,7 +165,7 @@ private:
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
             auto lease = scratches().take();
-            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
+            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate, rows_));
             kernels_.project(w_.gate, all + first, count, work_.gate_of, rows_, gates + first, channels_,
                              scratch);
             for (std::size_t r = 0; r < rows_; r++)

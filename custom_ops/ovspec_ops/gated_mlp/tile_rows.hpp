@@ -135,6 +135,14 @@ OVSPEC_INLINE void unpack(const ChannelMatrix& m, const std::uint8_t* from, std:
     }
 }
 
+// `size` bytes and zeros up to a whole tile.
+OVSPEC_INLINE void copy(const std::uint8_t* from, std::size_t size, std::uint8_t* to) {
+    for (std::size_t k = 0; k < size; k += width) {
+        const __mmask64 mask = size - k < width ? ((__mmask64)1 << (size - k)) - 1 : ~(__mmask64)0;
+        _mm512_store_si512(to + k, _mm512_maskz_loadu_epi8(mask, from + k));
+    }
+}
+
 // Scales and zero points of 16 channels for one of their groups.
 struct GroupScales {
     float scale[tile_channels];
@@ -165,11 +173,18 @@ OVSPEC_INLINE void add_group(const IVec* sums, const GroupScales& scales, Vec co
         total[n] += __builtin_convertvector(sums[n], Vec) * scales.scale[n] - column_sums * scales.shift[n];
 }
 
+// Asks for 64 bytes of each of 16 channels that are next, `at` from their start.
+OVSPEC_INLINE void ask(const std::uint8_t* const* next, std::size_t at) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < tile_channels; i++)
+        __builtin_prefetch(next[i] + at);
+}
+
 // 16 channels, of which `count` are wanted, with a block of rows. `weights`: bytes in natural order, `stride`
-// apart, whole tiles.
+// apart, whole tiles. `next`: channels of u8 weights to ask for meanwhile, or none.
 OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, const std::uint8_t* weights,
                          std::size_t stride, const std::uint8_t* packed, std::size_t rows, float* y,
-                         std::size_t y_stride, std::size_t count) {
+                         std::size_t y_stride, std::size_t count, const std::uint8_t* const* next) {
     const BlockLayout layout(m);
     const std::size_t slabs = m.groups == 1 ? slabs_of(m) : m.size / m.groups / width;
     Vec total[tile_channels] = {};
@@ -181,6 +196,10 @@ OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, cons
         _tile_zero(1);
         std::size_t slab = 0;
         for (; slab + 2 <= slabs; slab += 2) {
+            if (next) {
+                ask(next, slab * width);
+                ask(next, (slab + 1) * width);
+            }
             _tile_loadd(2, weights, stride);
             _tile_loadd(4, x, 64);
             _tile_dpbusd(0, 2, 4);
@@ -232,31 +251,33 @@ OVSPEC_INLINE void project(const ChannelMatrix& m, const std::uint32_t* channels
         std::uint32_t ids[tile_channels];
         for (std::size_t i = 0; i < tile_channels; i++)
             ids[i] = channels[n + (i < some ? i : some - 1)];
-        const std::size_t next = n + 2 * tile_channels <= count ? n + tile_channels : n;
-        for (std::size_t i = 0; i < tile_channels; i++)
-            for (std::size_t at = 0; at < m.row_bytes; at += 64)
-                __builtin_prefetch(m.data + channels[next + (i < some ? i : 0)] * m.row_bytes + at);
+        const std::uint8_t *from[tile_channels], *next[tile_channels];
+        for (std::size_t i = 0; i < tile_channels; i++) {
+            from[i] = m.data + ids[i] * m.row_bytes;
+            next[i] = n + tile_channels + i < count ? m.data + channels[n + tile_channels + i] * m.row_bytes
+                                                    : from[i];
+        }
         read_scales(m, ids, scales);
         const std::uint8_t* weights = copied;
         std::size_t weight_stride = row_bytes;
-        if (m.format == WeightFormat::u4) {
-            for (std::size_t i = 0; i < tile_channels; i++)
-                unpack(m, m.data + ids[i] * m.row_bytes, copied + i * row_bytes);
-        } else if (ids[tile_channels - 1] - ids[0] == tile_channels - 1 && m.size % width == 0) {
-            weights = m.data + ids[0] * m.row_bytes;
+        const bool direct = m.format == WeightFormat::u8 &&
+                            ids[tile_channels - 1] - ids[0] == tile_channels - 1 && m.size % width == 0;
+        if (direct) {
+            weights = from[0];
             weight_stride = m.row_bytes;
-        } else {
-            for (std::size_t i = 0; i < tile_channels; i++)
-                for (std::size_t k = 0; k < m.size; k += width) {
-                    const std::size_t left = m.size - k;
-                    const __mmask64 mask = left < width ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
-                    _mm512_store_si512(copied + i * row_bytes + k,
-                                       _mm512_maskz_loadu_epi8(mask, m.data + ids[i] * m.row_bytes + k));
-                }
+        }
+        for (std::size_t i = 0; i < tile_channels && !direct; i++) {
+            for (std::size_t at = 0; at < m.row_bytes; at += 64)
+                __builtin_prefetch(next[i] + at);
+            if (m.format == WeightFormat::u4)
+                unpack(m, from[i], copied + i * row_bytes);
+            else
+                copy(from[i], m.size, copied + i * row_bytes);
         }
         for (std::size_t r = 0; r < rows; r += row_block)
             block(m, scales, weights, weight_stride, packed + r / row_block * bytes,
-                  rows - r < row_block ? rows - r : row_block, y + r * stride + n, stride, some);
+                  rows - r < row_block ? rows - r : row_block, y + r * stride + n, stride, some,
+                  direct && r == 0 ? next : nullptr);
     }
 }
 

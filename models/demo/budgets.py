@@ -89,7 +89,7 @@ def print_table(
     known: dict[object, tuple[FidelityMeter, ovspec.LLMPipeline]] = {}
     draft = ovspec.draft_model(demo_pair_path() / "draft")
     for name, sparse in [("dense", SparseVerify(coverage=1.0)), *settings]:
-        rule = (sparse.expert_rule, sparse.ffn_score, sparse.ffn_threshold is None)
+        rule = (sparse.parts, sparse.expert_rule, sparse.ffn_score, sparse.ffn_threshold is None)
         if rule not in known:
             experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)

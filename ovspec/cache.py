@@ -10,6 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.huge_pages import advise_huge_pages
+
 _FIRST_BLOCKS = 64
 
 
@@ -119,22 +121,43 @@ class CacheTensor:
 
 
 class KVCache:
-    """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand."""
+    """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
+
+    Attributes:
+        max_bytes: what they may take together, or `None`.
+    """
 
     def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
         self._request = request
         self.specs = tuple(tensors)
         self._tensors: dict[str, ov.Tensor] = {}
         self._capacity = 0
+        self.max_bytes: int | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all tensors together."""
+        return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
 
     def ensure(self, num_blocks: int) -> None:
         """Grow every tensor to at least `num_blocks` blocks, keeping what is in them.
 
         Doubling keeps the copies rare; one tensor is replaced at a time, so the peak is one layer.
+
+        Raises:
+            RuntimeError: they would take more than `max_bytes`, or than there is memory.
         """
         if num_blocks <= self._capacity:
             return
         capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
+        if self.max_bytes is not None:
+            most = self.max_bytes // self.block_bytes
+            if num_blocks > most:
+                raise RuntimeError(
+                    f"the KV cache needs {num_blocks} blocks ({num_blocks * self.block_bytes / 1e9:.2f} GB), "
+                    f"cache_size allows {self.max_bytes / 1e9:.2f} GB; raise it, or shorten the prompts"
+                )
+            capacity = min(capacity, most)
         for spec in self.specs:
             old = self._tensors.get(spec.name)
             grown = self._allocate(spec, capacity)
@@ -147,13 +170,14 @@ class KVCache:
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
         try:
-            return ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+            tensor = ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
         except (MemoryError, RuntimeError) as error:
-            block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
             raise RuntimeError(
-                f"the KV cache can't grow to {blocks} blocks ({blocks * block / 1e9:.1f} GB): out of memory; "
-                "shorten the prompts or ask for KV_CACHE_PRECISION=u8"
+                f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
+                "out of memory; shorten the prompts or ask for KV_CACHE_PRECISION=u8"
             ) from error
+        advise_huge_pages(tensor)
+        return tensor
 
     def tensor(self, name: str) -> ov.Tensor:
         """The tensor that the request reads and writes under `name`."""

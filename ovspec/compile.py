@@ -7,9 +7,10 @@ from pathlib import Path
 
 import openvino as ov
 
+import ovspec_ops
 from ovspec.cache import CacheTensor
 from ovspec.model_check import check_config
-from ovspec_models import ModelInfo
+from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
@@ -18,12 +19,15 @@ _CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.", "kept_blocks.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
-    """Read `openvino_model.xml` of a folder.
+    """Read `openvino_model.xml` of a folder; an IR with our operations gets them loaded.
 
     Raises:
         ValueError: the folder holds no model, the IR can't be read, or config.json does not fit it.
+        RuntimeError: it holds our operations, and the native library does not fit the OpenVINO at hand.
     """
-    info = ModelInfo.read(models_path)
+    info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
+    if config is not None and config.operations:
+        ovspec_ops.load(core)
     xml = models_path / "openvino_model.xml"
     remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
     with xml.open("rb") as file:

@@ -11,6 +11,7 @@ from openvino_genai import GenerationFinishReason, StreamingStatus
 
 from ovspec.detokenizer import IncrementalDetokenizer
 from ovspec.engine import Engine, stop
+from ovspec.errors import InvalidValueError
 from ovspec.generation_config import GenerationSettings
 from ovspec.metrics import PerfMetrics, microseconds
 from ovspec.schedule import Schedule
@@ -64,7 +65,9 @@ class GenerationCall:
             ValueError: a streamer beside several sequences.
         """
         if self._streams and len(sequences) > 1:
-            raise ValueError(f"streamer: {len(sequences)} sequences can't share one; generate one at a time")
+            raise InvalidValueError(
+                f"streamer: {len(sequences)} sequences can't share one; generate one at a time"
+            )
         if self._stream.takes_text or settings.stop_strings:
             self._detokenizers = [
                 IncrementalDetokenizer(

@@ -8,6 +8,7 @@ from typing import Any
 
 import openvino_genai
 
+from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.sampling import SamplingParams
 from ovspec.schedule import SCHEDULES
 from ovspec.tables import MAX_VERIFY_ROWS
@@ -19,7 +20,7 @@ MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
 
 # Fields of openvino_genai.GenerationConfig that are not served, with the value that leaves them off.
-_UNSUPPORTED: dict[str, object] = {
+UNSUPPORTED: dict[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
     "no_repeat_ngram_size": 2**64 - 1,
@@ -27,6 +28,10 @@ _UNSUPPORTED: dict[str, object] = {
     "echo": False,
     "branching_factor": 1,
     "tree_depth": 0,
+    "diversity_penalty": 0.0,
+    "length_penalty": 1.0,
+    "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
+    "relevance_weight": 0.5,
     "pruning_ratio": 0,
     "return_omni_outputs": False,
     "adapters": None,
@@ -119,7 +124,7 @@ class GenerationSettings:
         if self.max_length is None:
             return limit
         if self.max_length <= prompt_length:
-            raise ValueError(
+            raise InvalidValueError(
                 f"max_length={self.max_length}: the prompt alone has {prompt_length} tokens; raise it, or "
                 "give max_new_tokens"
             )
@@ -135,7 +140,7 @@ def updated(
         ValueError: a field that openvino_genai.GenerationConfig does not have, or of another type.
     """
     if not isinstance(config, openvino_genai.GenerationConfig):
-        raise ValueError(
+        raise InvalidTypeError(
             f"generation_config: expected an openvino_genai.GenerationConfig, got {type(config).__name__}; "
             "pass single options as keywords"
         )
@@ -148,13 +153,13 @@ def updated(
             setattr(copy, other, _ASSISTANT_OFF[other])
     for name, value in overrides.items():
         if name not in _fields(copy):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
             )
         try:
             setattr(copy, name, set(value) if name in ("stop_strings", "stop_token_ids") else value)
         except TypeError as error:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}={value!r}: {type(value).__name__} is not what this option takes"
             ) from error
     if copy.eos_token_id != -1:
@@ -168,9 +173,9 @@ def check_supported(config: openvino_genai.GenerationConfig) -> None:
     Raises:
         ValueError: it names the option.
     """
-    for name, off in _UNSUPPORTED.items():
+    for name, off in UNSUPPORTED.items():
         if (value := getattr(config, name)) != off:
-            raise ValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
+            raise InvalidValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
 
 
 def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
@@ -236,26 +241,26 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
     # openvino_genai wants a max_ngram_size beside a num_assistant_tokens; here both have defaults.
     checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos, "max_ngram_size": 0})
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
-        raise ValueError(
+        raise InvalidValueError(
             f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
             f"{checked.assistant_confidence_threshold:g} are mutually exclusive: give one of them"
         )
     try:
         checked.validate()
     except RuntimeError as error:
-        raise ValueError(f"generation config: {last_line(error)}") from error
+        raise InvalidValueError(f"generation config: {last_line(error)}") from error
     if any(not text for text in config.stop_strings):
-        raise ValueError("stop_strings: an empty text would stop everything; remove it")
+        raise InvalidValueError("stop_strings: an empty text would stop everything; remove it")
 
 
 def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
     threshold = config.acceptance_threshold
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
         )
     if threshold < 1 and not has_draft:
-        raise ValueError(
+        raise InvalidValueError(
             f"acceptance_threshold={threshold:g}: this pipeline does not draft; pass draft_model=... or "
             "drafter=... to it"
         )
@@ -265,11 +270,11 @@ def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
 def _schedule(config: GenerationConfig, has_draft: bool) -> str:
     schedule = config.num_assistant_tokens_schedule
     if schedule is not None and schedule not in SCHEDULES:
-        raise ValueError(
+        raise InvalidValueError(
             f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
         )
     if schedule is not None and not has_draft:
-        raise ValueError(
+        raise InvalidValueError(
             f"num_assistant_tokens_schedule={schedule!r}: this pipeline does not draft; pass draft_model=... "
             "or drafter=... to it"
         )
@@ -280,13 +285,13 @@ def _schedule(config: GenerationConfig, has_draft: bool) -> str:
 def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, float]:
     tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
     if not 0 <= threshold < 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"assistant_confidence_threshold={threshold:g}: expected a probability of 0 to below 1"
         )
     if not has_draft:
         for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
             if value:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or "
                     "drafter=... to it"
                 )
@@ -297,5 +302,5 @@ def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, f
         auto = _schedule(config, has_draft) == "auto"
         return MAX_NUM_ASSISTANT_TOKENS if auto else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
     if tokens > MAX_NUM_ASSISTANT_TOKENS:
-        raise ValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
+        raise InvalidValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
     return int(tokens), 0.0

@@ -10,6 +10,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
+from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation_config import check_supported
 from ovspec_models import ModelInfo
 from ovspec_transforms import last_line
@@ -18,11 +19,11 @@ from ovspec_transforms import last_line
 def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
     """Token ids of one prompt, through the chat template if there is one and it is wanted."""
     if not isinstance(text, str):
-        raise ValueError(f"inputs: expected text, got {type(text).__name__}")
+        raise InvalidTypeError(f"inputs: expected text, got {type(text).__name__}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
         ) from error
     if apply_chat_template and tokenizer.chat_template:
@@ -37,7 +38,7 @@ def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) ->
         ValueError: the model has no chat template.
     """
     if not tokenizer.chat_template:
-        raise ValueError(
+        raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
         )
     templated = tokenizer.apply_chat_template(history, add_generation_prompt=True)
@@ -49,7 +50,9 @@ def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
     ids = inputs if isinstance(inputs, ov.Tensor) else inputs.input_ids
     rows = np.array(ids.data, np.int64)
     if rows.ndim != 2:
-        raise ValueError(f"inputs: expected token ids of shape [prompts, tokens], got {list(rows.shape)}")
+        raise InvalidValueError(
+            f"inputs: expected token ids of shape [prompts, tokens], got {list(rows.shape)}"
+        )
     if isinstance(inputs, ov.Tensor):
         return [row.tolist() for row in rows]
     mask = np.array(inputs.attention_mask.data) == 1
@@ -63,16 +66,16 @@ def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: 
         ValueError: no prompts, an empty one, one without room for an answer, or ids outside the vocabulary.
     """
     if not prompts:
-        raise ValueError("inputs: expected at least one prompt")
+        raise InvalidValueError("inputs: expected at least one prompt")
     for prompt in prompts:
         if not prompt:
-            raise ValueError("inputs: a prompt has no tokens; give some text")
+            raise InvalidValueError("inputs: a prompt has no tokens; give some text")
         if len(prompt) >= positions:
-            raise ValueError(
+            raise InvalidValueError(
                 f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions; shorten it"
             )
         if min(prompt) < 0 or max(prompt) >= vocab_size:
-            raise ValueError(
+            raise InvalidValueError(
                 f"inputs: token ids must be 0 to {vocab_size - 1}, got {min(prompt)} to {max(prompt)}"
             )
 

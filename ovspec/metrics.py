@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
+from openvino_genai.py_openvino_genai import SummaryStats
 
 
 def microseconds() -> float:
@@ -41,6 +42,10 @@ class RawPerfMetrics:
         draft_durations: per drafting round, in models and outside them.
         commit_durations: per dense pass that went over provisional tokens.
         host_durations: per step, everything outside the models.
+        token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
+        m_new_token_times: per token, when it was emitted (`microseconds`).
+        m_batch_sizes: per token, sequences of the step that emitted it.
+        grammar_compile_times: empty, as structured output is not served.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
@@ -52,6 +57,11 @@ class RawPerfMetrics:
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
+        experts_read: experts that limited models read in verification passes, over their layers.
+        experts_held: experts that those layers have, once per pass.
+        expert_layers: such layers, once per pass.
+        channels_read: feed-forward channels that limited models read in verification passes.
+        channels_held: channels that their layers have, once per pass.
     """
 
     generate_durations: list[float] = field(default_factory=list)
@@ -62,6 +72,10 @@ class RawPerfMetrics:
     m_durations: list[float] = field(default_factory=list)
     inference_durations: list[float] = field(default_factory=list)
     sampling_durations: list[float] = field(default_factory=list)
+    token_infer_durations: list[float] = field(default_factory=list)
+    m_new_token_times: list[float] = field(default_factory=list)
+    m_batch_sizes: list[int] = field(default_factory=list)
+    grammar_compile_times: list[float] = field(default_factory=list)
     prefill_durations: list[float] = field(default_factory=list)
     verify_durations: list[float] = field(default_factory=list)
     draft_durations: list[float] = field(default_factory=list)
@@ -78,6 +92,18 @@ class RawPerfMetrics:
     confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    experts_read: int = 0
+    experts_held: int = 0
+    expert_layers: int = 0
+    channels_read: int = 0
+    channels_held: int = 0
+
+    def count_tokens(self, emitted: int, batch_size: int) -> None:
+        """Record that the pass measured last emitted so many tokens."""
+        share = self.inference_durations[-1] * batch_size / max(1, emitted)
+        self.token_infer_durations.extend([share] * emitted)
+        self.m_new_token_times.extend([microseconds()] * emitted)
+        self.m_batch_sizes.extend([batch_size] * emitted)
 
     def count_draft(self, proposed: int, accepted: int) -> None:
         """Record one verified draft of `proposed` tokens of which the first `accepted` were kept."""
@@ -186,6 +212,30 @@ class PerfMetrics:
         """Time of applying the chat template."""
         return MeanStdPair.of(self.raw_metrics.chat_template_durations)
 
+    def get_grammar_compile_time(self) -> SummaryStats:
+        """Of structured output, which is not served: empty."""
+        return SummaryStats()
+
+    def get_grammar_compiler_init_times(self) -> dict[str, float]:
+        """Of structured output, which is not served: empty."""
+        return {}
+
+    def get_num_draft_tokens(self) -> int:
+        """Draft tokens that were verified."""
+        return sum(self.raw_metrics.proposed)
+
+    def get_num_accepted_tokens(self) -> int:
+        """Draft tokens that were accepted."""
+        return sum(self.raw_metrics.accepted)
+
+    def get_num_rejected_tokens(self) -> int:
+        """Draft tokens that were verified and not accepted."""
+        return self.get_num_draft_tokens() - self.get_num_accepted_tokens()
+
+    def get_draft_acceptance_rate(self) -> float:
+        """The same as `get_acceptance_rate`, under openvino_genai's name."""
+        return self.get_acceptance_rate()
+
     def get_mean_acceptance_length(self) -> float:
         """Tokens emitted per verified draft, 1 + accepted / drafts; 1.0 when nothing was drafted."""
         raw = self.raw_metrics
@@ -248,6 +298,21 @@ class PerfMetrics:
         raw = self.raw_metrics
         return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
 
+    def get_expert_density(self) -> float:
+        """Share of the layers' experts that verification read; 1.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
+
+    def get_ffn_density(self) -> float:
+        """Share of the feed-forward channels that verification read; 1.0 where nothing limits them."""
+        raw = self.raw_metrics
+        return raw.channels_read / raw.channels_held if raw.channels_held else 1.0
+
+    def get_experts_read(self) -> float:
+        """Experts that a verification pass read of a layer, mean; 0.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.expert_layers if raw.expert_layers else 0.0
+
     def summary(self) -> dict[str, object]:
         """The figures as plain JSON values."""
         return {
@@ -268,6 +333,9 @@ class PerfMetrics:
             "num_assistant_tokens": self.get_num_assistant_tokens(),
             "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),
+            "expert_density": self.get_expert_density(),
+            "experts_read": self.get_experts_read(),
+            "ffn_density": self.get_ffn_density(),
             "commits": self.get_num_commits(),
             "commit_ms": self.get_commit_duration().mean,
             "num_provisional_tokens": self.get_num_provisional_tokens(),

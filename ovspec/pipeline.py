@@ -29,6 +29,9 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.engine import Engine
+from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.expert_budgets import ExpertBackend, ExpertConfig
+from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -41,11 +44,13 @@ from ovspec.inputs import (
     token_rows,
 )
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import routing, sparse_attention
+from ovspec.routing import expert_routing, ffn_routing, routing, sparse_attention
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
+from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import (
     VerifyMode,
     budget_scales,
@@ -66,16 +71,23 @@ class LLMPipeline:
 
     Args:
         models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
-        device: OpenVINO device.
-        config: OpenVINO properties as a mapping, joined with `properties`.
+        arguments: `[tokenizer,] [device,] [config]`, as openvino_genai takes them: a tokenizer in place of
+            the folder's, an OpenVINO device ("CPU"), OpenVINO properties, joined with `properties`.
+        tokenizer, device, config: the same by name.
         draft_model: from `ovspec.draft_model`.
         drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
             "auto", one of these with options (`ovspec.drafters`), or an object of your own with
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
-        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or `SparseVerify`, which is lossy.
+        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
+            which is lossy.
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
-        max_num_batched_tokens: rows per pass while a prompt is read.
-        properties: OpenVINO properties of the target. The cache defaults to u8 by token.
+        experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
+            OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
+        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
+            as the model was exported.
+        max_num_batched_tokens: rows per pass while a prompt is read (512).
+        properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
+            and `prompt_lookup` mean what they mean for openvino_genai.
 
     Raises:
         ValueError: a folder, model, draft or setting that can't be served; the message says why.
@@ -85,17 +97,27 @@ class LLMPipeline:
     def __init__(
         self,
         models_path: str | Path,
-        device: str = "CPU",
+        *arguments: openvino_genai.Tokenizer | str | Mapping[str, Any],
+        tokenizer: openvino_genai.Tokenizer | None = None,
+        device: str | None = None,
         config: Mapping[str, Any] | None = None,
-        *,
         draft_model: DraftModel | None = None,
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
         attention: Attention = "native",
-        max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        experts: ExpertBackend | None = None,
+        ffn: FfnBackend | None = None,
+        max_num_batched_tokens: int | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
+        named = {"tokenizer": tokenizer, "device": device, "config": config}
+        given = PipelineArguments.parse(arguments, named, properties)
+        device, properties = given.device, given.properties
+        if max_num_batched_tokens is None:
+            max_num_batched_tokens = given.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS
+        if given.prompt_lookup and drafter is None:
+            drafter = "prompt_lookup"
         if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < 1:
             raise ValueError(
                 f"max_num_batched_tokens={max_num_batched_tokens!r}: expected a number of at least 1"
@@ -107,31 +129,45 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
-        properties = {**(config or {}), **properties}
+        if ffn == "stock" and self._ovspec_config and "sparse_ffn" in self._ovspec_config.operations:
+            raise ValueError(
+                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it "
+                "without"
+            )
         graph = routing(attention, self.verify, choice)
         if draft_model is not None:
             draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
-        self._tokenizer = read_tokenizer(self._info.folder)
+        self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        self._target = ModelRunner(models_path, device, graph, properties)
+        limits = expert_routing(experts or attention, self.verify, choice)
+        self._target = ModelRunner(
+            models_path,
+            device,
+            graph,
+            properties,
+            experts=limits or ExpertConfig(experts or attention, optional=experts is None),
+            ffn=ffn_routing(ffn or "native", self.verify, choice) or FfnConfig(ffn or "stock"),
+        )
         if self._target.long_rope and isinstance(mode, CommitVerify):
             raise ValueError(
                 f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
                 "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
             )
+        self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
             backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
-            sparse = sparse_part(self.verify) if backend == "native" else None
+            sparse = _attention_part(self.verify) if backend == "native" else None
             runner = ModelRunner(
                 draft_model.models_path,
                 draft_model.device or device,
                 AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
                 draft_model.properties or properties,
+                experts=ExpertConfig(backend, optional=True),
             )
             self._assistant = AssistantDrafter(
                 runner,
@@ -249,14 +285,21 @@ class LLMPipeline:
     def verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        sparse, graph = sparse_part(chosen), self._target.attention
+        sparse, graph = _attention_part(chosen), self._target.attention
+        needed = routing(graph.backend, chosen, self._choice)
+        if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
+            found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+            raise ValueError(
+                f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+            )
+        experts = self._target.experts
+        limits = expert_routing(experts.backend if experts else "stock", chosen, self._choice)
+        channels = ffn_routing("native", chosen, self._choice)
+        if channels is not None:
+            self._target.set_ffn(channels)
+        if limits is not None:
+            self._target.set_experts(limits)
         if sparse is not None:
-            needed = routing(graph.backend, chosen, self._choice)
-            if replace(needed, coverage=graph.coverage) != graph:
-                found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
-                raise ValueError(
-                    f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
-                )
             self._target.set_coverage(needed.coverage)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
@@ -303,18 +346,18 @@ class LLMPipeline:
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
         if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
                 "drafter='prompt_lookup' to it"
             )
         if settings.acceptance_threshold < 1.0 and isinstance(self.verify, CommitVerify):
-            raise ValueError(
+            raise InvalidValueError(
                 f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
                 "is exact: leave one of them out"
             )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:
-            raise ValueError(
+            raise InvalidValueError(
                 f"stop_token_ids: {unknown[0]} is no token of this model, which has {self._info.vocab_size}"
             )
         return settings
@@ -339,7 +382,9 @@ class LLMPipeline:
     ) -> DecodedResults:
         """Answer a history; what its tokens share with the previous turn's is still cached."""
         if settings.num_return_sequences > 1:
-            raise ValueError(f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer")
+            raise InvalidValueError(
+                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
+            )
         with call.timed("chat_template_durations"):
             prompt = encode_history(self._tokenizer, history)
         self._checked([prompt])
@@ -376,9 +421,15 @@ class LLMPipeline:
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
 
 
+def _attention_part(verify: VerifyMode) -> SparseVerify | None:
+    """The sparse verification in a mode if attention is sparse in it."""
+    sparse = sparse_part(verify)
+    return sparse if sparse is not None and sparse.limits_attention else None
+
+
 def _texts(inputs: object) -> list[str]:
-    if not isinstance(inputs, SequenceOf):
-        raise ValueError(
+    if not isinstance(inputs, SequenceOf) or isinstance(inputs, bytes):
+        raise InvalidTypeError(
             f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
         )
     return list(inputs)

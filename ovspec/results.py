@@ -26,8 +26,21 @@ class DecodedResults:
     finish_reasons: list[GenerationFinishReason]
     perf_metrics: PerfMetrics
 
+    @property
+    def parsed(self) -> list[object]:
+        """What parsers made of the texts: nothing, as parsers are not served."""
+        return []
+
+    @property
+    def extended_perf_metrics(self) -> PerfMetrics | None:
+        """`perf_metrics` where drafts were verified, as its figures of drafts then mean something."""
+        return _extended(self.perf_metrics)
+
     def __str__(self) -> str:
-        return "\n".join(self.texts)
+        if len(self.texts) == 1:
+            return self.texts[0]
+        # As openvino_genai prints several: each behind its score.
+        return "\n".join(f"{score:f}: {text}" for score, text in zip(self.scores, self.texts, strict=True))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
@@ -41,3 +54,12 @@ class EncodedResults:
     scores: list[float]
     finish_reasons: list[GenerationFinishReason]
     perf_metrics: PerfMetrics
+
+    @property
+    def extended_perf_metrics(self) -> PerfMetrics | None:
+        """As in `DecodedResults`."""
+        return _extended(self.perf_metrics)
+
+
+def _extended(metrics: PerfMetrics) -> PerfMetrics | None:
+    return metrics if metrics.raw_metrics.num_drafts else None

@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from openvino_genai import StreamerBase, StreamingStatus
 
+from ovspec.errors import InvalidTypeError
+
 Streamer: TypeAlias = "Callable[[str], StreamingStatus | bool | int | None] | StreamerBase"
 
 
@@ -19,7 +21,7 @@ class OutputStream:
 
     def __init__(self, streamer: Streamer | None) -> None:
         if streamer is not None and not isinstance(streamer, StreamerBase) and not callable(streamer):
-            raise ValueError(
+            raise InvalidTypeError(
                 f"streamer={type(streamer).__name__}: expected a callable that takes text, or a StreamerBase"
             )
         self._streamer = streamer

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ovspec_models._quiet import LogCollector, library_output
+from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
+from ovspec_models.new_folder import check_new_folder, new_folder
 from ovspec_models.tokenizer_check import check_same_token_ids
 from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
@@ -40,11 +38,14 @@ def export_model(
     scale_estimation: bool = False,
     gptq: bool = False,
     backup_precision: str | None = None,
+    operations: Sequence[str] = (),
+    allow_partial: bool = False,
     trust_remote_code: bool = False,
     cache_dir: str | Path | None = None,
     task: str = "text-generation-with-past",
     verbose: bool = False,
     progress: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Path:
     """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
 
@@ -56,6 +57,11 @@ def export_model(
     * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
       `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
       with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
+
+    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with
+    them here, and in any OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that
+    is not known is refused, or with `allow_partial` left as it is, and `warn` called with its name and the
+    reason.
 
     `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
     output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.
@@ -76,8 +82,13 @@ def export_model(
         gptq=gptq,
         backup_precision=backup_precision,
     )
+    for name in operations:
+        if name not in BAKED:
+            raise ValueError(f"operations: {name!r} is not known, expected some of {', '.join(BAKED)}")
+    if allow_partial and not operations:
+        raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
     target_folder = Path(out)
-    check_out_folder(target_folder)
+    check_new_folder(target_folder)
     require_export_packages()
     report = progress or _no_progress
     report("checking the checkpoints")
@@ -87,7 +98,7 @@ def export_model(
         draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
         if draft is not None:
             target.check_draft(draft)
-    with _staging_folder(target_folder) as staging:
+    with new_folder(target_folder) as staging:
         pair = [(target, staging, "target")]
         if draft is not None:
             pair.append((draft, staging / DRAFT_FOLDER, "draft"))
@@ -103,26 +114,24 @@ def export_model(
             _check_complete(folder, checkpoint, collector)
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
+        weight_formats = {role: ModelInfo.read(folder).weight_format() for _, folder, role in pair}
+        if operations:
+            report(f"putting {' and '.join(operations)} into the target")
+            for line in bake_operations(staging, operations, allow_partial):
+                (warn or _no_progress)(f"left as it was: {line}")
         report("writing the configuration and the model card")
         for checkpoint, folder, role in pair:
-            _describe(checkpoint, folder, draft if role == "target" else None, options)
-    return target_folder
-
-
-def check_out_folder(out: Path) -> None:
-    """Raise ValueError unless `out` does not exist, or is an empty folder."""
-    if out.is_symlink() or out.exists():
-        if not out.is_dir() or out.is_symlink():
-            raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
-        if any(out.iterdir()):
-            raise ValueError(
-                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
+            config = OvspecConfig(
+                created_by=package_versions(),
+                model=ModelInfo.read(folder).section(
+                    checkpoint.name, options.weight_format or weight_formats[role]
+                ),
+                draft_model=DRAFT_FOLDER if draft is not None and role == "target" else None,
+                operations=list(operations) if role == "target" else [],
             )
-    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ValueError(
-            f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
-        )
+            draft_source = draft.name if draft is not None and role == "target" else None
+            _describe(checkpoint, folder, config, draft_source, options)
+    return target_folder
 
 
 def require_export_packages() -> None:
@@ -214,44 +223,18 @@ def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollecto
 
 
 def _describe(
-    checkpoint: Checkpoint, folder: Path, draft_model: Checkpoint | None, options: WeightOptions
+    checkpoint: Checkpoint,
+    folder: Path,
+    config: OvspecConfig,
+    draft_source: str | None,
+    options: WeightOptions,
 ) -> None:
     """Write the folder's configuration and model card."""
-    info = ModelInfo.read(folder)
-    config = OvspecConfig(
-        created_by=package_versions(),
-        model=info.section(checkpoint.name, options.weight_format),
-        draft_model=None if draft_model is None else DRAFT_FOLDER,
-    )
     config.save(folder)
-    draft_source = None if draft_model is None else draft_model.name
     text = model_card(
         config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _staging_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace."""
-    made = [folder for folder in out.absolute().parents if not folder.exists()]
-    try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-        try:
-            staging.chmod(0o755)  # mkdtemp makes it private
-            yield staging
-            if out.exists():
-                out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
-            staging.rename(out)
-        except BaseException:
-            shutil.rmtree(staging)
-            raise
-    except BaseException:
-        for folder in made:
-            if folder.exists() and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
 
 
 def _no_progress(step: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.config import ModelSection
+from ovspec_models.config import ModelSection, OvspecConfig
 
 # The same fact under the names that model families give it in config.json, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -121,7 +121,13 @@ class ModelInfo:
         )
 
     def weight_format(self) -> str:
-        """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone."""
+        """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone.
+
+        Weights of our own operations are bytes there; a folder that holds such says their format itself.
+        """
+        config = OvspecConfig.load(self.folder)
+        if config is not None and config.operations:
+            return config.model.weight_format
         return weight_format_of(self.folder / "openvino_model.xml")
 
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from ovspec.cli.bench import bench
+from ovspec.cli.bundle import bundle
 from ovspec.cli.calibrate import calibrate
 from ovspec.cli.demo import demo
 from ovspec.cli.eval import evaluate
@@ -21,7 +22,7 @@ def cli() -> None:
     """Sparse verification for speculative decoding on OpenVINO."""
 
 
-for command in (export, generate, calibrate, bench, evaluate, info, demo):
+for command in (export, bundle, generate, calibrate, bench, evaluate, info, demo):
     cli.add_command(command)
 
 

@@ -1,0 +1,80 @@
+"""Folders that are there whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def check_new_folder(out: Path) -> None:
+    """Raise ValueError unless `out` does not exist, or is an empty folder."""
+    if out.is_symlink() or out.exists():
+        if not out.is_dir() or out.is_symlink():
+            raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
+        if any(out.iterdir()):
+            raise ValueError(
+                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
+            )
+    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ValueError(
+            f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
+        )
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace.
+
+    What a killed process left of an earlier attempt at `out` is removed first.
+    """
+    made = [folder for folder in out.absolute().parents if not folder.exists()]
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(out)
+        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.absolute().parent))
+        try:
+            staging.chmod(0o755)  # mkdtemp makes it private
+            with _locked(staging):
+                yield staging
+                if out.exists():
+                    out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
+                staging.rename(out)
+        except BaseException:
+            shutil.rmtree(staging)
+            raise
+    except BaseException:
+        for folder in made:
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+
+
+def _prefix(out: Path) -> str:
+    return f".{out.name}.ovspec-"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock that says that a process works in `folder`; the system drops it with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_abandoned(out: Path) -> None:
+    for folder in out.absolute().parent.glob(f"{glob.escape(_prefix(out))}*"):
+        try:
+            with _locked(folder):
+                shutil.rmtree(folder)
+        except BlockingIOError:
+            continue  # another process is at work in it

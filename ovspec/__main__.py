@@ -1,0 +1,5 @@
+"""`python -m ovspec` is the `ovspec` command."""
+
+from ovspec.cli import main
+
+main()

@@ -1,0 +1,218 @@
+"""Writes a bundle: model, wheels, the scripts that install and run it, and a manifest of all files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import Distribution
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Literal
+
+import ovspec
+from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, this_machine
+from ovspec.bundle.wheels import installed_distributions, pack_wheel
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
+from ovspec_models.config import CONFIG_NAME
+from ovspec_models.new_folder import check_new_folder, new_folder
+
+Wheels = Literal["installed", "index"]
+FORMAT = 1
+_SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.md")
+_IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
+# What the pipeline reads beside the IR, and what the licences of most models ask to be passed on.
+_BESIDE = ("*.json", "*.jinja", "README.md", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
+_DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class BundleReport:
+    """What a bundle holds; sizes in bytes."""
+
+    out: str
+    python: str
+    machine: str
+    wheels: list[str]
+    model_bytes: int
+    draft_bytes: int
+    wheel_bytes: int
+    total_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return asdict(self)
+
+
+def write_bundle(
+    folder: Path,
+    out: Path,
+    draft_folder: Path | None = None,
+    wheels: Wheels = "installed",
+    progress: Callable[[str], None] = lambda step: None,
+) -> BundleReport:
+    """Write a bundle of the model in `folder` to the new folder `out`.
+
+    Args:
+        folder: model as `ovspec export` or `optimum-cli export openvino` wrote it.
+        out: does not exist, or is empty; it is there whole at the end, or not at all.
+        draft_folder: the draft model, or none.
+        wheels: where the wheels of other projects come from: packed from what is "installed", or downloaded
+            from pip's package "index" in the installed versions. ovspec is on no index; its wheel is always
+            packed from what is installed.
+        progress: called with a short description when a step begins.
+
+    Raises:
+        ValueError: a folder that can't be used, or an installation that no wheel can be packed from.
+        RuntimeError: pip could not download a wheel.
+        OSError: the folder can't be written, or is full.
+    """
+    check_new_folder(out)
+    for part in (folder, draft_folder):
+        if part is not None:
+            _check_model(part)
+    if draft_folder is not None:
+        check_same_token_ids(folder, draft_folder)
+    distributions = _distributions()
+    try:
+        with new_folder(out) as staging:
+            progress("copying the model")
+            model = staging / "model"
+            _copy_model(folder, model)
+            if draft_folder is not None:
+                _copy_model(draft_folder, model / _DRAFT)
+            _set_draft(model, _DRAFT if draft_folder else None)
+            (staging / "wheels").mkdir()
+            packed = [_wheel(installed, staging / "wheels", wheels, progress) for installed in distributions]
+            _copy_scripts(staging)
+            (staging / "requirements.txt").write_text(_requirements(distributions, packed), encoding="utf-8")
+            progress("writing the manifest")
+            _write_manifest(staging, _DRAFT if draft_folder else None)
+            report = _report(staging, out, packed)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(
+                f"out '{out}': no room for the bundle ({error.strerror}); free some, or choose another folder"
+            ) from error
+        raise
+    return report
+
+
+def _check_model(folder: Path) -> None:
+    info = ModelInfo.read(folder)
+    missing = [
+        name
+        for name, there in (
+            ("openvino_tokenizer.xml", info.has_tokenizer),
+            ("openvino_detokenizer.xml", info.has_detokenizer),
+        )
+        if not there
+    ]
+    if missing:
+        raise ValueError(
+            f"'{folder}' has no {missing[0]}; export the model again: `ovspec export -m ... OUT`"
+        )
+
+
+def _distributions() -> list[Distribution]:
+    """ovspec, as it runs, and what it needs."""
+    found = installed_distributions("ovspec")
+    own = next(entry for entry in found if entry.name == "ovspec")
+    running, installed = Path(ovspec.__file__), Path(str(own.locate_file("ovspec/__init__.py")))
+    if not own.files or running.resolve() != installed.resolve():
+        raise ValueError(
+            f"ovspec runs from {running.parent}, which pip did not install; a bundle is made of an "
+            "installation: `pip install .` in the checkout, and run the command from elsewhere"
+        )
+    return found
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    target.mkdir(parents=True)
+    names = [f"{part}.{kind}" for part in _IR for kind in ("xml", "bin")]
+    wanted: Iterable[Path] = [source / name for name in names if (source / name).is_file()]
+    beside = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
+    for path in (*wanted, *sorted(beside)):
+        shutil.copyfile(path, target / path.name)
+
+
+def _set_draft(model: Path, draft: str | None) -> None:
+    """Make the copied configuration name the draft that was bundled, if it names one at all."""
+    config = OvspecConfig.load(model)
+    if config is not None and config.draft_model != draft:
+        config.draft_model = draft
+        (model / CONFIG_NAME).unlink()
+        config.save(model)
+
+
+def _wheel(installed: Distribution, folder: Path, wheels: Wheels, progress: Callable[[str], None]) -> Path:
+    pin = f"{installed.name}=={installed.version}"
+    if wheels == "installed" or installed.name == "ovspec":
+        progress(f"packing {pin}")
+        return pack_wheel(installed, folder)
+    progress(f"downloading {pin}")
+    before = set(folder.iterdir())
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*command, "--only-binary", ":all:", "--dest", str(folder), pin],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    new = set(folder.iterdir()) - before
+    if done.returncode or len(new) != 1:
+        reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise RuntimeError(
+            f"pip could not download {pin} ({reason}); take --wheels installed, which needs no index"
+        )
+    return new.pop()
+
+
+def _copy_scripts(staging: Path) -> None:
+    for name in _SCRIPTS:
+        with as_file(files("ovspec.bundle").joinpath("files").joinpath(name)) as path:
+            shutil.copyfile(path, staging / name)
+        (staging / name).chmod(0o755 if name.endswith(".sh") else 0o644)
+
+
+def _requirements(distributions: list[Distribution], wheels: list[Path]) -> str:
+    pairs = zip(distributions, wheels, strict=True)
+    lines = [f"{entry.name}=={entry.version} --hash=sha256:{sha256(wheel)}" for entry, wheel in pairs]
+    return "\n".join(lines) + "\n"
+
+
+def _write_manifest(staging: Path, draft: str | None) -> None:
+    listed = {
+        name: {"size": (staging / name).stat().st_size, "sha256": sha256(staging / name)}
+        for name in sorted(relative_files(staging))
+    }
+    manifest = {
+        "format": FORMAT,
+        "ovspec": ovspec.__version__,
+        **this_machine(),
+        "draft_model": draft,
+        "files": listed,
+    }
+    (staging / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _report(staging: Path, out: Path, wheels: list[Path]) -> BundleReport:
+    def size(paths: Iterable[Path]) -> int:
+        return sum(path.stat().st_size for path in paths if path.is_file())
+
+    machine = this_machine()
+    draft = size((staging / "model" / _DRAFT).rglob("*"))
+    return BundleReport(
+        out=str(out),
+        python=machine["python"],
+        machine=f"{machine['system']} {machine['machine']}",
+        wheels=sorted(wheel.name for wheel in wheels),
+        model_bytes=size((staging / "model").rglob("*")) - draft,
+        draft_bytes=draft,
+        wheel_bytes=size(wheels),
+        total_bytes=size(staging.rglob("*")),
+    )

@@ -1,0 +1,99 @@
+"""Compares a bundle with its manifest; standard library only, as it runs before the installation.
+
+python3 check_files.py              are all files there, unchanged, and no others?
+python3 check_files.py --machine    and do they fit this Python and this machine?
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+VENV = "venv"  # where install.sh installs; pip has checked what lies there
+_CHUNK = 1 << 20
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def relative_files(folder: Path) -> set[str]:
+    """Every file below `folder` that a manifest lists, as a path with slashes; links count as files."""
+    found: set[str] = set()
+    for root, folders, names in os.walk(folder):
+        here = Path(root)
+        if here == folder:
+            folders[:] = [name for name in folders if name != VENV]
+            names = [name for name in names if name != MANIFEST]
+        links = [name for name in folders if (here / name).is_symlink()]
+        found.update((here / name).relative_to(folder).as_posix() for name in [*names, *links])
+    return found
+
+
+def this_machine() -> dict[str, str]:
+    """What wheels with native code depend on: system, processor family and release of Python."""
+    version = ".".join(platform.python_version_tuple()[:2])
+    return {"system": platform.system(), "machine": platform.machine(), "python": version}
+
+
+def check_files(folder: Path) -> dict[str, Any]:
+    """Return the manifest of the bundle in `folder`.
+
+    Raises ValueError, in one line, naming a file that is missing, changed or not in the manifest.
+    """
+    path, remedy = folder / MANIFEST, "copy the bundle again"
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        listed: dict[str, dict[str, Any]] = manifest["files"]
+        wanted = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} can't be read ({error}); {remedy}") from None
+    present = relative_files(folder)
+    for name in sorted(wanted.keys() - present):
+        raise ValueError(f"{folder / name} is missing; {remedy}")
+    for name in sorted(present - wanted.keys()):
+        raise ValueError(f"{folder / name} is not a file of this bundle; remove it, or {remedy}")
+    for name, (size, digest) in sorted(wanted.items()):
+        file = folder / name
+        if file.is_symlink() or file.stat().st_size != size or sha256(file) != digest:
+            raise ValueError(f"{file} was changed: its SHA-256 is not the manifest's; {remedy}")
+    return manifest
+
+
+def check_machine(manifest: dict[str, Any]) -> None:
+    """Raise ValueError, in one line, where the bundle was made for another Python or processor."""
+    for name, here in this_machine().items():
+        if manifest[name] != here:
+            remedy = (
+                f"PYTHON=python{manifest['python']} ./install.sh"
+                if name == "python"
+                else "make the bundle on such a machine"
+            )
+            raise ValueError(f"the bundle is for {name} {manifest[name]}, this is {here}; {remedy}")
+
+
+def main() -> int:
+    """Check the bundle that this file lies in; 0, or 2 with one line that says what is wrong."""
+    try:
+        manifest = check_files(Path(__file__).resolve().parent)
+        if "--machine" in sys.argv[1:]:
+            check_machine(manifest)
+    except (ValueError, OSError) as error:
+        print(f"ovspec bundle: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

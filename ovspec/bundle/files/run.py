@@ -1,0 +1,46 @@
+"""Generate with the model of this bundle: takes the options of `ovspec generate`, all but the model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # a compiled copy would be a file that the manifest does not know
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+
+# Beside this file in a bundle, in the package of the same folder here.
+from check_files import VENV, check_files  # type: ignore[import-not-found]  # noqa: E402
+
+
+def main(arguments: list[str]) -> int:
+    """Check every file, then become `ovspec generate` of the bundle's own environment."""
+    try:
+        command = command_of(arguments)
+        os.execv(command[0], command)
+    except (ValueError, OSError) as error:
+        print(f"ovspec bundle: error: {error}", file=sys.stderr)
+        return 2
+
+
+def command_of(arguments: list[str]) -> list[str]:
+    """The command line behind `arguments`.
+
+    Raises ValueError for a bundle that was changed or is not installed, and for an option that names a model.
+    """
+    for argument in arguments:
+        if argument == "-m" or argument.split("=")[0] == "--model":
+            raise ValueError(f"{argument}: run.py generates with the model of this bundle; leave it out")
+    draft = check_files(FOLDER)["draft_model"]
+    python = FOLDER / VENV / "bin" / "python"
+    if not (FOLDER / VENV / "installed").is_file():
+        raise ValueError(f"{FOLDER / VENV} is not installed; run {FOLDER / 'install.sh'} first")
+    command = [str(python), "-I", "-m", "ovspec", "generate", "--model", str(FOLDER / "model")]
+    if not any(argument.split("=")[0] == "--draft-model" for argument in arguments):
+        command += ["--draft-model", str(FOLDER / "model" / draft) if draft else "none"]
+    return command + arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""`ovspec bundle`: a model and all it needs, in one folder for a machine without network or compiler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ovspec.bundle import BundleReport, write_bundle
+from ovspec.bundle.bundle import Wheels
+from ovspec.cli.export import step_display
+from ovspec.cli.options import draft_folder
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--draft-model",
+    default="auto",
+    show_default=True,
+    help="Folder of the draft model; auto: the one that was exported with the model, none: no draft.",
+)
+@click.option(
+    "--wheels",
+    type=click.Choice(["installed", "index"]),
+    default="installed",
+    show_default=True,
+    help="Pack the wheels of what ovspec needs from this installation, or have pip download them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: bool) -> None:
+    """Write the model in DIR to OUT with all it needs to run on a machine like this one.
+
+    OUT holds the model, wheels of this ovspec and its base install, install.sh, run.py, a smoke test, and
+    checksums that every start verifies. It needs Linux and the same release of Python, nothing else.
+    """
+    draft = draft_folder(folder, draft_model)
+    with step_display() as progress:
+        report = write_bundle(folder, out, draft, wheels, progress or (lambda step: None))
+    click.echo(json.dumps(report.as_json(), indent=2) if as_json else summary(report))
+
+
+def summary(report: BundleReport) -> str:
+    """Sizes, and what to do next."""
+    megabytes = {
+        "model": report.model_bytes,
+        "draft": report.draft_bytes,
+        f"{len(report.wheels)} wheels": report.wheel_bytes,
+    }
+    parts = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in megabytes.items() if size)
+    return (
+        f"bundled to {report.out}: {report.total_bytes / 1e6:.1f} MB ({parts}) for Python {report.python} on "
+        f"{report.machine}; there: ./install.sh, then python3 run.py -p 'Once upon a time'"
+    )

@@ -1,0 +1,9 @@
+"""Errors of a `generate` call, which code that was written for openvino_genai catches as well."""
+
+
+class InvalidValueError(ValueError, RuntimeError):
+    """A value that can't be served. A RuntimeError too: that is what openvino_genai raises in its place."""
+
+
+class InvalidTypeError(InvalidValueError, TypeError):
+    """An argument of a type that is not taken; openvino_genai raises a TypeError."""

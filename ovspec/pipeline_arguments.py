@@ -1,0 +1,91 @@
+"""The arguments of `openvino_genai.LLMPipeline`'s constructors, as `ovspec.LLMPipeline` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+from openvino_genai import SchedulerConfig, Tokenizer
+
+from ovspec.errors import InvalidTypeError, InvalidValueError
+
+# Fields of SchedulerConfig that are honoured; the others must stand at their defaults.
+_HONOURED = ("cache_size", "max_num_batched_tokens")
+_GIB = 2**30
+
+
+@dataclass(slots=True)
+class PipelineArguments:
+    """What the positional arguments and the properties say.
+
+    Attributes:
+        tokenizer: of the user, or `None` for the folder's.
+        device: OpenVINO device.
+        properties: OpenVINO properties alone.
+        prompt_lookup: whether openvino_genai's property of that name was set.
+        max_num_batched_tokens: of a `SchedulerConfig`, or `None`.
+        cache_bytes: bytes that the target's keys and values may take, or `None`.
+    """
+
+    tokenizer: Tokenizer | None
+    device: str
+    properties: dict[str, Any]
+    prompt_lookup: bool = False
+    max_num_batched_tokens: int | None = None
+    cache_bytes: int | None = None
+
+    @classmethod
+    def parse(
+        cls, positional: tuple[object, ...], named: Mapping[str, Any], properties: Mapping[str, Any]
+    ) -> PipelineArguments:
+        """Take `[tokenizer,] [device,] [config]`, each of which may be `named` instead.
+
+        Raises:
+            InvalidTypeError: other arguments than these.
+            InvalidValueError: a scheduler configuration that asks for more than is served.
+        """
+        left = list(positional)
+        if left and isinstance(left[0], ov.Tensor):
+            raise InvalidTypeError(
+                "a model as text with a tensor of weights is not taken: save it to a folder, and give that"
+            )
+        given = {name: value for name, value in named.items() if value is not None}
+        for name, kind in (("tokenizer", Tokenizer), ("device", str), ("config", Mapping)):
+            if left and isinstance(left[0], kind):
+                if name in given:
+                    raise InvalidTypeError(f"{name} is given twice: leave one out")
+                given[name] = left.pop(0)
+            if name in given and not isinstance(given[name], kind):
+                raise InvalidTypeError(
+                    f"{name}={given[name]!r}: expected a {kind.__name__}, got {type(given[name]).__name__}"
+                )
+        if left:
+            raise InvalidTypeError(
+                f"LLMPipeline: {left[0]!r} has no place; expected (models_path, [tokenizer,] device, config)"
+            )
+        joined = {**given.get("config", {}), **properties}
+        lookup, scheduler = joined.pop("prompt_lookup", False), joined.pop("scheduler_config", None)
+        made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, bool(lookup))
+        if scheduler is not None:
+            made._take(scheduler)
+        return made
+
+    def _take(self, scheduler: object) -> None:
+        if not isinstance(scheduler, SchedulerConfig):
+            kind = type(scheduler).__name__
+            raise InvalidTypeError(f"scheduler_config: expected openvino_genai.SchedulerConfig, got {kind}")
+        usual = SchedulerConfig()
+        names = [
+            name for name in dir(usual) if not name.startswith("_") and not callable(getattr(usual, name))
+        ]
+        for name in names:
+            value, default = getattr(scheduler, name), getattr(usual, name)
+            # Objects have no equality of their own; they count where a switch beside them is on.
+            if name not in _HONOURED and isinstance(default, (int, bool, type(None))) and value != default:
+                raise InvalidValueError(
+                    f"scheduler_config.{name}={value!r} is not supported: leave it at {default!r}"
+                )
+        self.max_num_batched_tokens = int(scheduler.max_num_batched_tokens)
+        self.cache_bytes = int(scheduler.cache_size) * _GIB or None

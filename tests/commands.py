@@ -1,0 +1,38 @@
+"""Running commands as a user does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command; `options` are those of `subprocess.run`."""
+    options = {"capture_output": True, "text": True, "timeout": 600, "check": False, **options}
+    return subprocess.run([str(argument) for argument in arguments], **options)
+
+
+def ovspec(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return command(Path(sys.executable).with_name("ovspec"), *arguments, **options)
+
+
+def isolated(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as on a fresh machine: without index, variables, and network where that can be had."""
+    offline = (
+        ["unshare", "-rn"]
+        if shutil.which("unshare") and not command("unshare", "-rn", "true").returncode
+        else []
+    )
+    environment = {"PATH": os.defpath, "HOME": "/nonexistent", "PIP_NO_INDEX": "1", "PYTHON": sys.executable}
+    return command(*offline, *arguments, env=environment, cwd="/")
+
+
+def one_line(run: subprocess.CompletedProcess[str]) -> str:
+    """What a refusal prints."""
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.count("\n") == 1 and not run.stdout
+    return run.stderr

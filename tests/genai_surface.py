@@ -1,0 +1,81 @@
+"""What `openvino_genai.LLMPipeline` documents, and what becomes of it here; the README has it as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino_genai
+
+# Every field of GenerationConfig. A served one has options that change the text of one of the prompts; it is
+# compared with that of openvino_genai in greedy decoding.
+SAMPLING = {
+    "do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "rng_seed": 7,
+    "num_return_sequences": 2,
+}  # fmt: skip
+SERVED: dict[str, dict[str, Any]] = {
+    "max_new_tokens": {"max_new_tokens": 3},
+    "max_length": {"max_length": 24},
+    "min_new_tokens": {"max_new_tokens": 60, "min_new_tokens": 58},
+    "ignore_eos": {"max_new_tokens": 60, "ignore_eos": True},
+    "eos_token_id": {"max_new_tokens": 40, "eos_token_id": 15},
+    "stop_token_ids": {"max_new_tokens": 40, "stop_token_ids": {15}},
+    "stop_strings": {"max_new_tokens": 40, "stop_strings": {" play"}},
+    "include_stop_str_in_output": {
+        "max_new_tokens": 40, "stop_strings": {" play"}, "include_stop_str_in_output": True
+    },
+    "repetition_penalty": {"max_new_tokens": 30, "repetition_penalty": 1.3},
+    "presence_penalty": {"max_new_tokens": 30, "presence_penalty": 1.5},
+    "frequency_penalty": {"max_new_tokens": 30, "frequency_penalty": 0.7},
+}  # fmt: skip
+# Draft and template fields have tests of their own.
+DRAFTING = ("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size")
+TEMPLATE = ("apply_chat_template",)
+REFUSED: dict[str, Any] = {
+    "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
+    "stop_criteria": openvino_genai.StopCriteria.NEVER, "no_repeat_ngram_size": 2, "logprobs": 1,
+    "echo": True, "branching_factor": 2, "tree_depth": 2, "pruning_ratio": 10, "relevance_weight": 0.7,
+    "return_omni_outputs": True, "adapters": openvino_genai.AdapterConfig(),
+    "structured_output_config": openvino_genai.StructuredOutputConfig(json_schema="{}"),
+    "parsers": [openvino_genai.ReasoningParser()],
+}  # fmt: skip
+
+# Part of the surface, what is the same, and where ovspec differs on purpose.
+TABLE: dict[str, tuple[str, str]] = {
+    "`LLMPipeline(...)`": (
+        "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size` and "
+        "`max_num_batched_tokens` of a `SchedulerConfig`",
+        "draft models come from `ovspec.draft_model`; refused: a model as text and tensor, "
+        "other scheduler settings",
+    ),
+    "`generate`, `__call__`": (
+        "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "
+        "keywords; the same result types",
+        "unknown keywords and values that do not fit are refused, not ignored",
+    ),
+    "`GenerationConfig`": (
+        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE)),
+        "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
+    ),
+    "streamers": (
+        "callable, `StreamerBase`, `TextStreamer`; `None`, `bool`, `int` or `StreamingStatus` as the answer",
+        "the text ends with the piece that was answered by a stop; an exception ends the "
+        "call and is passed on",
+    ),
+    "chat": ("`start_chat`, `finish_chat`, system message, history, `set_chat_template`", ""),
+    "results": ("all fields, `str()`", "`DecodedResults` can be iterated; `parsed` is empty"),
+    "`perf_metrics`": (
+        "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts: "
+        "counts and acceptance rate",
+        "input tokens of all prompts are counted; metrics of drafts and target are not apart",
+    ),
+    "errors": (
+        "what raises a `RuntimeError` or a `TypeError` there raises a kind of it here",
+        "one line, also a `ValueError`",
+    ),
+}
+
+
+def table() -> str:
+    """The table as the README has it."""
+    lines = ["| | as in OpenVINO GenAI | differs |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {part} | {same} | {other} |" for part, (same, other) in TABLE.items())])

@@ -76,7 +76,6 @@ class WeightOptions:
                 f"expected one of {', '.join(BACKUP_PRECISIONS)}"
             )
 
-
     def _check_combinations(self) -> None:
         given = self.given()
         if self.weight_format in (None, "fp32", "fp16", "bf16") and given:

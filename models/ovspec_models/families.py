@@ -71,7 +71,7 @@ FAMILIES = (
         ("gpt_oss",),
         _ALTERNATING,
         "",
-        "dense, OpenVINO's operation: SparseMoE does not know their form; pass experts='stock'",
+        "OpenVINO's operation: SparseMoE does not know their form",
         "attention sinks are kept",
     ),
     Family("Falcon", ("falcon",), _FULL, _PLAIN, note=f"with alibi=true refused: {_LOST_ALIBI}"),

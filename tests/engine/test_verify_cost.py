@@ -40,8 +40,8 @@ def matrix_bytes(shape: ModelShape, experts: bool) -> int:
 @pytest.mark.parametrize("shape", [DENSE, MOE], ids=["dense", "experts"])
 def test_weights_by_who_reads_them(shape: ModelShape) -> None:
     traffic = WeightTraffic.of(build_model(shape, "fp32"))
-    assert traffic.experts == matrix_bytes(shape, experts=True)
-    # Norms and single numbers are read as well.
+    # Norms, shapes and single numbers are read as well.
+    assert 0 <= traffic.experts - matrix_bytes(shape, experts=True) < 256
     assert 0 <= traffic.always - matrix_bytes(shape, experts=False) < 8192
     assert (traffic.num_experts, traffic.top_k) == (shape.num_experts, shape.num_experts_per_tok)
 

@@ -355,12 +355,6 @@ class LLMPipeline:
                 f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
                 "is exact: leave one of them out"
             )
-        ends = settings.stop_token_ids or settings.stop_strings
-        if not ends and settings.max_new_tokens is None and settings.max_length is None:
-            raise ValueError(
-                "neither the model nor the call says where a text ends: give max_new_tokens, stop_strings or "
-                "stop_token_ids"
-            )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:
             raise InvalidValueError(

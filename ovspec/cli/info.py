@@ -106,7 +106,7 @@ def family_facts(model: ModelInfo) -> dict[str, object]:
     facts = {
         "name": family.name,
         "attention": family.attention,
-        "feed-forward": family.ffn,
+        "feed_forward": family.ffn,
         "experts": family.experts,
         "note": family.note,
         "refused": family.refused,

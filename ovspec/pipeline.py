@@ -29,7 +29,7 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.engine import Engine
-from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.errors import InvalidValueError
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -39,8 +39,10 @@ from ovspec.inputs import (
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    texts_of,
     token_rows,
 )
+from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
@@ -78,6 +80,8 @@ class LLMPipeline:
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or `SparseVerify`, which is lossy.
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
+        max_context: the most tokens of prompt and answer together; whether there is memory for them is
+            asked before the models are compiled. `None`: the model's positions, and whatever fits.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
             and `prompt_lookup` mean what they mean for openvino_genai.
 
@@ -98,6 +102,7 @@ class LLMPipeline:
         verify: VerifyMode | str = "dense",
         attention: Attention = "native",
         max_num_batched_tokens: int | None = None,
+        max_context: int | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -120,17 +125,26 @@ class LLMPipeline:
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
         graph = routing(attention, self.verify, choice)
+        draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
+        self._plan = plan_memory(
+            self._info,
+            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
+            draft=draft_info,
+            properties=properties,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=device,
+        )
+        self._plan.check()
         if draft_model is not None:
-            draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
-        self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         self._target = ModelRunner(models_path, device, graph, properties)
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
-        if draft_model is not None:
+        if draft_model is not None and draft_info is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
             backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
             sparse = sparse_part(self.verify) if backend == "native" else None
@@ -222,7 +236,7 @@ class LLMPipeline:
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
-        texts = [inputs] if isinstance(inputs, str) else _texts(inputs)
+        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         with call.timed("tokenization_durations"):
             prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
         sequences = self._generate(prompts, settings, call)
@@ -270,6 +284,11 @@ class LLMPipeline:
             self._assistant.sparse = sparse
             self._assistant.runner.set_coverage(self._target.attention.coverage)
         self._start_engine(mode)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What was expected of this pipeline's memory before its models were compiled."""
+        return self._plan
 
     @property
     def drafts(self) -> bool:
@@ -383,11 +402,3 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
-
-
-def _texts(inputs: object) -> list[str]:
-    if not isinstance(inputs, SequenceOf) or isinstance(inputs, bytes):
-        raise InvalidTypeError(
-            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
-        )
-    return list(inputs)

@@ -28,6 +28,7 @@ from ovspec.verify_mode import VerifyMode
 @click.option(
     "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
 )
+@click.option("--max-context", type=int, help="Tokens of prompt and answer that there must be memory for.")
 @click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding.")
 @click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]")
 @click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]")
@@ -55,6 +56,7 @@ def generate(
     model: Path,
     prompt: str | None,
     prompt_file: Path | None,
+    max_context: int | None,
     device: str,
     attention: Attention,
     properties: tuple[str, ...],
@@ -74,6 +76,7 @@ def generate(
         drafter=drafting.choice,
         verify=mode,
         attention=attention,
+        max_context=max_context,
         **properties_from(properties),
     )
     streamer = None if as_json else print_piece

@@ -1,0 +1,157 @@
+"""What a pipeline will take of the machine's memory, before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ovspec.compile import precision_name, with_defaults
+from ovspec.machine_memory import available_bytes
+from ovspec_models import ModelInfo
+
+# Measured over shapes and weight formats (README): the libraries and the tokenizer of a started pipeline, and
+# what the plugin allocates for every row of a pass beside its logits, in units of a layer.s widest activation
+# (f32).
+_PROCESS_BYTES = 90 * 10**6
+_ROW_BUFFERS = 12
+_SAMPLED_ROWS = 64
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """One model's part, in bytes.
+
+    Attributes:
+        weights: mapped from `openvino_model.bin`.
+        cache: anonymous, keys and values of the whole context.
+        working: anonymous, activations of a pass over `max_num_batched_tokens` rows and its logits.
+    """
+
+    weights: int
+    cache: int
+    working: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.working
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What target and draft need for a context, against what there is.
+
+    Attributes:
+        context: tokens, of prompt and answer together.
+        cache_precision: of keys and values.
+        available: bytes that the machine, and the control group of this process, can give without swapping.
+    """
+
+    context: int
+    cache_precision: str
+    target: ModelPlan
+    draft: ModelPlan | None
+    available: int
+    process: int = _PROCESS_BYTES
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.process + self.target.total + (self.draft.total if self.draft else 0)
+
+    @property
+    def anonymous(self) -> int:
+        """Bytes that can't be dropped and read again: all but the mapped weights."""
+        return self.total - self.target.weights - (self.draft.weights if self.draft else 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {**asdict(self), "total": self.total, "anonymous": self.anonymous}
+
+    def check(self) -> None:
+        """Refuse a plan that does not fit.
+
+        Raises:
+            ValueError: it gives the numbers, and what would make it fit.
+        """
+        if self.total <= self.available:
+            return
+        models = [self.target, *([self.draft] if self.draft else [])]
+        weights, cache = sum(m.weights for m in models), sum(m.cache for m in models)
+        working = self.total - weights - cache
+        raise ValueError(
+            f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
+            f"{weights / _GB:.2f}, KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory "
+            f"{working / _GB:.2f}), {self.available / _GB:.2f} GB are available; "
+            f"{self._remedy(weights, cache, working)}"
+        )
+
+    def _remedy(self, weights: int, cache: int, working: int) -> str:
+        room = self.available - weights - working
+        # One block is being filled beside those of the context.
+        fitting = int((self.context + 32) * room / cache) // 32 * 32 - 32
+        if fitting >= 32:
+            lower = "" if self.cache_precision == "u8" else ", or KV_CACHE_PRECISION=u8 (--property)"
+            return f"ask for --max-context {fitting} at most{lower}"
+        without = self.total - (self.draft.total if self.draft else 0)
+        if without <= self.available:
+            return "leave the draft model out (--draft-model none)"
+        return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
+
+
+def plan_memory(
+    info: ModelInfo,
+    context: int,
+    *,
+    draft: ModelInfo | None = None,
+    properties: Mapping[str, object] | None = None,
+    max_num_batched_tokens: int = 512,
+    device: str = "CPU",
+    available: int | None = None,
+) -> MemoryPlan:
+    """Plan for a context, from what the folders say alone.
+
+    Args:
+        info: the target.
+        context: tokens that its cache shall hold.
+        draft: the draft model, or none.
+        properties: OpenVINO properties of both, of which the cache's precision counts.
+        max_num_batched_tokens: rows of a pass while a prompt is read.
+        device: OpenVINO device.
+        available: bytes that may be taken; `None` asks the machine.
+
+    Raises:
+        ValueError: a context that is no positive number, or beyond the model's positions.
+    """
+    if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+        raise ValueError(f"max_context={context!r}: expected a number of tokens of at least 1")
+    if info.max_position_embeddings is not None and context > info.max_position_embeddings:
+        raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
+    settings = with_defaults(properties or {}, device)
+    precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
+    mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
+
+    def part(model: ModelInfo) -> ModelPlan:
+        # Blocks of 32 tokens, and one that is being filled.
+        tokens = -(-context // 32) * 32 + 32
+        rows = min(context, max_num_batched_tokens)
+        return ModelPlan(
+            weights=model.weight_bytes,
+            cache=tokens * model.kv_cache_bytes_per_token(precision, mode),
+            working=4 * (rows * _ROW_BUFFERS * _widest(model) + _SAMPLED_ROWS * model.vocab_size),
+        )
+
+    return MemoryPlan(
+        context=context,
+        cache_precision=precision,
+        target=part(info),
+        draft=part(draft) if draft else None,
+        available=available_bytes() if available is None else available,
+    )
+
+
+def _widest(model: ModelInfo) -> int:
+    """Channels of the attention's heads together: what config.json says of every family."""
+    return model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)

@@ -27,6 +27,7 @@ SMALLER = {
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
     "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
     "--skip-tokens 8 --lengths 0,2",
+    "bench memory --shape qwen3-0.6b": "bench memory --shape qwen3-0.6b --layers 1 --context 64 --repeat 1",
     "ovspec bench host": "ovspec bench host --steps 10",
     "--budget 512": "--budget 128",
 }

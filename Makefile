@@ -12,10 +12,10 @@ demo: $(DEMO_VENV)/.installed
 	$(DEMO_VENV)/bin/ovspec demo
 
 test: $(TEST_VENV)/.installed
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --numprocesses auto --dist loadfile
 
 sweep: $(TEST_VENV)/.installed
-	$(BIN)/python -m pytest tests -m sweep
+	$(BIN)/python -m pytest tests -m sweep --numprocesses auto --dist worksteal
 
 # What the installed package is made of; a change rebuilds and reinstalls it.
 SOURCES := pyproject.toml constraints.txt $(shell find ovspec models transforms custom_ops -type f \

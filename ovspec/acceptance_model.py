@@ -13,6 +13,8 @@ Shift = Literal["down", "up"]
 
 # Drafts after which old ones have faded; a shift forgets them at once.
 _MEMORY = 256
+# Offers are soon forgotten: a text begins to repeat itself from one sentence to the next.
+_OFFER_MEMORY = 8
 # What the first draft of all is expected to do: a prior of this strength and mean.
 _PRIOR_DRAFTS = 2.0
 _PRIOR_RATE = 0.6
@@ -71,7 +73,7 @@ class AcceptanceModel:
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
         """Take a draft of `proposed` tokens, where `asked` were wanted; the first `accepted` held."""
-        _count(self._offered, self._asked, proposed, min(asked, proposed + 1))
+        _count(self._offered, self._asked, proposed, min(asked, proposed + 1), _OFFER_MEMORY)
         if proposed:
             _count(self._accepted, self._tried, accepted, min(proposed, accepted + 1))
             self._recent.append((proposed, accepted))
@@ -82,16 +84,20 @@ class AcceptanceModel:
         if len(drafts) < _SHIFT_WINDOWS[0]:
             return None
         means, variances = self._expected(max(proposed for proposed, _ in drafts))
+        first = float(self.rates(1)[0])
         for window in _SHIFT_WINDOWS:
             last = drafts[-window:]
             if len(last) < window:
                 break
-            excess = sum(accepted - means[proposed] for proposed, accepted in last)
+            tokens = sum(accepted - means[proposed] for proposed, accepted in last)
+            starts = sum((accepted > 0) - first for _, accepted in last)
             variance = sum(variances[proposed] for proposed, _ in last)
-            # A quarter of a token per draft keeps rates near 0 and 1 from finding shifts in single tokens.
-            if abs(excess) > _SHIFT_DEVIATIONS * math.sqrt(variance + 0.0625 * window):
-                self._restart(last)
-                return "up" if excess > 0 else "down"
+            # How many tokens stand says more where drafts are short, whether any does where they are long.
+            for excess, square in ((tokens, variance), (starts, window * first * (1.0 - first))):
+                # A quarter of a token per draft: rates near 0 and 1 shift by no single token.
+                if abs(excess) > _SHIFT_DEVIATIONS * math.sqrt(square + 0.0625 * window):
+                    self._restart(last)
+                    return "up" if excess > 0 else "down"
         return None
 
     def _restart(self, drafts: list[tuple[int, int]]) -> None:
@@ -131,8 +137,8 @@ class ConfirmationRate:
         self._tried = self._tried * decay + tried
 
 
-def _count(counts: list[float], totals: list[float], kept: int, tried: int) -> None:
-    decay = 1.0 - 1.0 / _MEMORY
+def _count(counts: list[float], totals: list[float], kept: int, tried: int, memory: int = _MEMORY) -> None:
+    decay = 1.0 - 1.0 / memory
     for i in range(tried):
         counts[i] = counts[i] * decay + (i < kept)
         totals[i] = totals[i] * decay + 1.0

@@ -10,6 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.huge_pages import advise_huge_pages
+
 _FIRST_BLOCKS = 64
 
 
@@ -48,6 +50,8 @@ class CachedSequence:
         list_age: verification passes that its block lists have served, `None` where it has no valid ones.
         verified_from: its length before its last pass.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
+        tokens: i64 `[length or more]`, what it holds; kept for models with long RoPE only.
+        long_rope: whether its keys took the long frequencies of such a model.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -55,6 +59,8 @@ class CachedSequence:
     list_age: int | None = None
     verified_from: int = 0
     held_keys: HeldKeys = field(default_factory=HeldKeys)
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    long_rope: bool = False
 
     def rollback(self, length: int) -> None:
         """Forget every token from `length` on.
@@ -164,12 +170,14 @@ class KVCache:
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
         try:
-            return ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+            tensor = ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
         except (MemoryError, RuntimeError) as error:
             raise RuntimeError(
                 f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
                 "out of memory; shorten the prompts or ask for KV_CACHE_PRECISION=u8"
             ) from error
+        advise_huge_pages(tensor)
+        return tensor
 
     def tensor(self, name: str) -> ov.Tensor:
         """The tensor that the request reads and writes under `name`."""

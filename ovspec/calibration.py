@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import openvino as ov
@@ -21,6 +22,13 @@ from ovspec_transforms import anchor_of, choose_anchors, default_anchor_layers, 
 # A pass as verification has it: the last accepted token and a draft of five.
 ROWS = 6
 Tick = Callable[[int], None]
+
+
+class Observer(Protocol):
+    """Gets every verification pass of a meter."""
+
+    def observe(self, runner: ModelRunner) -> None:
+        """Take what is wanted of the runner's last pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +73,20 @@ class OverlapMeter:
         model: folder with its IR, or the model itself.
         sparse: what the layers select by.
         properties: OpenVINO properties.
+        observers: get every verification pass; their outputs are in `model`.
 
     Raises:
         ValueError: a model or setting that can't be served.
     """
 
     def __init__(
-        self, model: Path | ov.Model, sparse: SparseVerify, properties: dict[str, object] | None = None
+        self,
+        model: Path | ov.Model,
+        sparse: SparseVerify,
+        properties: dict[str, object] | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
+        self._observers = observers
         self._sparse = sparse
         self._rule = sparse.selection
         coverage = 1.0 if sparse.coverage is None else sparse.coverage
@@ -130,6 +144,8 @@ class OverlapMeter:
         rows = Rows(cached, tokens, sampled=1, budget=budget)
         selected = past > 0 and selects(rows, self._coverage, size)
         self._runner.forward([rows])
+        for observer in self._observers:
+            observer.observe(self._runner)
         if not selected:
             return None
         lists = self._runner.output("selected_blocks")

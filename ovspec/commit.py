@@ -12,12 +12,13 @@ from collections.abc import Sequence as SequenceOf
 
 from ovspec.commit_verify import MAX_INTERVAL
 from ovspec.drafter import Drafter, Proposal
+from ovspec.limits import DENSE
 from ovspec.metrics import RawPerfMetrics, microseconds
 from ovspec.sampling import Distribution
 from ovspec.schedule import Plan
 from ovspec.sequence import Sequence
 from ovspec.speculation import Speculation, Step, accept
-from ovspec.verifier import DENSE, Verifier
+from ovspec.verifier import Verifier
 
 
 class CommittedSpeculation(Speculation):

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import openvino as ov
 
+import ovspec_ops
 from ovspec.cache import CacheTensor
+from ovspec.model_check import check_config
+from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
@@ -16,11 +19,15 @@ _CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.", "kept_blocks.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
-    """Read `openvino_model.xml` of a folder.
+    """Read `openvino_model.xml` of a folder; an IR with our operations gets them loaded.
 
     Raises:
-        ValueError: the IR can't be read.
+        ValueError: the folder holds no model, the IR can't be read, or config.json does not fit it.
+        RuntimeError: it holds our operations, and the native library does not fit the OpenVINO at hand.
     """
+    info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
+    if config is not None and config.operations:
+        ovspec_ops.load(core)
     xml = models_path / "openvino_model.xml"
     remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
     with xml.open("rb") as file:
@@ -28,9 +35,11 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
         if not file.read(64).lstrip().startswith(b"<"):
             raise ValueError(f"{xml} is no XML; {remedy}")
     try:
-        return core.read_model(xml)
+        model = core.read_model(xml)
     except RuntimeError as error:
         raise ValueError(f"{xml} or its .bin file can't be read ({last_line(error)}); {remedy}") from error
+    check_config(info, model)
+    return model
 
 
 def compile_paged(
@@ -90,6 +99,11 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
     if unknown:
         raise ValueError(
             f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
+        )
+    mode, keys = settings.get("KEY_CACHE_QUANT_MODE"), _key_precision(settings)
+    if mode is not None and keys not in ("", "u8"):
+        raise ValueError(
+            f"KEY_CACHE_QUANT_MODE={mode} is for u8 keys, but their precision is {keys}: leave one out"
         )
     for key in _CACHE_PRECISION_KEYS:
         if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:

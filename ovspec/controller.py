@@ -42,7 +42,9 @@ _HOPED_ACCEPTANCE = 0.8
 # Rate at which provisional tokens are taken to be confirmed before any was.
 _PRIOR_CONFIRMED = 0.99
 # Drafts that acceptance seen in earlier calls may weigh in the next.
-_CARRIED_DRAFTS = 24.0
+_CARRIED_DRAFTS = 8.0
+# Share of a step that shadow drafts may take.
+_SHADOW_SHARE = 0.004
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -102,6 +104,8 @@ class AutoSchedule(Schedule):
         self._last_probed: dict[Choice, int] = {}
         self._free_drafts = 0
         self._collapses = 0
+        self._next_shadow = 0
+        self._news = True
 
     @property
     def collapses(self) -> int:
@@ -114,7 +118,7 @@ class AutoSchedule(Schedule):
         self._probe = None
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
-        self._next_look = self._steps
+        self._next_look, self._news = self._steps, True
         self._free_drafts = _FREE_DRAFTS if self._choice.tokens == 0 else 0
         self._collapses = 0
 
@@ -136,22 +140,25 @@ class AutoSchedule(Schedule):
             return self._planned(Choice(tokens, self._choice.scale if sparse else scales[-1]), limit)
         # The last drafts of a sequence are cut short; they are no reason to choose anew.
         if limit >= self._choice.tokens:
-            if self._steps >= self._next_look or cell is not self._cell:
+            if cell is not self._cell or (self._news and self._steps >= self._next_look):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        return self._planned(self._probe or self._choice, limit)
+        shadows = state.can_shadow and self._steps >= self._next_shadow
+        return self._planned(self._probe or self._choice, limit, _DEFAULT_DRAFT if shadows else 0)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         pace = self._costs.pace
         self._costs.observe(outcome)
         if asked := outcome.plan.num_assistant_tokens:
+            self._news = True
             drafts = zip(self._remaining, outcome.proposed, outcome.accepted, strict=True)
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
         if outcome.commit_rows:
             self._confirmation(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
+        self._observe_shadows(outcome)
         self._steps += 1
         duration = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         if self._probe is None:
@@ -174,6 +181,14 @@ class AutoSchedule(Schedule):
         if self._probe_left <= 0:
             self._end_probe()
 
+    def _observe_shadows(self, outcome: StepOutcome) -> None:
+        for proposed, accepted in outcome.shadows:
+            self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
+            self._next_look, self._news = self._steps + 1, True
+        if outcome.shadow_duration:
+            affordable = _SHADOW_SHARE * (outcome.verify_duration + outcome.host_duration)
+            self._next_shadow = self._steps + math.ceil(outcome.shadow_duration / affordable)
+
     def _end_probe(self) -> None:
         lost = self._probe_lost - self._probe_emitted / self._rates[self._choice]
         self._budget.charge(lost, self._probe_cost)
@@ -184,7 +199,7 @@ class AutoSchedule(Schedule):
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
-        self._cell = cell
+        self._cell, self._news = cell, False
         changed = self._notice_shift()
         plain = Choice(0, state.budget_scales[-1])
         candidates = self._candidates(cell, state, limit)
@@ -253,6 +268,8 @@ class AutoSchedule(Schedule):
         return found
 
     def _chosen_probe(self, state: StepState, limit: int) -> Choice | None:
+        if self._steps < self._next_probe and not self._free_drafts:
+            return None
         options = [choice for choice in self._options if choice.tokens <= limit]
         if not options or self._cell is None:
             return None
@@ -266,7 +283,8 @@ class AutoSchedule(Schedule):
         steps = 1 if probe.tokens > 0 and self._choice.tokens == 0 and is_known else _PROBE_STEPS
         expected = self._expected[probe.scale]
         loss = float(expected.cost[probe.tokens] - expected.tokens[probe.tokens] / self._rates[self._choice])
-        cost = steps * loss + 2 * self._cell.switch
+        # Where nothing is offered no shape changes.
+        cost = steps * loss + 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
         if not self._budget.affords(cost):
@@ -308,8 +326,9 @@ class AutoSchedule(Schedule):
             self._confirmations[scale] = ConfirmationRate(max(known, default=_PRIOR_CONFIRMED))
         return self._confirmations[scale]
 
-    def _planned(self, choice: Choice, limit: int) -> Plan:
-        return Plan(min(choice.tokens, limit), choice.scale, self._intervals.get(choice.scale))
+    def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
+        tokens, interval = min(choice.tokens, limit), self._intervals.get(choice.scale)
+        return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
 
 
 def _scale(plan: Plan) -> float:

@@ -154,6 +154,7 @@ class CostModel:
         self._read: deque[float] = deque(maxlen=_MEMORY)
         self._switches: deque[float] = deque(maxlen=_MEMORY)
         self._last_shape: tuple[int, int] | None = None
+        self._warm: set[tuple[int, int]] = set()
 
     @property
     def pace(self) -> float:
@@ -181,14 +182,19 @@ class CostModel:
         """Learn from a step."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
         scale = 1.0 if outcome.plan.budget_scale is None else outcome.plan.budget_scale
-        cell.steps[outcome.plan.num_assistant_tokens, scale] += 1
-        verify = cell.verify.setdefault(scale, CostCurve())
         shape = len(outcome.contexts), drafted
         switched, self._last_shape = shape != self._last_shape, shape
+        # The first pass of a shape makes its kernels: by that alone one would never come back to it.
+        is_cold = shape not in self._warm and any(curve.sizes for curve in cell.verify.values())
+        self._warm.add(shape)
         pace = self.pace
         if outcome.commit_rows:
             cell.commit.add(outcome.commit_rows, outcome.commit_duration / pace)
             self._last_shape = None
+        if is_cold:
+            return
+        cell.steps[outcome.plan.num_assistant_tokens, scale] += 1
+        verify = cell.verify.setdefault(scale, CostCurve())
         if switched and verify.is_known(drafted):
             self._switches.append(max(0.0, outcome.verify_duration / pace - verify.at(drafted)))
             cell.switch = median(self._switches)

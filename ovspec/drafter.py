@@ -84,10 +84,12 @@ class Drafter(ABC):
     Attributes:
         name: as in `LLMPipeline(drafter=...)`.
         last_duration: time inside a model of the last `propose`, microseconds.
+        needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
     """
 
     name: str
     last_duration: float = 0.0
+    needs_no_model: bool = False
 
     @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:

@@ -15,6 +15,7 @@ from ovspec.model_runner import ModelRunner
 from ovspec.provisional import COMMIT_INTERVALS
 from ovspec.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
 from ovspec.sequence import Sequence
+from ovspec.shadow import ShadowDrafts
 from ovspec.speculation import Speculation, Step, accept
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec.verifier import Verifier
@@ -48,6 +49,7 @@ class Engine:
         self._prefill_chunk = prefill_chunk
         self._budget_scales = budget_scales
         self._commit_intervals: tuple[int, ...] = ()
+        self._shadows: ShadowDrafts | None = None
         verifier = Verifier(target, sparse_part(verify))
         self._speculation = Speculation(verifier, drafter)
         if isinstance(verify, CommitVerify):
@@ -74,6 +76,9 @@ class Engine:
         started = microseconds() if started is None else started
         schedule = schedule or ConstantSchedule(sequences[0].settings.num_assistant_tokens)
         schedule.begin()
+        self._shadows = (
+            ShadowDrafts(self._drafter) if self._drafter and self._drafter.needs_no_model else None
+        )
         for sequence in sequences:
             token = self._prefill(sequence, metrics)
             metrics.m_times_to_first_token.append(microseconds() - started)
@@ -117,6 +122,7 @@ class Engine:
         started = microseconds()
         state = self._state(sequences)
         plan = schedule.plan(state)
+        shadow_duration = self._shadow(sequences, plan)
         step = self._speculation.step(sequences, plan, metrics)
         goes_on, emitted, delivering = True, 0, microseconds()
         for sequence, tokens in zip(sequences, step.tokens, strict=True):
@@ -126,7 +132,7 @@ class Engine:
         ended = microseconds()
         step.sampling_duration += ended - delivering
         _record(step, plan, ended - started, metrics)
-        models = step.draft_duration + step.verify_duration + step.commit_duration
+        apart = step.draft_duration + step.verify_duration + step.commit_duration + shadow_duration
         schedule.observe(
             StepOutcome(
                 plan,
@@ -135,14 +141,24 @@ class Engine:
                 tuple(step.accepted),
                 step.draft_duration,
                 step.verify_duration,
-                ended - started - models,
+                ended - started - apart,
                 max(0, state.unread - self._unread(sequences)),
                 step.commit_duration,
                 step.commit_rows,
                 step.confirmed,
+                shadow_duration,
+                self._shadows.decided(sequences) if self._shadows else (),
             )
         )
         return goes_on, emitted
+
+    def _shadow(self, sequences: SequenceOf[Sequence], plan: Plan) -> float:
+        """Draft beside the step where the plan says so; microseconds that it took."""
+        if self._shadows is None or not plan.shadow_tokens or plan.num_assistant_tokens:
+            return 0.0
+        started = microseconds()
+        self._shadows.draft(sequences, plan.shadow_tokens)
+        return microseconds() - started
 
     def _state(self, sequences: SequenceOf[Sequence]) -> StepState:
         longest = max(max(self._speculation.room(sequence) for sequence in sequences), 0)
@@ -155,6 +171,7 @@ class Engine:
             pending=tuple(len(sequence.provisional) for sequence in sequences) if commits else (),
             budget_scales=self._budget_scales,
             commit_intervals=self._commit_intervals,
+            can_shadow=self._shadows is not None,
         )
 
     def _unread(self, sequences: SequenceOf[Sequence]) -> int:

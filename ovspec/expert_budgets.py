@@ -12,10 +12,12 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.tables import Rows
+from ovspec.verify_config import SparseVerify
 from ovspec_transforms import (
     VERIFY_EXPERT_BUDGETS,
     VERIFY_EXPERT_SHARE_BOUNDS,
     ExpertRule,
+    MoELayer,
     PassReport,
     budget_experts,
     budget_experts_stock,
@@ -37,6 +39,8 @@ class ExpertConfig:
         budget: what `rule` counts, as in `ovspec_transforms.budget_experts`: one number, or one per layer
             with experts, of which -1 is no budget.
         share_bound: of rule "share": one number, or one per layer with experts.
+        optional: without a rule, leave experts as they are where `backend` can't be had: those of an unknown
+            form, and those that the model was exported with.
 
     Raises:
         ValueError: an unknown backend, a budget without a rule or a rule without a budget, or a bound that is
@@ -47,6 +51,7 @@ class ExpertConfig:
     rule: ExpertRule | None = None
     budget: int | tuple[int, ...] | None = None
     share_bound: float | tuple[float, ...] | None = None
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
@@ -71,14 +76,36 @@ class ExpertConfig:
             ValueError: experts of a form that is not known, none at all, or a budget out of range.
         """
         layers = moe_layers(model)
-        if self.rule is not None:
-            for layer, budget in zip(layers, self.budgets(len(layers)), strict=True):
-                if budget != -1:
-                    check_expert_budget(self.rule, int(budget), [layer])
+        self.check(layers)
         if self.backend == "stock":
+            native = [layer.name for layer in layers if layer.native]
+            if native and not self.optional:
+                raise ValueError(
+                    f"experts='stock': layer {native[0]} is our operation already, as the model was exported "
+                    "with --sparse-moe; pass experts='native', or export it without"
+                )
             return [budget_experts_stock(model, self.rule)] if self.rule else []
-        reports = [] if layers and all(layer.native for layer in layers) else [sparse_moe(model)]
+        made = bool(layers) and all(layer.native for layer in layers)
+        reports = [] if made else [sparse_moe(model, allow_partial=self.optional)]
         return [*reports, budget_experts(model, self.rule)] if self.rule else reports
+
+    def check(self, layers: Sequence[MoELayer]) -> None:
+        """Refuse budgets that do not fit the layers with experts.
+
+        Raises:
+            ValueError: no layers for a budget, another number of them, or a budget out of range.
+        """
+        if self.rule is None:
+            return
+        if not layers:
+            raise ValueError(
+                f"expert budget {self.budget}: this model has no routed experts of a form that is known; "
+                "leave it out"
+            )
+        for layer, budget in zip(layers, self.budgets(len(layers)), strict=True):
+            if budget != -1:
+                check_expert_budget(self.rule, int(budget), [layer])
+        self.share_bounds(len(layers))
 
     def budgets(self, layers: int) -> NDArray[np.int32]:
         """The budget of every layer with experts, i32 `[layers]`."""
@@ -87,6 +114,15 @@ class ExpertConfig:
     def share_bounds(self, layers: int) -> NDArray[np.float32]:
         """The bound of every layer with experts, f32 `[layers]`."""
         return np.array(_per_layer("share bound", self.share_bound or 0.0, layers), np.float32)
+
+
+def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig | None:
+    """What the experts' part of `sparse` asks of a graph, `None` where it limits nothing."""
+    if not sparse.limits_experts:
+        return None
+    return ExpertConfig(
+        backend, sparse.expert_rule or "mass", sparse.expert_budget, sparse.expert_share_bound
+    )
 
 
 def _per_layer(what: str, value: float | tuple[float, ...] | None, layers: int) -> list[float]:

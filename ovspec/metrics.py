@@ -57,6 +57,11 @@ class RawPerfMetrics:
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
+        experts_read: experts that limited models read in verification passes, over their layers.
+        experts_held: experts that those layers have, once per pass.
+        expert_layers: such layers, once per pass.
+        channels_read: feed-forward channels that limited models read in verification passes.
+        channels_held: channels that their layers have, once per pass.
     """
 
     generate_durations: list[float] = field(default_factory=list)
@@ -87,6 +92,11 @@ class RawPerfMetrics:
     confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    experts_read: int = 0
+    experts_held: int = 0
+    expert_layers: int = 0
+    channels_read: int = 0
+    channels_held: int = 0
 
     def count_tokens(self, emitted: int, batch_size: int) -> None:
         """Record that the pass measured last emitted so many tokens."""
@@ -288,6 +298,21 @@ class PerfMetrics:
         raw = self.raw_metrics
         return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
 
+    def get_expert_density(self) -> float:
+        """Share of the layers' experts that verification read; 1.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
+
+    def get_ffn_density(self) -> float:
+        """Share of the feed-forward channels that verification read; 1.0 where nothing limits them."""
+        raw = self.raw_metrics
+        return raw.channels_read / raw.channels_held if raw.channels_held else 1.0
+
+    def get_experts_read(self) -> float:
+        """Experts that a verification pass read of a layer, mean; 0.0 where no budget counts them."""
+        raw = self.raw_metrics
+        return raw.experts_read / raw.expert_layers if raw.expert_layers else 0.0
+
     def summary(self) -> dict[str, object]:
         """The figures as plain JSON values."""
         return {
@@ -308,6 +333,9 @@ class PerfMetrics:
             "num_assistant_tokens": self.get_num_assistant_tokens(),
             "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),
+            "expert_density": self.get_expert_density(),
+            "experts_read": self.get_experts_read(),
+            "ffn_density": self.get_ffn_density(),
             "commits": self.get_num_commits(),
             "commit_ms": self.get_commit_duration().mean,
             "num_provisional_tokens": self.get_num_provisional_tokens(),

@@ -16,26 +16,36 @@ from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
+from ovspec.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
+from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
+from ovspec_models import ModelInfo
 from ovspec_transforms import (
+    CHANNELS_READ,
     EXPERTS_READ,
     PassReport,
     Selection,
+    ffn_layers,
     gather_logits,
     moe_layers,
+    paged_layers,
+    rope_limit,
     route_rows,
     select_blocks,
     select_blocks_stock,
+    split_long_rope,
     to_paged,
     watch_selections,
 )
 
 Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
+_RECOMPUTED_ROWS = 512  # per pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +83,31 @@ class PassStats:
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
         context_tokens: those that dense attention would have read for the same rows.
         experts_read: routed experts that each layer with experts read; empty where the graph does not count.
+        experts_held: experts that each of these layers has.
+        channels_read: channels of which each gated MLP read the up and down weights; empty likewise.
+        channels_held: channels that each of these has.
     """
 
     duration: float = 0.0
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
     experts_read: tuple[int, ...] = ()
+    experts_held: tuple[int, ...] = ()
+    channels_read: tuple[int, ...] = ()
+    channels_held: tuple[int, ...] = ()
 
 
 def transform(
-    model: ov.Model, attention: AttentionConfig, block_size: int, experts: ExpertConfig | None = None
+    model: ov.Model,
+    attention: AttentionConfig,
+    block_size: int,
+    experts: ExpertConfig | None = None,
+    ffn: FfnConfig | None = None,
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
     reports = [to_paged(model), gather_logits(model)]
+    if rope_limit(model) is not None:
+        reports.append(split_long_rope(model))
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
@@ -95,7 +117,9 @@ def transform(
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, selection, block_size))
-    return reports + experts.transform(model) if experts else reports
+    for part in (experts, ffn):
+        reports += part.transform(model) if part else []
+    return reports
 
 
 class ModelRunner:
@@ -107,6 +131,7 @@ class ModelRunner:
         attention: which attention verification rows take.
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
+        ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
@@ -122,6 +147,7 @@ class ModelRunner:
         properties: Mapping[str, object] | None = None,
         plugin_defaults: bool = False,
         experts: ExpertConfig | None = None,
+        ffn: FfnConfig | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
         core = ov.Core()
@@ -131,16 +157,25 @@ class ModelRunner:
                     f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
                 )
             ovspec_ops.load(core)
-        if experts is not None and experts.backend == "native":
+        for what, part in (("experts", experts), ("ffn", ffn)):
+            if part is None or part.backend != "native":
+                continue
             if not device.startswith("CPU"):
-                raise ValueError(f"device={device!r}: native experts run on CPU only; pass experts='stock'")
+                raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
             ovspec_ops.load(core)
         graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
-        self.reports = transform(graph, self.attention, self.block_size, experts)
+        limit = rope_limit(graph)
+        self.long_rope = None if limit is None else LongRope(limit)
+        self.reports = transform(graph, self.attention, self.block_size, experts, ffn)
+        if not isinstance(model, ov.Model):
+            check_windows(ModelInfo.read(model), paged_layers(graph))
+        self._expert_layers, self._ffn_layers = moe_layers(graph), ffn_layers(graph)
+        self.experts, self.ffn = experts, ffn
         self._expert_budgets = (
-            ExpertBudgets(experts, len(moe_layers(graph))) if experts and experts.rule else None
+            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
         self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
         self.request = self.compiled.create_infer_request()
         self.cache = KVCache(self.request, cache_tensors(self.compiled))
@@ -164,7 +199,7 @@ class ModelRunner:
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
         provided = set(tables)
-        for part in (self._selection, self._expert_budgets):
+        for part in (self._selection, self._expert_budgets, self._ffn_limits):
             provided |= part.names if part else set()
         names = [port.get_any_name() for port in self.compiled.inputs]
         unknown = sorted(set(names) - caches - provided)
@@ -180,6 +215,7 @@ class ModelRunner:
         Returns:
             Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
         """
+        recomputed = self._recompute(batch) if self.long_rope else 0.0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
         for rows in batch:
             self.blocks.reserve(rows.sequence, rows.context)
@@ -188,16 +224,28 @@ class ModelRunner:
             inputs |= self._selection.inputs(batch)
         if self._expert_budgets:
             inputs |= self._expert_budgets.inputs(batch)
+        if self._ffn_limits:
+            inputs |= self._ffn_limits.inputs(batch)
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer()
-        duration = microseconds() - started
+        duration = microseconds() - started + recomputed
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
+        channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
         attended = attended_tokens(counts, batch, self.block_size)
-        self.last_pass = PassStats(duration, *attended, experts_read=tuple(read))
+        self.last_pass = PassStats(
+            duration,
+            *attended,
+            experts_read=tuple(read),
+            experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
+            channels_read=tuple(channels),
+            channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
+        )
         if self._selection:
             self._selection.finish(batch, self.request)
+        if self.long_rope:
+            self.long_rope.remember(batch)
         for rows in batch:
             rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
@@ -211,13 +259,27 @@ class ModelRunner:
             Logits f32 `[1, vocab]` of the last token.
         """
         duration, logits = 0.0, np.zeros((0, 0), np.float32)
+        length = sequence.length + len(tokens)
         for begin in range(0, len(tokens), chunk):
             part = tokens[begin : begin + chunk]
             last = begin + chunk >= len(tokens)
-            logits = self.forward([Rows(sequence, part, sampled=int(last))])
+            logits = self.forward([Rows(sequence, part, sampled=int(last), text_length=length)])
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
+
+    def _recompute(self, batch: Sequence[Rows]) -> float:
+        """Compute anew what a pass can't use because of its frequencies; microseconds inside the model."""
+        duration = 0.0
+        assert self.long_rope is not None
+        for rows in batch:
+            tokens = self.long_rope.outdated(rows)
+            length = max(rows.text_length, rows.context + len(tokens))
+            for begin in range(0, len(tokens), _RECOMPUTED_ROWS):
+                part = tokens[begin : begin + _RECOMPUTED_ROWS]
+                self.forward([Rows(rows.sequence, part, sampled=0, text_length=length)])
+                duration += self.last_pass.duration
+        return duration
 
     def output(self, name: str) -> NDArray[np.generic]:
         """An output of the last pass, valid until the next."""
@@ -227,12 +289,48 @@ class ModelRunner:
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `ovspec.compaction.compact`."""
         compact(self.cache, sequence, past, rows, self.block_size)
+        if self.long_rope:
+            self.long_rope.compact(sequence, past, rows)
 
     def set_coverage(self, coverage: float) -> None:
         """Keep another share of the estimated attention mass, from the next pass on."""
         self.attention = replace(self.attention, coverage=coverage)
         if self._selection:
             self._selection.coverage = coverage
+
+    def set_experts(self, experts: ExpertConfig) -> None:
+        """Limit experts by other numbers, from the next pass on.
+
+        Raises:
+            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+        """
+        graph = self.experts
+        if graph is None or (graph.backend, graph.rule) != (experts.backend, experts.rule):
+            found = f"rule {graph.rule!r}, {graph.backend}" if graph and graph.rule else "no expert budgets"
+            raise ValueError(
+                f"expert rule {experts.rule!r}, {experts.backend}: this pipeline's graph has {found}; make "
+                "another LLMPipeline for it"
+            )
+        experts.check(self._expert_layers)
+        self.experts = experts
+        self._expert_budgets = ExpertBudgets(experts, len(self._expert_layers))
+
+    def set_ffn(self, ffn: FfnConfig) -> None:
+        """Limit channels by other numbers, from the next pass on.
+
+        Raises:
+            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+        """
+        graph = self.ffn
+        rules = [(config.backend, config.rule, config.score) if config else None for config in (graph, ffn)]
+        if graph is None or rules[0] != rules[1]:
+            found = f"rule {graph.rule!r} of the {graph.score} score" if graph and graph.rule else "no limits"
+            raise ValueError(
+                f"ffn rule {ffn.rule!r} of the {ffn.score} score: this pipeline's graph has {found}; make "
+                "another LLMPipeline for it"
+            )
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
+        self.ffn = ffn
 
     def release(self, sequence: CachedSequence) -> None:
         """Give a sequence's blocks back."""

@@ -30,6 +30,8 @@ from ovspec.drafters import (
 )
 from ovspec.engine import Engine
 from ovspec.errors import InvalidValueError
+from ovspec.expert_budgets import ExpertBackend, ExpertConfig
+from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -46,10 +48,11 @@ from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import routing, sparse_attention
+from ovspec.routing import expert_routing, ffn_routing, routing, sparse_attention
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
+from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import (
     VerifyMode,
     budget_scales,
@@ -77,8 +80,13 @@ class LLMPipeline:
         drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
             "auto", one of these with options (`ovspec.drafters`), or an object of your own with
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
-        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or `SparseVerify`, which is lossy.
+        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
+            which is lossy.
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
+        experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
+            OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
+        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
+            as the model was exported.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
@@ -101,6 +109,8 @@ class LLMPipeline:
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
         attention: Attention = "native",
+        experts: ExpertBackend | None = None,
+        ffn: FfnBackend | None = None,
         max_num_batched_tokens: int | None = None,
         max_context: int | None = None,
         **properties: Any,
@@ -124,6 +134,11 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
+        if ffn == "stock" and self._ovspec_config and "sparse_ffn" in self._ovspec_config.operations:
+            raise ValueError(
+                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it "
+                "without"
+            )
         graph = routing(attention, self.verify, choice)
         draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
         self._plan = plan_memory(
@@ -141,18 +156,32 @@ class LLMPipeline:
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        self._target = ModelRunner(models_path, device, graph, properties)
+        limits = expert_routing(experts or attention, self.verify, choice)
+        self._target = ModelRunner(
+            models_path,
+            device,
+            graph,
+            properties,
+            experts=limits or ExpertConfig(experts or attention, optional=experts is None),
+            ffn=ffn_routing(ffn or "native", self.verify, choice) or FfnConfig(ffn or "stock"),
+        )
+        if self._target.long_rope and isinstance(mode, CommitVerify):
+            raise ValueError(
+                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
+                "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+            )
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None and draft_info is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
             backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
-            sparse = sparse_part(self.verify) if backend == "native" else None
+            sparse = _attention_part(self.verify) if backend == "native" else None
             runner = ModelRunner(
                 draft_model.models_path,
                 draft_model.device or device,
                 AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
                 draft_model.properties or properties,
+                experts=ExpertConfig(backend, optional=True),
             )
             self._assistant = AssistantDrafter(
                 runner,
@@ -270,14 +299,21 @@ class LLMPipeline:
     def verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        sparse, graph = sparse_part(chosen), self._target.attention
+        sparse, graph = _attention_part(chosen), self._target.attention
+        needed = routing(graph.backend, chosen, self._choice)
+        if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
+            found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+            raise ValueError(
+                f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+            )
+        experts = self._target.experts
+        limits = expert_routing(experts.backend if experts else "stock", chosen, self._choice)
+        channels = ffn_routing("native", chosen, self._choice)
+        if channels is not None:
+            self._target.set_ffn(channels)
+        if limits is not None:
+            self._target.set_experts(limits)
         if sparse is not None:
-            needed = routing(graph.backend, chosen, self._choice)
-            if replace(needed, coverage=graph.coverage) != graph:
-                found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
-                raise ValueError(
-                    f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
-                )
             self._target.set_coverage(needed.coverage)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
@@ -337,6 +373,12 @@ class LLMPipeline:
             raise InvalidValueError(
                 f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
                 "is exact: leave one of them out"
+            )
+        ends = settings.stop_token_ids or settings.stop_strings
+        if not ends and settings.max_new_tokens is None and settings.max_length is None:
+            raise ValueError(
+                "neither the model nor the call says where a text ends: give max_new_tokens, stop_strings or "
+                "stop_token_ids"
             )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:
@@ -402,3 +444,9 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
+
+
+def _attention_part(verify: VerifyMode) -> SparseVerify | None:
+    """The sparse verification in a mode if attention is sparse in it."""
+    sparse = sparse_part(verify)
+    return sparse if sparse is not None and sparse.limits_attention else None

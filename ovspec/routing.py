@@ -1,23 +1,24 @@
-"""Which attention a target needs, for how it verifies and who drafts."""
+"""What a target's graph must be able to do, for how it verifies and who drafts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ovspec.drafters import DrafterChoice, SparseSelf
+from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.model_runner import Attention, AttentionConfig
 from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import VerifyMode, sparse_part
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
-    """What the target's graph must be able to do.
+    """What attention must be able to do.
 
     Raises:
         ValueError: verification and the drafter ask for different rules of selection.
     """
-    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
-    parts = [sparse for sparse in (sparse_part(verify), drafting) if sparse]
+    parts = [sparse for sparse in _sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:
         return AttentionConfig(attention)
     rule = parts[0]
@@ -42,3 +43,41 @@ def sparse_attention(
     """A graph that selects blocks by the rule of `sparse`."""
     coverage = 1.0 if sparse.coverage is None else sparse.coverage
     return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
+
+
+def expert_routing(
+    backend: ExpertBackend, verify: VerifyMode, choice: DrafterChoice | None
+) -> ExpertConfig | None:
+    """How experts are limited, `None` where they are not.
+
+    Raises:
+        ValueError: verification and the drafter ask for different limits.
+    """
+    asked = (expert_config(backend, sparse) for sparse in _sparse_passes(verify, choice))
+    limits = [config for config in asked if config]
+    if limits and limits[-1] != limits[0]:
+        raise ValueError(
+            f"expert budget {limits[0].budget} ({limits[0].rule}) of verify and {limits[-1].budget} "
+            f"({limits[-1].rule}) of the drafter differ: one model has one"
+        )
+    return limits[0] if limits else None
+
+
+def ffn_routing(backend: FfnBackend, verify: VerifyMode, choice: DrafterChoice | None) -> FfnConfig | None:
+    """How channels are limited, `None` where they are not.
+
+    Raises:
+        ValueError: verification and the drafter ask for different limits, or stock operations are to limit.
+    """
+    asked = (ffn_config(backend, sparse) for sparse in _sparse_passes(verify, choice))
+    limits = [config for config in asked if config]
+    if limits and limits[-1] != limits[0]:
+        mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
+        raise ValueError(f"ffn limits of verify ({mine}) and the drafter ({other}) differ: one model has one")
+    return limits[0] if limits else None
+
+
+def _sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
+    """What sparse verification and sparse drafting may read."""
+    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
+    return [sparse for sparse in (sparse_part(verify), drafting) if sparse]

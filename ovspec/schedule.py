@@ -23,6 +23,8 @@ class StepState:
             (1.0,) where the user's budget is to be honoured, or verification is dense.
         commit_intervals: numbers of provisional tokens after which a commit may come, ascending; () without
             commits.
+        can_shadow: whether the drafter can draft, for the price of a lookup, beside a step that verifies
+            nothing.
     """
 
     contexts: tuple[int, ...]
@@ -32,6 +34,7 @@ class StepState:
     pending: tuple[int, ...] = ()
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
+    can_shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class Plan:
             the configured one.
         commit_interval: provisional tokens of a sequence after which the dense pass comes; `None` keeps
             the configured one.
+        shadow_tokens: of a draft that is compared with what is decoded, not verified; see `ShadowDrafts`.
     """
 
     num_assistant_tokens: int
     budget_scale: float | None = None
     commit_interval: int | None = None
+    shadow_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class StepOutcome:
         commit_duration: of the commit after the step; 0 when there was none.
         commit_rows: provisional tokens that the commit went over, over all sequences.
         confirmed: those of them that it kept.
+        shadow_duration: of the shadow drafts, which no other duration holds.
+        shadows: tokens proposed and tokens that came true of every shadow draft decided by now.
     """
 
     plan: Plan
@@ -80,6 +87,8 @@ class StepOutcome:
     commit_duration: float = 0.0
     commit_rows: int = 0
     confirmed: int = 0
+    shadow_duration: float = 0.0
+    shadows: tuple[tuple[int, int], ...] = ()
 
 
 class Schedule(ABC):

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from ovspec.acceptance import Accepted, greedy_accept, lenient_accept, speculative_sample
 from ovspec.drafter import Drafter, Proposal
+from ovspec.limits import DENSE
 from ovspec.metrics import RawPerfMetrics, microseconds
 from ovspec.sampling import Distribution
 from ovspec.schedule import Plan
 from ovspec.sequence import Sequence
 from ovspec.tree_acceptance import AcceptedPath, depth, follow_choices, sample_path
-from ovspec.verifier import DENSE, Verifier
+from ovspec.verifier import Verifier
 
 
 @dataclass(slots=True)
@@ -66,21 +67,21 @@ class Speculation:
         """Advance every sequence; between steps all but a sequence's last token are cached."""
         step = Step()
         proposals = self._draft(sequences, plan, step)
-        budgets = [
-            self.verifier.budget(len(sequence.tokens) + len(proposal.tokens), plan.budget_scale)
+        limits = [
+            self.verifier.limits(len(sequence.tokens) + len(proposal.tokens), plan.budget_scale)
             for sequence, proposal in zip(sequences, proposals, strict=True)
         ]
         drafts = [(s, proposal.tokens) for s, proposal in zip(sequences, proposals, strict=True)]
         trees = [proposal.parents for proposal in proposals]
-        logits = self.verifier.verify(drafts, budgets, metrics, trees)
+        logits = self.verifier.verify(drafts, limits, metrics, trees)
         step.verify_duration = self.verifier.last_duration
         started = microseconds()
-        for sequence, proposal, rows, budget in zip(sequences, proposals, logits, budgets, strict=True):
+        for sequence, proposal, rows, limit in zip(sequences, proposals, logits, limits, strict=True):
             tokens, p = self._accept(sequence, proposal, rows)
             step.proposed.append(len(proposal.tokens))
             step.depths.append(len(proposal.tokens) if proposal.parents is None else depth(proposal.parents))
             step.accepted.append(len(tokens) - 1)
-            step.tokens.append(self._take(sequence, tokens, p, budget == DENSE))
+            step.tokens.append(self._take(sequence, tokens, p, limit == DENSE))
         step.sampling_duration = microseconds() - started
         return step
 
@@ -96,7 +97,9 @@ class Speculation:
 
     def room(self, sequence: Sequence) -> int:
         """Draft tokens that a sequence can use: one more comes out of the pass itself."""
-        return sequence.remaining - 1
+        long_rope = self.verifier.target.long_rope
+        room = long_rope.room(len(sequence.tokens)) if long_rope else None
+        return sequence.remaining - 1 if room is None else min(sequence.remaining - 1, room)
 
     def _accept(
         self, sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.cache import CachedSequence
+from ovspec_transforms import ROPE_LENGTHS
 
 MAX_VERIFY_ROWS = 64
 Integer = TypeVar("Integer", bound=np.integer)
@@ -26,8 +27,11 @@ class Rows:
         sampled: logits are wanted for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
         limits_experts: whether the model's expert budget, if it has one, holds in this pass.
+        limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
+        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
+            long RoPE choose their frequencies by it.
     """
 
     sequence: CachedSequence
@@ -35,7 +39,14 @@ class Rows:
     sampled: int = 1
     budget: int = -1
     limits_experts: bool = False
+    limits_channels: bool = False
     parents: NDArray[np.int32] | None = None
+    text_length: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the rows read whatever the model reads."""
+        return self.budget < 0 and not (self.limits_experts or self.limits_channels)
 
     @property
     def context(self) -> int:
@@ -92,6 +103,10 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "verify_block_indices_begins": _begins(tables),
         "verify_parents": _parents(batch, native),
         "verify_budgets": _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: np.repeat(
+            _i32([max(rows.text_length, rows.context) for rows in batch]),
+            [len(rows.tokens) for rows in batch],
+        ),
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.limits import DENSE, Limits
 from ovspec.metrics import RawPerfMetrics
 from ovspec.model_runner import ModelRunner
 from ovspec.sequence import Sequence
@@ -15,7 +15,6 @@ from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
 
 Draft = tuple[Sequence, SequenceOf[int]]
-DENSE = -1
 
 
 class Verifier:
@@ -23,7 +22,7 @@ class Verifier:
 
     Args:
         target: the model whose distribution counts.
-        sparse: the budget of a pass; `None` makes every pass dense.
+        sparse: what a pass may read; `None` makes every pass dense.
     """
 
     def __init__(self, target: ModelRunner, sparse: SparseVerify | None) -> None:
@@ -34,7 +33,7 @@ class Verifier:
     def verify(
         self,
         drafts: SequenceOf[Draft],
-        budgets: SequenceOf[int],
+        limits: SequenceOf[Limits],
         metrics: RawPerfMetrics,
         trees: SequenceOf[SequenceOf[int] | None] | None = None,
     ) -> list[NDArray[np.float32]]:
@@ -43,22 +42,27 @@ class Verifier:
         Args:
             drafts: sequences, whose tokens are cached but for the last (in a chain, the last few), each with
                 its draft.
-            budgets: of each sequence, from `budget`.
+            limits: of each sequence, from `limits`.
             metrics: gets what the pass read.
             trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
         """
         batch = []
         parents_of = trees or [None] * len(drafts)
-        for (sequence, draft), budget, parents in zip(drafts, budgets, parents_of, strict=True):
+        for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
             tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
             # Row 0 is the sequence's last token, which the tree's roots follow.
             tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
-            batch.append(Rows(sequence.target, tokens, len(draft) + 1, budget, parents=tree))
+            batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
         logits = self.target.forward(batch)
         stats = self.target.last_pass
         self.last_duration = stats.duration
         metrics.attended_tokens += stats.attended_tokens
         metrics.context_tokens += stats.context_tokens
+        metrics.experts_read += sum(stats.experts_read)
+        metrics.experts_held += sum(stats.experts_held)
+        metrics.expert_layers += len(stats.experts_read)
+        metrics.channels_read += sum(stats.channels_read)
+        metrics.channels_held += sum(stats.channels_held)
         ends = np.cumsum([rows.sampled for rows in batch])
         return np.split(logits, ends[:-1])
 
@@ -67,16 +71,13 @@ class Verifier:
         past = len(sequence.tokens) - 1
         self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
 
-    def budget(self, context: int, scale: float | None = None) -> int:
-        """Blocks that verification attention may read of a context; `DENSE` for all of it.
+    def limits(self, context: int, scale: float | None = None) -> Limits:
+        """What a pass may read.
 
         Args:
-            context: tokens that the last row sees.
-            scale: multiple of the configured budget, `math.inf` for a dense pass.
+            context: tokens that its last row sees.
+            scale: multiple of attention's configured budget, `math.inf` for a dense pass.
         """
-        if self._sparse is None or scale == math.inf:
+        if self._sparse is None:
             return DENSE
-        if scale is None or scale == 1.0:
-            return self._sparse.budget_blocks(context, self.target.block_size)
-        tokens = math.ceil(scale * self._sparse.budget_tokens(context))
-        return DENSE if tokens >= context else max(1, math.ceil(tokens / self.target.block_size))
+        return self._sparse.limits(context, self.target.block_size, 1.0 if scale is None else scale)

@@ -7,26 +7,28 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ovspec.commit_verify import CommitVerify
-from ovspec.verify_config import SparseVerify, calibrated
+from ovspec.verify_config import AMOUNT_FIELDS, SparseVerify, calibrated
 from ovspec_models import OvspecConfig
 
 VerifyMode: TypeAlias = Literal["dense"] | SparseVerify | CommitVerify
 
 
 def parse_verify(verify: object) -> VerifyMode:
-    """Check a user's `verify` argument; "commit" is `CommitVerify()`.
+    """Check a user's `verify` argument; "sparse" is `SparseVerify()`, "commit" is `CommitVerify()`.
 
     Raises:
         ValueError: it is no mode.
     """
     if verify == "dense":
         return "dense"
+    if verify == "sparse":
+        return SparseVerify()
     if verify == "commit":
         return CommitVerify()
     if isinstance(verify, (SparseVerify, CommitVerify)):
         return verify
     raise ValueError(
-        f"verify={verify!r}: expected 'dense' or ovspec.SparseVerify(...), 'commit' or "
+        f"verify={verify!r}: expected 'dense', 'sparse' or ovspec.SparseVerify(...), 'commit' or "
         "ovspec.CommitVerify(...)"
     )
 
@@ -48,7 +50,7 @@ def sparse_part(verify: VerifyMode) -> SparseVerify | None:
 
 
 def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
-    """Multiples of the sparse budget that a schedule may choose from, `math.inf` for dense passes.
+    """Multiples of attention's budget that a schedule may choose from, `math.inf` for dense passes.
 
     Sparse verification keeps to the budget that it was given. With commits the budget changes nothing but the
     speed: one that the user gave stands, and one that was left open is free.
@@ -56,7 +58,7 @@ def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
     if not isinstance(verify, CommitVerify):
         return (1.0,)
     sparse = verify.sparse
-    is_open = all(value is None for value in (sparse.budget, sparse.coverage, sparse.L0, sparse.rho))
+    is_open = sparse.limits_attention and not sparse.given(AMOUNT_FIELDS)
     return (0.5, 1.0, 2.0, math.inf) if is_open else (1.0, math.inf)
 
 
@@ -64,7 +66,8 @@ def why_lossy(verify: VerifyMode, acceptance_threshold: float = 1.0) -> str:
     """What makes the output differ from the model's own, in a few words; empty where nothing does."""
     reasons = []
     if isinstance(verify, SparseVerify):
-        reasons.append("sparse verification approximates the model")
+        parts = "" if verify.parts == ("attention",) else f" ({', '.join(verify.parts)})"
+        reasons.append(f"sparse verification approximates the model{parts}")
     if acceptance_threshold < 1.0:
         reasons.append(
             f"acceptance_threshold={acceptance_threshold:g} accepts tokens that the model would not"

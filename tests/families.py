@@ -1,12 +1,16 @@
-"""Target and draft of three families, as runners: the demo pair, and tiny models with random weights."""
+"""Target and draft of several families, as runners: the demo pair (Qwen3), and tiny random models."""
 
 from __future__ import annotations
 
 import functools
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import openvino_genai
 from prompts import PROMPTS, STORY
 from settings import F32
@@ -33,7 +37,22 @@ _SHAPES: dict[str, ModelShape] = {
         get_shape("qwen3-30b-a3b"), **_TINY, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32
     ),
 }
-NAMES = ("demo", *_SHAPES)
+# As far from Qwen3 and Llama as decoders with rotary positions go: layer norms, biases, GELU, no gate.
+_STARCODER2: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 61,
+    "max_position_embeddings": 2048,
+    "sliding_window": None,
+    "use_bias": True,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+NAMES = ("demo", "llama", "starcoder2")
+EVERY_NAME = (*NAMES, "qwen3_moe")
 
 
 @dataclass(frozen=True)
@@ -68,16 +87,38 @@ def family(name: str) -> Family:
             for path, attention in zip((folder, folder, folder / "draft"), _attentions(), strict=True)
         )
         return Family(stock, target, draft, 4096, prompts)
-    shape = _SHAPES[name]
+    make = _starcoder2 if name == "starcoder2" else _synthetic(_SHAPES[name])
     stock, target, draft = (
-        ModelRunner(build_model(shape, "fp32", seed=seed), "CPU", attention, F32)
+        ModelRunner(make(seed), "CPU", attention, F32)
         for seed, attention in zip((1, 1, 2), _attentions(), strict=True)
     )
     rng = np.random.default_rng(7)
     # Phrases that come again give the lookups something to find.
-    phrases = rng.integers(0, shape.vocab_size, (8, 12))
+    phrases = rng.integers(0, 61, (8, 12))
     prompts = [phrases[rng.integers(0, 8, int(rng.integers(8, 16)))].reshape(-1).tolist() for _ in range(50)]
-    return Family(stock, target, draft, shape.vocab_size, prompts)
+    return Family(stock, target, draft, 61, prompts)
+
+
+def _synthetic(shape: ModelShape) -> Callable[[int], ov.Model]:
+    return lambda seed: build_model(shape, "fp32", seed=seed)
+
+
+def _starcoder2(seed: int) -> ov.Model:
+    """A checkpoint with random weights, through the exporter."""
+    import torch
+    from optimum.intel import OVModelForCausalLM
+    from transformers import Starcoder2Config, Starcoder2ForCausalLM
+
+    torch.manual_seed(seed)
+    model = Starcoder2ForCausalLM(Starcoder2Config(**_STARCODER2))
+    for weight in model.parameters():
+        if weight.dim() > 1:  # at their default of 0.02 every context gives the same text
+            torch.nn.init.normal_(weight, std=0.15)
+    with tempfile.TemporaryDirectory() as folder:
+        model.float().save_pretrained(folder)
+        exported = OVModelForCausalLM.from_pretrained(folder, export=True, compile=False, load_in_8bit=False)
+        exported.save_pretrained(Path(folder) / "ir")
+        return ov.Core().read_model(Path(folder) / "ir" / "openvino_model.xml").clone()
 
 
 def _attentions() -> tuple[AttentionConfig, AttentionConfig, AttentionConfig]:

@@ -27,6 +27,7 @@ class Machine:
         noise: standard deviation of the logarithm of every duration.
         hiccup: share of the passes that take four times as long.
         drift: standard deviation by which the logarithm of the machine's pace walks, per duration.
+        cold: how many times as long the first pass of a number of rows takes.
     """
 
     row: Callable[[int, float, float], float]
@@ -36,6 +37,14 @@ class Machine:
     noise: float = 0.05
     hiccup: float = 0.01
     drift: float = 0.0
+    cold: float = 1.0
+    warm: set[int] = field(default_factory=set)
+
+    def verify(self, rows: int, context: float, scale: float) -> float:
+        """A verification pass, on warm kernels from the second of its shape on."""
+        factor = 1.0 if rows in self.warm else self.cold
+        self.warm.add(rows)
+        return factor * self.row(rows, context, scale)
 
 
 class Clock:
@@ -76,18 +85,20 @@ class World:
 
     Attributes:
         acceptance: rate at which a draft token is accepted, by tokens emitted so far.
-        offers: rate at which the drafter has another token to offer.
+        offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
+        lookup: what a draft beside a step costs; 0 where the drafter has a model and drafts none.
     """
 
     machine: Machine
     acceptance: Text
     context: int = 512
-    offers: float = 1.0
+    offers: Text = lambda _: 1.0
     confirmed: float = 1.0
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
+    lookup: float = 0.0
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
@@ -106,19 +117,24 @@ class World:
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,
                 commit_intervals=self.commit_intervals,
+                can_shadow=self.lookup > 0.0,
             )
             plan = schedule.plan(state)
             assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
             asked = min(plan.num_assistant_tokens, state.max_draft)
-            proposed = [_run_length(text, self.offers, asked) for _ in range(sequences)]
+            proposed = [_run_length(text, self.offers(done), asked) for _ in range(sequences)]
             accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
             scale = plan.budget_scale or 1.0
             caught_up = unread if self.reads and asked else 0
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
-            verify = clock.took(self.machine.row(sequences + sum(proposed), state.contexts[0], scale))
+            verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], scale))
             if sum(proposed) != last:
                 verify += clock.took(self.machine.switch)
             last = sum(proposed)
+            shadows: tuple[tuple[int, int], ...] = ()
+            if plan.shadow_tokens:
+                offered = _run_length(text, self.offers(done), plan.shadow_tokens)
+                shadows = ((offered, _run_length(text, self.acceptance(done), offered)),)
             gained = sum(accepted) / sequences + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
@@ -142,6 +158,8 @@ class World:
                 commit_duration=commit,
                 commit_rows=rows,
                 confirmed=confirmed,
+                shadow_duration=clock.took(self.lookup) if plan.shadow_tokens else 0.0,
+                shadows=shadows,
             )
             schedule.observe(outcome)
             emitted += gained

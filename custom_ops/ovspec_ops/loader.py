@@ -135,8 +135,8 @@ def create(
     inputs: Sequence[openvino.Node | openvino.Output],
     attributes: Mapping[str, Any],
 ) -> openvino.Node:
-    """A node of the operation `op_type`: "VerifyAttention", "KeySummary", "BlockSelect", "SparseMoE"
-    or "ExpertBudget".
+    """A node of the operation `op_type`: "VerifyAttention", "KeySummary", "BlockSelect", "SparseMoE",
+    "ExpertBudget" or "GatedMLP".
 
     `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the
     library does not load, ValueError where the inputs' types or shapes or an attribute do not fit.

@@ -4,6 +4,7 @@
 
 #include "block_select/op.hpp"
 #include "common/isa.hpp"
+#include "gated_mlp/op.hpp"
 #include "key_summary/op.hpp"
 #include "moe/budget_op.hpp"
 #include "moe/op.hpp"
@@ -19,6 +20,7 @@ std::vector<ov::Extension::Ptr> operations() {
         std::make_shared<ov::OpExtension<ovspec::BlockSelect>>(),
         std::make_shared<ov::OpExtension<ovspec::SparseMoE>>(),
         std::make_shared<ov::OpExtension<ovspec::ExpertBudget>>(),
+        std::make_shared<ov::OpExtension<ovspec::GatedMLP>>(),
     };
 }
 

@@ -19,8 +19,9 @@ _LOGGERS = (
 )
 
 
-# optimum-intel says why a tokenizer was not converted at this logger's debug level only.
-_EXPORTER = "optimum.exporters.openvino"
+# optimum-intel says why a tokenizer was not converted at the first logger's debug level only; the second
+# reports weights that do not fit, whatever the user's environment has silenced.
+_LEVELS = {"optimum.exporters.openvino": logging.DEBUG, "transformers.modeling_utils": logging.WARNING}
 
 
 class LogCollector(logging.Handler):
@@ -52,9 +53,9 @@ def library_output(verbose: bool) -> Iterator[LogCollector]:
     for logger in loggers:
         logger.handlers = [*logger.handlers, collector] if verbose else [collector]
         logger.propagate = verbose and logger.propagate
-    exporter = logging.getLogger(_EXPORTER)
-    level = exporter.level
-    exporter.setLevel(logging.DEBUG)
+    levels = {name: logging.getLogger(name).level for name in _LEVELS}
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
     try:
         if verbose:
             yield collector
@@ -63,7 +64,8 @@ def library_output(verbose: bool) -> Iterator[LogCollector]:
                 warnings.simplefilter("ignore")
                 yield collector
     finally:
-        exporter.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         for logger, (handlers, propagate) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
 

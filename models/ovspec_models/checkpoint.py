@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.model_info import is_checkpoint
+from ovspec_models.model_info import is_checkpoint, refuse_gguf
 from ovspec_models.tokenizer_check import compare_vocabularies
 
+_TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -36,6 +38,8 @@ class Checkpoint:
         Raises ValueError naming `argument` when it is no checkpoint that can be read.
         """
         location, is_local = _locate(model, argument)
+        if is_local:
+            _check_files(Path(location), argument)
         from transformers import AutoConfig, AutoTokenizer
 
         options: dict[str, Any] = {
@@ -76,12 +80,14 @@ def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
                 "from, or use the folder as it is"
             )
         if not is_checkpoint(path):
+            refuse_gguf(path, argument)
             raise ValueError(
                 f"{argument} '{path}' is no Hugging Face checkpoint: it needs config.json and *.safetensors; "
                 "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
             )
         return str(path), True
     if path.exists():
+        refuse_gguf(path, argument)
         raise ValueError(f"{argument} '{path}' is a file; give the checkpoint's folder or a Hub ID")
     if isinstance(model, Path) or not _HUB_ID.fullmatch(model):
         raise ValueError(
@@ -91,8 +97,41 @@ def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
     return model, False
 
 
+def _check_files(folder: Path, argument: str) -> None:
+    """Raise ValueError unless there is a tokenizer and every safetensors file is whole, by its header."""
+    from safetensors import safe_open
+
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_PATTERNS):
+        raise ValueError(
+            f"{argument} '{folder}' has no tokenizer: tokenizer.json is missing; copy it there too"
+        )
+    index = folder / "model.safetensors.index.json"
+    named: set[str] = set()
+    if index.is_file():
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{argument}: {index} can't be read ({first_line(error)}); get it again"
+            ) from error
+    for name in sorted(named | {path.name for path in folder.glob("*.safetensors")}):
+        try:
+            with safe_open(folder / name, "numpy"):  # type: ignore[no-untyped-call]
+                pass
+        except Exception as error:  # its errors have no class in common
+            raise ValueError(
+                f"{argument}: {folder / name} is missing, cut short or damaged ({first_line(error)}); "
+                "get it again"
+            ) from error
+
+
 def _unreadable(argument: str, location: str, is_local: bool, error: Exception) -> str:
     cause = first_line(error)
+    if "custom code" in cause or "trust_remote_code" in str(error):
+        return (
+            f"{argument} '{location}' comes with code of its own, which would run on this machine; read it, "
+            "and pass --trust-remote-code (trust_remote_code=True) to let it run"
+        )
     if is_local:
         return (
             f"{argument} '{location}' cannot be read by transformers: {cause}; "

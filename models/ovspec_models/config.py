@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
@@ -13,6 +14,8 @@ from ovspec_models.files import replace_file
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
+# What `operations` may name.
+OPERATIONS = ("sparse_moe", "sparse_ffn")
 
 
 @dataclass(slots=True)
@@ -54,7 +57,9 @@ class VerifySection:
     ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
     anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
     is checked when the model is loaded). Symbols as in arXiv 2512.21911. The other fields are those of
-    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other.
+    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other. Those of
+    experts and feed-forward channels are one number, or one per layer that has them; ``ffn_density`` and
+    ``ffn_threshold`` exclude each other.
     """
 
     L0: int | None = None
@@ -67,6 +72,12 @@ class VerifySection:
     sink_blocks: int | None = None
     local_blocks: int | None = None
     refresh_interval: int | None = None
+    expert_budget: int | list[int] | None = None
+    expert_rule: str | None = None
+    expert_share_bound: float | list[float] | None = None
+    ffn_density: float | list[float] | None = None
+    ffn_threshold: float | list[float] | None = None
+    ffn_score: str | None = None
 
 
 @dataclass(slots=True)
@@ -74,12 +85,15 @@ class OvspecConfig:
     """Contents of ``ovspec_config.json``.
 
     ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
+    ``operations`` names the transforms whose operations the IR holds (``sparse_moe``, ``sparse_ffn``): it can
+    be read only where ``ovspec.extension_path()`` is loaded.
     """
 
     model: ModelSection
     created_by: CreatedBy = field(default_factory=CreatedBy)
     draft_model: str | None = None
     verify: VerifySection | None = None
+    operations: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -110,7 +124,7 @@ class OvspecConfig:
             top["verify"] = VerifySection(**_section(path, "verify", VerifySection, top["verify"]))
         config = cls.__new__(cls)
         for entry in fields(cls):
-            setattr(config, entry.name, top.get(entry.name))
+            setattr(config, entry.name, top.get(entry.name, [] if entry.name == "operations" else None))
         config._check(str(path))
         return config
 
@@ -126,10 +140,10 @@ class OvspecConfig:
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object, ``schema_version`` first."""
+        """Return the JSON object, ``schema_version`` first; ``operations`` only where there are any."""
         body = asdict(self)
-        order = ("schema_version", "created_by", "model", "draft_model", "verify")
-        return {key: body[key] for key in order}
+        order = ("schema_version", "created_by", "model", "draft_model", "operations", "verify")
+        return {key: body[key] for key in order if key != "operations" or self.operations}
 
     def _check(self, where: str) -> None:
         _need(self.schema_version == SCHEMA_VERSION, where, "schema_version", self.schema_version, "1")
@@ -147,6 +161,9 @@ class OvspecConfig:
             parts = Path(self.draft_model).parts
             inside = bool(parts) and not Path(self.draft_model).is_absolute() and ".." not in parts
             _need(inside, where, "draft_model", self.draft_model, "a folder inside this one, or null")
+        names: Any = self.operations
+        good = isinstance(names, list) and all(name in OPERATIONS for name in names)
+        _need(good, where, "operations", names, f"a list out of {', '.join(OPERATIONS)}")
         if self.verify is not None:
             self._check_verify(where, self.verify)
 
@@ -158,6 +175,8 @@ class OvspecConfig:
         good_rho = rho is None or (_is_number(rho) and 0.0 <= rho <= 1.0)
         _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
         self._check_selection(where, verify)
+        self._check_experts(where, verify)
+        self._check_channels(where, verify)
         if anchors is None:
             return
         layers = self.model.num_hidden_layers
@@ -186,6 +205,35 @@ class OvspecConfig:
             good = len(fixed) == 1 and not paper
             expected = "null, as verify has another budget beside it (L0 and rho, budget, or coverage)"
             _need(good, where, f"verify.{fixed[-1]}", getattr(verify, fixed[-1]), expected)
+
+    @staticmethod
+    def _check_experts(where: str, verify: VerifySection) -> None:
+        rule, budget, bound = verify.expert_rule, verify.expert_budget, verify.expert_share_bound
+        good = budget is None or all(_is_int(n) and n >= -1 for n in _as_list(budget))
+        expected = "an integer >= -1, one per layer with experts, or null"
+        _need(good and budget != [], where, "verify.expert_budget", budget, expected)
+        rules = ("mass", "share", "top_k")
+        good = rule is None if budget is None else rule is None or rule in rules
+        expected = f"{', '.join(map(repr, rules))}, or null without an expert_budget"
+        _need(good, where, "verify.expert_rule", rule, expected)
+        shares = _as_list(bound)
+        good = bool(shares) and all(_is_number(share) and 0.0 <= share <= 1.0 for share in shares)
+        expected = "a number from 0 to 1, one per layer with experts, with the rule 'share', else null"
+        good = good if rule == "share" else bound is None
+        _need(good, where, "verify.expert_share_bound", bound, expected)
+
+    @staticmethod
+    def _check_channels(where: str, verify: VerifySection) -> None:
+        density, threshold, score = verify.ffn_density, verify.ffn_threshold, verify.ffn_score
+        good = all(_is_number(share) and 0.0 < share <= 1.0 for share in _as_list(density))
+        expected = "a number above 0, up to 1, one per feed-forward layer, or null"
+        _need(good and density != [], where, "verify.ffn_density", density, expected)
+        good = all(_is_number(least) and 0.0 <= least < math.inf for least in _as_list(threshold))
+        good = good and threshold != [] and (threshold is None or density is None)
+        expected = "a finite number >= 0, one per feed-forward layer, or null, as beside an ffn_density"
+        _need(good, where, "verify.ffn_threshold", threshold, expected)
+        good = score is None or (score in ("max", "mean") and (density, threshold) != (None, None))
+        _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
@@ -221,6 +269,10 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
         raise ValueError(
             f"{where}: {key} is {value!r}, expected {expected}; correct it, or export the model again"
         )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _is_int(value: Any) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ovspec_models._quiet import LogCollector, library_output
+from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
+from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.new_folder import check_new_folder, new_folder
 from ovspec_models.tokenizer_check import check_same_token_ids
+from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
 
 DRAFT_FOLDER = "draft"
@@ -35,22 +38,30 @@ def export_model(
     scale_estimation: bool = False,
     gptq: bool = False,
     backup_precision: str | None = None,
+    operations: Sequence[str] = (),
+    allow_partial: bool = False,
     trust_remote_code: bool = False,
     cache_dir: str | Path | None = None,
     task: str = "text-generation-with-past",
     verbose: bool = False,
     progress: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Path:
     """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
 
     The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
     weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
 
-    * `weight_format`: ``fp32``, ``fp16``, ``int8``, ``int4``; ``None`` is optimum-intel's default (the
-      checkpoint's precision, int8 above a thousand million parameters).
+    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
+      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
     * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
-      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, or a list
-      of texts): int4 only. `sym`: int4 and int8.
+      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
+      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
+
+    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with
+    them here, and in any OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that
+    is not known is refused, or with `allow_partial` left as it is, and `warn` called with its name and the
+    reason.
 
     `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
     output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.
@@ -71,6 +82,11 @@ def export_model(
         gptq=gptq,
         backup_precision=backup_precision,
     )
+    for name in operations:
+        if name not in BAKED:
+            raise ValueError(f"operations: {name!r} is not known, expected some of {', '.join(BAKED)}")
+    if allow_partial and not operations:
+        raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
     target_folder = Path(out)
     check_new_folder(target_folder)
     require_export_packages()
@@ -89,13 +105,32 @@ def export_model(
         for checkpoint, folder, role in pair:
             report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
             with library_output(verbose) as collector:
-                _export_one(checkpoint, folder, options, task, loading)
+                try:
+                    _export_one(checkpoint, folder, options, task, loading)
+                except RuntimeError:
+                    _check_weights(checkpoint, collector)  # says more than the exception
+                    raise
+            _check_weights(checkpoint, collector)
             _check_complete(folder, checkpoint, collector)
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
+        weight_formats = {role: ModelInfo.read(folder).weight_format() for _, folder, role in pair}
+        if operations:
+            report(f"putting {' and '.join(operations)} into the target")
+            for line in bake_operations(staging, operations, allow_partial):
+                (warn or _no_progress)(f"left as it was: {line}")
         report("writing the configuration and the model card")
         for checkpoint, folder, role in pair:
-            _describe(checkpoint, folder, draft if role == "target" else None, options)
+            config = OvspecConfig(
+                created_by=package_versions(),
+                model=ModelInfo.read(folder).section(
+                    checkpoint.name, options.weight_format or weight_formats[role]
+                ),
+                draft_model=DRAFT_FOLDER if draft is not None and role == "target" else None,
+                operations=list(operations) if role == "target" else [],
+            )
+            draft_source = draft.name if draft is not None and role == "target" else None
+            _describe(checkpoint, folder, config, draft_source, options)
     return target_folder
 
 
@@ -151,15 +186,29 @@ def _export_one(
         "cache_dir": str(loading["cache_dir"] or HF_HUB_CACHE),
         "trust_remote_code": loading["trust_remote_code"],
     }
+    dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        main_export(**common, ov_config=ov_config, stateful=True, convert_tokenizer=True)
-        if ov_config is not None and ov_config.quantization_config:
-            _main_quantize(**common, quantization_config=ov_config.quantization_config)
+        with lifted_caps():
+            main_export(**common, **dtype, ov_config=ov_config, stateful=True, convert_tokenizer=True)
+            if ov_config is not None and ov_config.quantization_config:
+                _main_quantize(**common, quantization_config=ov_config.quantization_config)
     except Exception as error:
+        cause = first_line(error)
+        remedy = "run with verbose=True for its full output"
+        if "group size" in cause:
+            remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
         raise RuntimeError(
-            f"optimum-intel could not export '{checkpoint.name}' as {task}: {first_line(error)}; "
-            "run with verbose=True for its full output"
+            f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
         ) from error
+
+
+def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:
+    unfit = unfit_weights(collector.messages)
+    if unfit is not None:
+        raise ValueError(
+            f"the config.json of '{checkpoint.name}' does not fit its weights: {unfit}; "
+            "get both from the same place again"
+        )
 
 
 def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:
@@ -174,17 +223,14 @@ def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollecto
 
 
 def _describe(
-    checkpoint: Checkpoint, folder: Path, draft_model: Checkpoint | None, options: WeightOptions
+    checkpoint: Checkpoint,
+    folder: Path,
+    config: OvspecConfig,
+    draft_source: str | None,
+    options: WeightOptions,
 ) -> None:
     """Write the folder's configuration and model card."""
-    info = ModelInfo.read(folder)
-    config = OvspecConfig(
-        created_by=package_versions(),
-        model=info.section(checkpoint.name, options.weight_format),
-        draft_model=None if draft_model is None else DRAFT_FOLDER,
-    )
     config.save(folder)
-    draft_source = None if draft_model is None else draft_model.name
     text = model_card(
         config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
     )

@@ -19,8 +19,7 @@ _CARD = """\
 
 ovspec runs speculative decoding on OpenVINO with *sparse verification*: a draft proposes several tokens, and
 the target checks them in one pass that reads only the cache blocks that matter. `verify=SparseVerify()` is
-lossy: it approximates the target's output; `verify="dense"`, the default, is lossless. The same folder also
-runs in OpenVINO GenAI and optimum-intel: it holds plain OpenVINO IR.
+lossy: it approximates the target's output; `verify="dense"`, the default, is lossless. {elsewhere}
 
 ## Run it
 
@@ -51,6 +50,13 @@ The licence is that of the source model: this export changes the format of the w
 """
 
 
+_PLAIN_IR = """\
+The same folder also
+runs in OpenVINO GenAI and optimum-intel: it holds plain OpenVINO IR."""
+_BAKED_IR = """\
+Its IR holds
+operations of ovspec ({operations}), for CPU. In OpenVINO GenAI it runs with them loaded:
+`openvino_genai.LLMPipeline(folder, "CPU", extensions=[str(ovspec.extension_path())])`."""
 _COMMAND = 'ovspec generate -m . -p "Once upon a time"'
 _PYTHON_ALONE = 'pipe = ovspec.LLMPipeline(".", "CPU")'
 _PYTHON_PAIR = """\
@@ -77,6 +83,7 @@ def model_card(
         source=model.source,
         model_type=model.model_type,
         weights=weights,
+        elsewhere=_elsewhere(config.operations),
         command=_COMMAND,
         python=python,
         draft=""
@@ -101,6 +108,10 @@ def _front_matter(config: OvspecConfig, is_hub_id: bool) -> str:
             lines.append("base_model_relation: quantized")
     tags = ["openvino", "ovspec", "speculative-decoding", config.model.model_type, config.model.weight_format]
     return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in tags)])
+
+
+def _elsewhere(operations: list[str]) -> str:
+    return _BAKED_IR.format(operations=", ".join(operations)) if operations else _PLAIN_IR
 
 
 def _short(value: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.config import ModelSection
+from ovspec_models.config import ModelSection, OvspecConfig
 
 # The same fact under the names that model families give it in config.json, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -18,6 +18,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim", "kv_channels"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "sliding_window_pattern": ("sliding_window_pattern",),
     "max_position_embeddings": (
         "max_position_embeddings",
         "n_positions",
@@ -28,6 +29,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "model_max_length",
     ),
 }
+_WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
+_WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
@@ -42,7 +45,8 @@ class ModelInfo:
     KV cache (all of them, except linear attention and state-space layers where ``layer_types`` names
     them). ``vocab_size`` is the model's, which may be padded past the tokenizer's.
     ``max_position_embeddings`` is ``None`` where config.json states no limit, as in families with ALiBi.
-    ``eos_token_ids`` are those of config.json, empty where it names none.
+    ``eos_token_ids`` are those of config.json, empty where it names none. ``layer_windows`` is the sliding
+    window of every layer with a cache, 0 for none.
     """
 
     folder: Path
@@ -55,6 +59,7 @@ class ModelInfo:
     vocab_size: int
     max_position_embeddings: int | None
     eos_token_ids: frozenset[int]
+    layer_windows: tuple[int, ...]
     weight_bytes: int
     has_tokenizer: bool
     has_detokenizer: bool
@@ -116,7 +121,13 @@ class ModelInfo:
         )
 
     def weight_format(self) -> str:
-        """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone."""
+        """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone.
+
+        Weights of our own operations are bytes there; a folder that holds such says their format itself.
+        """
+        config = OvspecConfig.load(self.folder)
+        if config is not None and config.operations:
+            return config.model.weight_format
         return weight_format_of(self.folder / "openvino_model.xml")
 
 
@@ -146,11 +157,12 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "num_kv_layers": _num_kv_layers(text.get("layer_types"), layers),
         "num_attention_heads": heads,
-        "num_key_value_heads": _number(path, text, "num_key_value_heads", _default_kv_heads(text, heads)),
+        "num_key_value_heads": _kv_heads(path, text, heads),
         "head_dim": head_dim,
         "vocab_size": _number(path, text, "vocab_size"),
         "max_position_embeddings": _optional_number(path, text, "max_position_embeddings"),
         "eos_token_ids": _eos_token_ids(path, config, text),
+        "layer_windows": _layer_windows(path, text, model_type, layers),
     }
 
 
@@ -200,12 +212,26 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(not f.name.startswith("openvino") for f in found)
 
 
+def refuse_gguf(path: Path, what: str) -> None:
+    """Raise ValueError when `path` is a GGUF file, or a folder with one in it."""
+    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    for file in files:
+        with file.open("rb") as opened:
+            is_gguf = opened.read(4) == b"GGUF"
+        if is_gguf or file.suffix == ".gguf":
+            raise ValueError(
+                f"{what} '{file}' is a GGUF file, which ovspec does not read; export the Hugging Face "
+                "checkpoint it was made from: `ovspec export -m ... OUT`"
+            )
+
+
 def _check_is_model(path: Path) -> None:
     if not path.exists():
         raise ValueError(
             f"model folder '{path}' does not exist; give a folder that `ovspec export -m ... OUT` has made"
         )
     if not path.is_dir():
+        refuse_gguf(path, "model")
         raise ValueError(f"model folder '{path}' is a file; give the folder that holds openvino_model.xml")
     needed = ("openvino_model.xml", "openvino_model.bin", "config.json")
     missing = [name for name in needed if not (path / name).is_file()]
@@ -216,6 +242,7 @@ def _check_is_model(path: Path) -> None:
             f"'{path}' is a Hugging Face checkpoint, not an OpenVINO model; "
             f"export it first: `ovspec export -m {path} OUT`"
         )
+    refuse_gguf(path, "model")
     raise ValueError(
         f"'{path}' is no OpenVINO model folder: {', '.join(missing)} missing; make one: "
         "`ovspec export -m ... OUT`"
@@ -259,9 +286,31 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
     return frozenset(ids)
 
 
-def _default_kv_heads(config: dict[str, Any], heads: int) -> int:
-    # Falcon-7B and GPT-BigCode say multi_query instead of a number of KV heads.
-    return 1 if config.get("multi_query") is True else heads
+def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
+    # Falcon-7B and GPT-BigCode say multi_query instead of a number of KV heads; transformers writes a number
+    # beside it, which Falcon's old architecture does not read.
+    multi_query = text.get("multi_query") is True
+    if multi_query and text.get("model_type") == "falcon" and not text.get("new_decoder_architecture"):
+        return 1
+    return _number(path, text, "num_key_value_heads", 1 if multi_query else heads)
+
+
+def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:
+    types, given = text.get("layer_types"), text.get("sliding_window")
+    window = given if isinstance(given, int) and given > 0 else 0
+    if isinstance(types, list):
+        kept = [t for t in types if isinstance(t, str) and t.endswith("attention")]
+        return (
+            tuple(window if t == "sliding_attention" else 0 for t in kept if not t.startswith("linear"))
+            or (0,) * layers
+        )
+    if text.get("use_sliding_window") is False:
+        return (0,) * layers
+    # Before there were layer_types, Gemma's families alternated by rules of their own; others windowed all.
+    pattern = _optional_number(path, text, "sliding_window_pattern") or _WINDOW_PATTERNS.get(model_type)
+    if pattern is None:
+        return (window if model_type in _WINDOWED_TYPES else 0,) * layers
+    return tuple(window if (layer + 1) % pattern else 0 for layer in range(layers))
 
 
 def _num_kv_layers(layer_types: object, layers: int) -> int:

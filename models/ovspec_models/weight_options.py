@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-WEIGHT_FORMATS = ("fp32", "fp16", "int8", "int4")
-DATASETS = ("wikitext2", "c4", "c4-new", "gsm8k", "auto")
+from ovspec_models.calibration_texts import check_dataset, read_dataset
+
+WEIGHT_FORMATS = ("fp32", "fp16", "bf16", "int8", "int4")
 BACKUP_PRECISIONS = ("none", "int8_sym", "int8_asym")
 _INT4_ONLY = (
     "group_size",
@@ -73,14 +74,12 @@ class WeightOptions:
                 f"expected one of {', '.join(BACKUP_PRECISIONS)}"
             )
 
-        if isinstance(self.dataset, str) and self.dataset not in DATASETS:
-            raise ValueError(
-                f"dataset is {self.dataset!r}, expected one of {', '.join(DATASETS)}, or a list of texts"
-            )
+        if self.dataset is not None:
+            check_dataset(self.dataset)
 
     def _check_combinations(self) -> None:
         given = self.given()
-        if self.weight_format in (None, "fp32", "fp16") and given:
+        if self.weight_format in (None, "fp32", "fp16", "bf16") and given:
             raise ValueError(
                 f"{', '.join(given)} needs compressed weights, but weight_format is {self.weight_format!r}; "
                 "set weight_format='int4' (or 'int8' for sym alone), or leave the option out"
@@ -100,7 +99,8 @@ class WeightOptions:
         if self.dataset is None and (self.scale_estimation or self.gptq):
             name = "scale_estimation" if self.scale_estimation else "gptq"
             raise ValueError(
-                f"{name} needs a calibration dataset; set dataset, for example dataset='wikitext2'"
+                f"{name} needs a calibration dataset; set dataset to a file of texts, "
+                "or to a name such as 'wikitext2'"
             )
 
     def to_optimum(self, model: str) -> Any:
@@ -117,7 +117,7 @@ class WeightOptions:
 
         if self.weight_format is None:
             return None
-        if self.weight_format in ("fp32", "fp16"):
+        if self.weight_format in ("fp32", "fp16", "bf16"):
             return OVConfig(dtype=self.weight_format)
         if not self.given():
             tuned = get_default_quantization_config(model, self.weight_format)
@@ -137,7 +137,7 @@ class WeightOptions:
             "group_size": self.group_size if self.given() else 128,
             "ratio": 1.0 if self.ratio is None else self.ratio,
             "all_layers": self.all_layers or None,
-            "dataset": self.dataset,
+            "dataset": None if self.dataset is None else read_dataset(self.dataset),
             "quant_method": "awq" if self.awq else "default",
             "scale_estimation": self.scale_estimation or None,
             "gptq": self.gptq or None,

@@ -13,7 +13,10 @@ import openvino as ov
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import CachedSequence
 from ovspec.compile import cache_tensors
-from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.ffn_budgets import ffn_config
+from ovspec.limits import DENSE
+from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
 
@@ -36,7 +39,7 @@ def load_runner(
     model: ov.Model,
     anchor_layers: tuple[int, ...] | None,
     properties: Mapping[str, object],
-    selects: bool = True,
+    sparse: SparseVerify | None,
 ) -> R:
     """Compile one of the models behind the backends.
 
@@ -44,16 +47,27 @@ def load_runner(
         runner: its class.
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
-            our attention; "portable" selects blocks for stock attention with stock operations.
+            our operations where the model has what they compute; "portable" limits passes with stock
+            operations.
         model: a stateful model, which is transformed in place.
         anchor_layers: as in `AttentionConfig`.
         properties: OpenVINO properties that the user asked for.
-        selects: whether the native model can select blocks.
+        sparse: what its sparse passes may read; without it there are none.
     """
     if name == "stock":
         return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
-    backend: Attention = "native" if name == "native" else "stock"
-    return runner(model, "CPU", AttentionConfig(backend, selects, anchor_layers), properties)
+    backend: ExpertBackend = "native" if name == "native" else "stock"
+    selects = sparse is not None and sparse.limits_attention
+    experts = expert_config(backend, sparse) if sparse else None
+    ffn = ffn_config(backend, sparse) if sparse else None
+    return runner(
+        model,
+        "CPU",
+        AttentionConfig(backend, selects, anchor_layers),
+        properties,
+        experts=experts or ExpertConfig(backend, optional=True),
+        ffn=ffn,
+    )
 
 
 def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
@@ -75,11 +89,15 @@ class Timing:
         density: share of the context's cache that its attention read.
         selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
             its own.
+        experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
+        ffn_density: share of the feed-forward channels that it read; `None` likewise.
     """
 
     ms: float
     density: float
     selection_ms: float | None = None
+    experts_read: float | None = None
+    ffn_density: float | None = None
 
 
 class Subject:
@@ -103,19 +121,22 @@ class Subject:
         Args:
             context: tokens in the cache before the pass.
             tokens: rows of the pass.
-            sparse: what sparse attention may read, `None` for all.
+            sparse: what it may read, `None` for all.
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
-        blocks = -1
-        if sparse is not None:
-            blocks = sparse.budget_blocks(context + tokens, self.runner.block_size)
-        self.runner.forward([Rows(self._sequence, ids, sampled=tokens, budget=blocks)])
+        limits = DENSE if sparse is None else sparse.limits(context + tokens, self.runner.block_size)
+        self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
-        stats = self.runner.last_pass
-        native = self.runner.attention.backend == "native"
-        selection = self._selection_ms() if sparse is not None and native else None
-        return Timing(stats.duration / 1e3, stats.attended_tokens / stats.context_tokens, selection)
+        stats, attention = self.runner.last_pass, self.runner.attention
+        selects = sparse is not None and attention.selects and attention.backend == "native"
+        return Timing(
+            stats.duration / 1e3,
+            stats.attended_tokens / stats.context_tokens,
+            self._selection_ms() if selects else None,
+            sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
+            sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
+        )
 
     def _selection_ms(self) -> float:
         """Milliseconds that the last pass spent in the operations that choose blocks."""

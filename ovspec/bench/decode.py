@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from time import perf_counter
 
@@ -25,6 +25,7 @@ from ovspec.drafter import Drafter
 from ovspec.drafters import SparseSelfDrafter
 from ovspec.engine import Engine
 from ovspec.generation_config import resolve, updated
+from ovspec.limits import DENSE
 from ovspec.machine_memory import available_bytes
 from ovspec.metrics import PerfMetrics
 from ovspec.sequence import Sequence
@@ -98,7 +99,9 @@ class DecodeBench:
                 raise ValueError(
                     f"--mode {','.join(self.modes)}: expected some of {','.join(MODES)}, each once"
                 )
-        if "commit" in self.modes and self.sparse.budget_tokens(self.context) >= self.context:
+        if "stock" in self._models():
+            self.source.check_stock(f"--mode {','.join(self.modes)}")
+        if "commit" in self.modes and self.sparse.limits(self.context, 1) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
                 "nothing to commit; give a smaller budget or a longer --context"
@@ -156,7 +159,9 @@ class DecodeBench:
     def _player(self, name: str, model: ov.Model, tick: Tick) -> _Player:
         tick(f"compiling {name}")
         # The clone shares the weights.
-        runner = load_runner(TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties)
+        runner = load_runner(
+            TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties, self.sparse
+        )
         rng = np.random.default_rng(0)
         # A pass writes its draft before it is known how much of it stands.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
@@ -166,7 +171,7 @@ class DecodeBench:
         runner = player.runner
         drafter: Drafter | None = None
         if mode == "sparse_self":
-            drafter = SparseSelfDrafter(runner, SparseVerify(budget=self.draft_budget))
+            drafter = SparseSelfDrafter(runner, replace(self.sparse, budget=self.draft_budget))
         elif mode not in PLAIN:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
@@ -185,6 +190,7 @@ class DecodeBench:
             commit_ms=_mean_ms(metrics.raw_metrics.commit_durations),
             commits=len(metrics.raw_metrics.commit_durations),
             density=metrics.get_attention_density(),
+            experts_read=metrics.get_experts_read(),
         )
 
     def _verify(self, mode: str) -> VerifyMode:

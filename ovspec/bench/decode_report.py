@@ -26,6 +26,7 @@ class DecodeRecord:
         tokens_per_pass: tokens that a verification yielded.
         commits: dense passes over provisional tokens.
         density: share of the context's cache that verification read, commits included.
+        experts_read: experts of a layer that a verification read, mean; 0 where no budget counts them.
     """
 
     tokens_per_second: float
@@ -35,6 +36,7 @@ class DecodeRecord:
     commit_ms: float | None
     commits: int
     density: float
+    experts_read: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class DecodeReport:
                 "decides": "which drafts are accepted, in every mode alike",
             },
             "budget": self.sparse.budget_tokens(self.context),
+            "expert_budget": self.sparse.expert_budget,
             "commit_interval": self.interval,
             "draft_budget": self.draft_budget,
             "modes": {
@@ -114,6 +117,8 @@ class DecodeReport:
         )
         names = ["tokens/s", *["x " + base.replace("_", "\n") for base in self._baselines()]]
         names += ["tokens\na pass", "verify\nms", "draft\nms", "commit\nms", "density"]
+        counted = any(record.experts_read for records in self.records.values() for record in records)
+        names += ["experts\nread"] * counted
         table.add_column("mode", no_wrap=True)
         for name in names:
             table.add_column(name, justify="right", no_wrap=True)
@@ -127,5 +132,8 @@ class DecodeReport:
                 values = [value for record in records if (value := getattr(record, name)) is not None]
                 cells.append(f"{mean(values):.1f}" if values else "-")
             cells.append(f"{mean(record.density for record in records):.2f}")
+            if counted:
+                read = mean(record.experts_read for record in records)
+                cells.append(f"{read:.1f}" if read else "-")
             table.add_row(f"{mode} (LOSSY)" if mode in LOSSY else mode, *cells)
         return table

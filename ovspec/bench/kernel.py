@@ -15,6 +15,7 @@ import ovspec_ops
 from ovspec.bench.cache_contents import fill
 from ovspec.cache import CacheTensor
 from ovspec.compile import CACHE_PRECISIONS
+from ovspec.huge_pages import advise_huge_pages
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
 
@@ -139,6 +140,7 @@ class KernelBench:
         for _ in range(min(_MOST_CACHES, max(1, _COLD_BYTES // size))):
             caches = [ov.Tensor(s.element_type, ov.Shape([blocks, *s.block_shape])) for s in specs]
             for tensor, spec in zip(caches, specs, strict=True):
+                advise_huge_pages(tensor)  # as the engine's
                 fill(tensor, spec, BLOCK_SIZE, rng)
             calls.append(self._inputs(context, tokens, caches, rng))
         sizes = {"kv_heads": self.kv_heads, "k_size": self.head_size, "v_size": self.head_size}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
+from ovspec.bench.resident import Resident
 from ovspec.bench.source import ModelSource
+from ovspec.verify_config import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Record:
             window.
         budget: of sparse attention, in tokens; `None` for the dense backends.
         selection_ms: of `ms`, the median spent on choosing blocks; `None` for the dense backends.
+        experts_read: experts of a layer that a pass read, mean; `None` where nothing counts them.
+        ffn_density: share of the feed-forward channels whose up and down weights it read; `None` likewise.
         gb_s: gigabytes (1e9 bytes) of weights and cache that the pass needs, by its median time; `None` where
             the bytes depend on the tokens (experts). A window's layers count like the others.
     """
@@ -39,6 +43,8 @@ class Record:
     tokens: int
     density: float
     budget: int | None
+    experts_read: float | None
+    ffn_density: float | None
     ms: Spread
     selection_ms: float | None
     gb_s: float | None
@@ -52,6 +58,9 @@ class Report:
         interleaved: whether the backends took turns pass by pass; if not, each compiled model had the
             machine to itself in turn, and drift of the machine is in the ratios.
         settings: precisions in force by backend.
+        sparse: what the sparse backends may read.
+        resident: memory after the largest pass where it was measured, by compiled model: `dense` and `sparse`
+            share "native".
     """
 
     source: ModelSource
@@ -62,6 +71,8 @@ class Report:
     bandwidth_method: str
     settings: dict[str, dict[str, str]]
     records: list[Record]
+    sparse: SparseVerify
+    resident: dict[str, Resident] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, model, bandwidth_gb_s, records."""
@@ -82,6 +93,11 @@ class Report:
             "interleaved": self.interleaved,
             "repeat": self.repeat,
             "precisions": self.settings,
+            "expert_budget": self.sparse.expert_budget,
+            "expert_rule": self.sparse.expert_rule,
+            "ffn_density": self.sparse.ffn_density,
+            "ffn_threshold": self.sparse.ffn_threshold,
+            "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
         }
 
@@ -117,6 +133,34 @@ class Report:
             if record.selection_ms is not None
         ]
 
+    def memory_lines(self) -> list[str]:
+        """Memory of every compiled model, a line each."""
+        lines = []
+        for name, memory in self.resident.items():
+            stock = self.resident.get("stock")
+            ratio = f", {memory.anonymous / stock.anonymous:.2f} of stock" if stock else ""
+            lines.append(
+                f"RssAnon after a pass, {name} in a process of its own: {memory.anonymous / 1e9:.2f} GB"
+                f"{ratio}; mapped from files beside it: {memory.mapped / 1e9:.2f} GB"
+            )
+        return lines
+
+    def lossy_lines(self) -> list[str]:
+        """What the sparse backends leave out, a line each."""
+        lines = []
+        for backend in (backend for backend in self.settings if backend in SPARSE):
+            budgets = [r.budget for r in self.records if r.backend == backend and r.budget is not None]
+            parts = [f"{max(budgets)} tokens of the context, the blocks that score highest"]
+            if self.sparse.limits_experts:
+                rule = self.sparse.expert_rule or "mass"
+                parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
+            if self.sparse.limits_channels and backend == "sparse":
+                least = self.sparse.ffn_threshold
+                what = f"density {self.sparse.ffn_density}" if least is None else f"activations from {least}"
+                parts.append(f"feed-forward channels of {what}")
+            lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")
+        return lines
+
     def table(self) -> Table:
         """Median milliseconds by context and tokens, and each backend's ratio to the first."""
         backends = list(self.settings)
@@ -128,6 +172,10 @@ class Report:
         names += [f"{backend}\nGB/s" for backend in backends]
         sparse = [backend for backend in backends if backend in SPARSE]
         names += [f"{backend}\ndensity" for backend in sparse]
+        counted = [b for b in backends if any(r.backend == b and r.experts_read for r in self.records)]
+        names += [f"{backend}\nexperts" for backend in counted]
+        limited = [b for b in sparse if any(r.backend == b and r.ffn_density for r in self.records)]
+        names += [f"{backend}\nffn" for backend in limited]
         for name in names:
             table.add_column(name, justify="right")
         for context, tokens in dict.fromkeys((record.context, record.tokens) for record in self.records):
@@ -139,5 +187,7 @@ class Report:
             speeds = [row[backend].gb_s for backend in backends]
             cells += ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
             cells += [f"{row[backend].density:.2f}" for backend in sparse]
+            cells += [f"{row[backend].experts_read:.1f}" for backend in counted]
+            cells += [f"{row[backend].ffn_density:.2f}" for backend in limited]
             table.add_row(*cells)
         return table

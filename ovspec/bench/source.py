@@ -24,6 +24,7 @@ class ModelSource:
         weight_format: int8, int4, fp16, bf16 or fp32.
         weight_bytes: bytes of the weights.
         anchor_layers: calibrated for the model, `None` for the default rule.
+        operations: transforms whose operations its IR holds.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelSource:
     shape: ModelShape | None = None
     folder: Path | None = None
     anchor_layers: tuple[int, ...] | None = None
+    operations: tuple[str, ...] = ()
 
     @classmethod
     def from_shape(
@@ -84,7 +86,23 @@ class ModelSource:
             max_position_embeddings=info.max_position_embeddings or 2**31 - 1,
             folder=folder,
             anchor_layers=tuple(anchors) if anchors else None,
+            operations=tuple(config.operations) if config else (),
         )
+
+    def check_stock(self, option: str) -> None:
+        """Refuse to call a model stock whose IR holds our operations.
+
+        Args:
+            option: that asks for it.
+
+        Raises:
+            ValueError: it does.
+        """
+        if self.operations:
+            raise ValueError(
+                f"{option}: {self.name} holds our operations ({', '.join(self.operations)}), so that it "
+                "has no stock form; leave stock out, or export the model without them"
+            )
 
     def load(self, native: bool) -> ov.Model:
         """Build or read the stateful model; `native` lets the IR hold our operations."""

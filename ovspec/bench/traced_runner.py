@@ -13,7 +13,6 @@ from ovspec.drafter import Drafter, Proposal
 from ovspec.model_runner import ModelRunner
 from ovspec.sequence import Sequence
 from ovspec.tables import Rows
-from ovspec.verifier import DENSE
 
 # Far above any logit of a model, and finite.
 _CERTAIN = np.float32(1e6)
@@ -45,7 +44,7 @@ class TracedRunner(ModelRunner):
         if self._drafts is None or drafted < 1:
             return logits
         draft = batch[0].tokens[-drafted:]
-        if self._confirmations is not None and batch[0].budget == DENSE:
+        if self._confirmations is not None and batch[0].is_dense:
             accepted = self._confirmations.take(drafted)
         else:
             accepted = min(next(self._drafts)[1], drafted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -14,12 +14,13 @@ from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Su
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
 from ovspec.bench.memory import fits_together
 from ovspec.bench.report import Record, Report, Spread
+from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
-from ovspec.bench.traffic import read_weight_bytes
 from ovspec.machine_memory import available_bytes
 from ovspec.model_runner import ModelRunner
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec.verify_config import SparseVerify
+from ovspec.weight_traffic import WeightTraffic
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]
@@ -33,10 +34,11 @@ class VerifyBench:
         source: the model.
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
-        sparse: what the sparse backend may read.
+        sparse: what the sparse backends may read.
         repeat: timed passes per record; one more, untimed, warms up.
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
+        memory: whether the memory of every compiled model is measured as well, each in a fresh process.
 
     Raises:
         ValueError: a number out of range, or a context beyond the model's positions.
@@ -49,6 +51,7 @@ class VerifyBench:
     repeat: int
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
+    memory: bool = False
 
     def __post_init__(self) -> None:
         for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
@@ -73,11 +76,14 @@ class VerifyBench:
                     f"--backend {','.join(self.backends)}: expected some of {','.join(BACKENDS)}, each once"
                 )
 
+        if "stock" in self.backends:
+            self.source.check_stock(f"--backend {','.join(self.backends)}")
+
     @property
     def num_steps(self) -> int:
         """How often `run` calls its `tick`."""
         passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
-        return 2 + len(self.compiled_models) + passes
+        return 2 + len(self.compiled_models) * (1 + self.memory) + passes
 
     @property
     def compiled_models(self) -> tuple[str, ...]:
@@ -116,7 +122,9 @@ class VerifyBench:
             interleaved = self.fits_interleaved(available_bytes())
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
-        weights = read_weight_bytes(model)
+        traffic = WeightTraffic.of(model)
+        # The tokens decide which experts are read.
+        weights = None if traffic.num_experts else traffic.always
         bandwidth, threads = 0.0, 0
         token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
@@ -134,6 +142,12 @@ class VerifyBench:
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
             gc.collect()
+        resident = {}
+        if self.memory:
+            point = max(self.contexts), max(self.tokens)
+            resident = measure_resident(
+                self.source, model, self.compiled_models, *point, self.sparse, self.properties, tick
+            )
         records = [
             self._record(point, timings[point], weights, token_bytes[point[2]])
             for point in self._points(self.backends)
@@ -147,6 +161,8 @@ class VerifyBench:
             bandwidth_method=method(threads),
             settings=settings,
             records=records,
+            sparse=self.sparse,
+            resident=resident,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
@@ -161,9 +177,12 @@ class VerifyBench:
             model.clone(),
             self.source.anchor_layers,
             properties,
-            selects=name == "portable" or "sparse" in self.backends,
+            self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
         )
         return Subject(runner, max_context, self.source.vocab_size)
+
+    def _sparse_backends(self) -> list[str]:
+        return [backend for backend in self.backends if backend in SPARSE]
 
     def _points(self, backends: Mapping[str, Subject] | tuple[str, ...]) -> Iterator[Point]:
         for context in self.contexts:
@@ -203,7 +222,15 @@ class VerifyBench:
             tokens=tokens,
             density=density,
             budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
+            experts_read=_mean_known(timing.experts_read for timing in timings),
+            ffn_density=_mean_known(timing.ffn_density for timing in timings),
             ms=Spread(median(ms), min(ms), max(ms)),
             selection_ms=median(selection) if selection else None,
             gb_s=read / median(ms) / 1e6 if read is not None else None,
         )
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    """Mean of what is known; `None` where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
-from ovspec.cli.options import properties_from, property_option
+from ovspec.cli.options import properties_from, property_option, sparse_from, weight_options
 from ovspec.cli.output import output_console, with_progress, write_json
-from ovspec.verify_config import SparseVerify
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 
@@ -37,6 +37,7 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 )
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens of a generation.")
 @click.option("--repeat", type=int, default=5, show_default=True, help="Timed generations per mode.")
+@weight_options
 @property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 def decode(
@@ -55,6 +56,7 @@ def decode(
     repeat: int,
     properties: tuple[str, ...],
     json_path: str | None,
+    **weights: Any,
 ) -> int:
     """Time whole generations behind a random context, mode against mode, in turn.
 
@@ -65,7 +67,7 @@ def decode(
         source=read_source(model, shape, layers, vocab_size, weight_format),
         context=context,
         trace=AcceptanceTrace.of(acceptance),
-        sparse=SparseVerify(budget=budget),
+        sparse=sparse_from({"budget": budget, **weights}),
         interval=commit_interval,
         draft_budget=draft_budget,
         max_new_tokens=max_new_tokens,

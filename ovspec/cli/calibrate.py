@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import fields, replace
@@ -11,19 +12,32 @@ from typing import Any
 
 import click
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from ovspec.calibration import ROWS, LayerOverlap, OverlapMeter
-from ovspec.cli.options import properties_from, selection_options, sparse_from
+from ovspec.cli.calibrate_target import show_target, target_report
+from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
 from ovspec.cli.output import output_console
+from ovspec.compile import read_model
+from ovspec.expert_budgets import expert_config
+from ovspec.fidelity_search import fields_of
 from ovspec.inputs import encode, read_tokenizer
-from ovspec.jsonl import read_texts
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify_config import SparseVerify, calibrated
+from ovspec.target_calibration import TargetCalibration
+from ovspec.verify_config import (
+    AMOUNT_FIELDS,
+    CHANNEL_FIELDS,
+    EXPERT_FIELDS,
+    SparseVerify,
+    calibrated,
+)
 from ovspec_models import ModelInfo, OvspecConfig, VerifySection
+from ovspec_models.jsonl import read_texts
+from ovspec_transforms import moe_layers
 
 
 @click.command()
@@ -46,6 +60,19 @@ from ovspec_models import ModelInfo, OvspecConfig, VerifySection
     help="Instead: as few anchors as let every layer's list overlap its anchor's this much, 0 to 1.",
 )
 @click.option(
+    "--target-kl",
+    type=float,
+    help="Set attention, experts and channels so that together they cost at most this mean KL per "
+    "position, in nats, as `ovspec eval fidelity` reports it.",
+)
+@click.option(
+    "--positions",
+    type=click.IntRange(ROWS),
+    default=512,
+    show_default=True,
+    help="With --target-kl: positions at which settings are compared with dense passes, over all texts.",
+)
+@click.option(
     "--max-texts", type=click.IntRange(1), default=16, show_default=True, help="Texts to read at most."
 )
 @click.option(
@@ -66,12 +93,15 @@ from ovspec_models import ModelInfo, OvspecConfig, VerifySection
     help="OpenVINO property, e.g. KV_CACHE_PRECISION=f16; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@weight_options
 @selection_options
 def calibrate(
     model: Path,
     data: Path,
     anchors: int | None,
     overlap: float | None,
+    target_kl: float | None,
+    positions: int,
     max_texts: int,
     max_tokens: int,
     stride: int,
@@ -79,33 +109,76 @@ def calibrate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Choose the layers that select blocks by how alike the layers' lists are, and write them to the folder.
+    """Measure what a model selects, routes to and activates on your texts, and write settings to its folder.
 
-    The model reads the texts densely while every layer selects. The chosen layers, and the options of sparse
-    verification that were given, become the folder's settings in ovspec_config.json, from where sparse
-    verification takes what a user leaves open.
+    The model reads the texts densely while every layer selects; the layers that are to select are chosen by
+    how alike their lists are. With --target-kl, how much attention, experts and feed-forward channels are
+    read follows from that one number; what is given as an option stands. All of it goes to
+    ovspec_config.json, from where sparse verification takes what a user leaves open.
     """
+    if target_kl is not None and not 0.0 < target_kl < math.inf:
+        raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
     if anchors is not None and overlap is not None:
         raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
     if overlap is not None and not 0.0 <= overlap <= 1.0:
         raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
+    rules = open_rules(options) if target_kl is not None else {}
     given = sparse_from(options)
     config = folder_config(model)
-    sparse = calibrated(given, config)
-    assert isinstance(sparse, SparseVerify)
+    sparse = attention_of(given, config, target_kl is not None)
     texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
-    meter = OverlapMeter(model, sparse, dict(properties_from(properties)))
+    chosen_properties = dict(properties_from(properties))
+    graph = read_model(ov.Core(), model)
+    target = TargetCalibration(given, rules, graph) if target_kl is not None else None
+    if limits := expert_config("native", given):
+        limits.check(moe_layers(graph))
+    meter = OverlapMeter(graph, sparse, chosen_properties, target.observers if target else ())
     check_anchors(anchors, meter.layers)
     measured = measure(meter, texts, stride)
+    del meter
     if anchors is None and overlap is None:
         anchors = len(measured.default_anchors())
     chosen = measured.choose(anchors, overlap)
-    config.verify = with_settings(config.verify, given, chosen)
+    found = None
+    if target is not None and target_kl is not None:
+        selecting = replace(sparse, anchor_layers=chosen)
+        found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
+    config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
-        click.echo(json.dumps(report(measured, chosen, config.verify, path), indent=2))
+        body = report(measured, chosen, config.verify, path)
+        click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
     else:
         show(measured, chosen, path)
+        if found:
+            show_target(found, target_kl)
+
+
+def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> SparseVerify:
+    """How blocks are selected while the layers' lists are compared, by the user's settings or the folder's.
+
+    Where the amount is to be searched for, all lengths of text select.
+    """
+    alone = dict.fromkeys(EXPERT_FIELDS + CHANNEL_FIELDS)
+    sparse = calibrated(replace(given, **alone), config)
+    assert isinstance(sparse, SparseVerify)
+    sparse = replace(sparse, **alone)
+    if searched and not given.given(AMOUNT_FIELDS):
+        return replace(sparse, **dict.fromkeys(AMOUNT_FIELDS) | {"coverage": 0.9})
+    return sparse
+
+
+def open_rules(options: dict[str, Any]) -> dict[str, str]:
+    """Take out the rules by which an amount is searched for, where none is given."""
+    rules = {}
+    for rule, amounts in (
+        ("expert_rule", ("expert_budget",)),
+        ("ffn_score", ("ffn_density", "ffn_threshold")),
+    ):
+        if options[rule] is not None and all(options[amount] is None for amount in amounts):
+            rules[rule] = options[rule]
+            options[rule] = None
+    return rules
 
 
 def folder_config(folder: Path) -> OvspecConfig:
@@ -152,13 +225,17 @@ def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) ->
 def with_settings(
     section: VerifySection | None, given: SparseVerify, anchors: tuple[int, ...]
 ) -> VerifySection:
-    """The settings with new anchors and what was given beside them; another budget replaces the old one."""
-    names = [entry.name for entry in fields(SparseVerify) if entry.name != "anchor_layers"]
-    settings = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    """The settings with new anchors and what was given beside them.
+
+    Another amount of a part replaces the old one.
+    """
+    settings = fields_of(replace(given, anchor_layers=None))
     old = section or VerifySection()
-    replaced = {"L0", "rho", "budget", "coverage"}
-    if settings.keys() & replaced:
-        if "L0" in settings or "rho" in settings:
+    for group in (AMOUNT_FIELDS, EXPERT_FIELDS, CHANNEL_FIELDS):
+        replaced = set(group)
+        if not settings.keys() & replaced:
+            continue
+        if settings.keys() & {"L0", "rho"}:
             replaced -= {"L0", "rho"}
         old = replace(old, **dict.fromkeys(replaced))
     return replace(old, anchor_layers=list(anchors), **settings)

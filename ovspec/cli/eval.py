@@ -11,6 +11,8 @@ from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
+    experts_option,
+    ffn_option,
     float_list,
     int_list,
     properties_from,
@@ -22,6 +24,9 @@ from ovspec.cli.output import output_console, with_progress
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
+from ovspec.eval.setting import sweep_option
+from ovspec.expert_budgets import ExpertBackend
+from ovspec.ffn_budgets import FfnBackend
 from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
@@ -67,6 +72,8 @@ def evaluate() -> None:
 @click.option("--budgets", help="Sweep of --budget, e.g. 256,512,1024.")
 @click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
 @click.option("--coverages", help="Sweep of --coverage, e.g. 0.8,0.9,0.95.")
+@click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
+@click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
 @click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
 @click.option(
     "--attention",
@@ -75,6 +82,8 @@ def evaluate() -> None:
     show_default=True,
     help="Verification attention: ours, or OpenVINO's.",
 )
+@experts_option
+@ffn_option
 @property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
@@ -91,8 +100,12 @@ def fidelity(
     budgets: str | None,
     rhos: str | None,
     coverages: str | None,
+    expert_budgets: str | None,
+    ffn_densities: str | None,
     device: str,
     attention: Attention,
+    experts: ExpertBackend | None,
+    ffn: FfnBackend | None,
     properties: tuple[str, ...],
     json_path: str | None,
     plot: Path | None,
@@ -106,7 +119,14 @@ def fidelity(
     draft tokens unless --num-assistant-tokens says otherwise.
     """
     mode = mode_from(options["verify"], verify_from(options), commit_interval)
-    settings = settings_from(parse_verify(mode), budgets, rhos, coverages)
+    swept = {
+        "budget": budgets,
+        "rho": rhos,
+        "coverage": coverages,
+        "expert_budget": expert_budgets,
+        "ffn_density": ffn_densities,
+    }
+    settings = settings_from(parse_verify(mode), swept)
     chosen = properties_from(properties)
     drafting = drafting_from(model, options)
     if json_path not in (None, "-"):
@@ -124,6 +144,8 @@ def fidelity(
             drafter=drafting.choice if drafts else None,
             verify=verify,
             attention=attention,
+            experts=experts,
+            ffn=ffn,
             **chosen,
         )
 
@@ -155,25 +177,23 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     return fields
 
 
-def settings_from(
-    verify: VerifyMode, budgets: str | None, rhos: str | None, coverages: str | None
-) -> list[Setting]:
+def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Setting]:
     """The settings to compare: the one that the options of verification make, or a sweep over it.
+
+    Args:
+        verify: the mode.
+        swept: values of the fields that may be swept, as the options hold them.
 
     Raises:
         ValueError: two sweeps, or a bad one.
     """
-    sweeps: dict[str, tuple[Any, ...]] = {}
-    if budgets is not None:
-        sweeps["budget"] = int_list("--budgets", budgets)
-    if rhos is not None:
-        sweeps["rho"] = float_list("--rhos", rhos)
-    if coverages is not None:
-        sweeps["coverage"] = float_list("--coverages", coverages)
-    if len(sweeps) > 1:
-        raise ValueError(f"--{'s and --'.join(sweeps)}s exclude each other: sweep one at a time")
-    for field, values in sweeps.items():
-        return sweep(verify, field, values)
+    given = {name: text for name, text in swept.items() if text is not None}
+    options = [sweep_option(name) for name in given]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(options)} exclude each other: sweep one at a time")
+    for name, text in given.items():
+        parse = int_list if name in ("budget", "expert_budget") else float_list
+        return sweep(verify, name, parse(options[0], text))
     return [Setting(verify)]
 
 

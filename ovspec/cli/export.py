@@ -21,7 +21,7 @@ from ovspec_models import export_model
 @click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
 @click.option(
     "--weight-format",
-    type=click.Choice(["fp32", "fp16", "int8", "int4"]),
+    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     help="Weights.  [default: optimum-intel's choice]",
 )
 @click.option("--group-size", type=int, help="int4: weights that share a scale.")
@@ -33,21 +33,41 @@ from ovspec_models import export_model
     type=click.Choice(["none", "int8_sym", "int8_asym"]),
     help="int4: what layers outside the ratio get.",
 )
-@click.option("--dataset", help="int4: data for the data-aware methods.")
+@click.option(
+    "--dataset", help="int4: texts for the data-aware methods: a name, or a file with one per line."
+)
 @click.option("--awq", is_flag=True, help="int4: activation-aware weight quantization.")
 @click.option("--scale-estimation", is_flag=True, help="int4: scale estimation.")
 @click.option("--gptq", is_flag=True, help="int4: GPTQ.")
+@click.option(
+    "--sparse-moe", is_flag=True, help="Put ovspec's operation for routed experts into the target's IR."
+)
+@click.option(
+    "--sparse-ffn", is_flag=True, help="The same for the feed-forward layers, whose weights it lays out anew."
+)
+@click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Leave layers of an unknown form as they are, and name them.",
+)
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the checkpoint.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept.")
 @click.option("--verbose", is_flag=True, help="Let the libraries' own output through.")
-def export(out: Path, model: str, **options: Any) -> None:
+def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options: Any) -> None:
     """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.
 
     Flags are optimum-cli's. Needs the export extra: pip install "ovspec[export]".
     """
+    wanted = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn}
+    operations = [name for name, given in wanted.items() if given]
     with step_display() as progress:
-        export_model(model, out, progress=progress, **options)
+        export_model(model, out, operations=operations, progress=progress, warn=warn, **options)
     click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
+
+
+def warn(line: str) -> None:
+    """Say what was not done as asked for."""
+    click.echo(f"ovspec: warning: {line}", err=True)
 
 
 @contextmanager

@@ -10,8 +10,17 @@ from typing import Any
 import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
-from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
+from ovspec.cli.options import (
+    experts_option,
+    ffn_option,
+    properties_from,
+    property_option,
+    verify_from,
+    verify_options,
+)
 from ovspec.draft_model import draft_model as name_draft_model
+from ovspec.expert_budgets import ExpertBackend
+from ovspec.ffn_budgets import FfnBackend
 from ovspec.metrics import PerfMetrics
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
@@ -48,6 +57,8 @@ from ovspec.verify_mode import VerifyMode
     show_default=True,
     help="Verification attention: ours, or OpenVINO's.",
 )
+@experts_option
+@ffn_option
 @property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
 @drafting_options
@@ -59,6 +70,8 @@ def generate(
     max_context: int | None,
     device: str,
     attention: Attention,
+    experts: ExpertBackend | None,
+    ffn: FfnBackend | None,
     properties: tuple[str, ...],
     as_json: bool,
     commit_interval: int | None,
@@ -77,6 +90,8 @@ def generate(
         verify=mode,
         attention=attention,
         max_context=max_context,
+        experts=experts,
+        ffn=ffn,
         **properties_from(properties),
     )
     streamer = None if as_json else print_piece
@@ -157,6 +172,11 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"acceptance COLLAPSED {metrics.get_acceptance_collapses()} times")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
+    if metrics.get_experts_read():
+        share = metrics.get_expert_density()
+        parts.append(f"{metrics.get_experts_read():.1f} experts a layer read, density {share:.2f}")
+    if metrics.raw_metrics.channels_held:
+        parts.append(f"ffn density {metrics.get_ffn_density():.2f}")
     if metrics.get_num_commits():
         confirmed, provisional = metrics.get_num_confirmed_tokens(), metrics.get_num_provisional_tokens()
         parts.append(f"{metrics.get_num_commits()} commits: {confirmed} of {provisional} tokens confirmed")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,15 @@ from rich.table import Table
 
 import ovspec
 import ovspec_ops
+from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.cli.options import draft_folder
 from ovspec.cli.output import output_console
+from ovspec.compile import read_model
 from ovspec.memory_plan import plan_memory
+from ovspec.verify_cost import pass_costs
+from ovspec.weight_traffic import WeightTraffic
 from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.families import family_of
 from ovspec_ops.self_check import self_check as run_self_check
 
 
@@ -30,7 +37,7 @@ def info(folder: Path | None, context: int | None, self_check: bool, as_json: bo
     """Show versions, processor and devices; with FOLDER, what the model in it is."""
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
-        facts["model"] = model_facts(folder)
+        facts |= folder_facts(folder)
     if context is not None:
         facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
@@ -42,8 +49,11 @@ def info(folder: Path | None, context: int | None, self_check: bool, as_json: bo
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
+        estimate = facts.pop("estimate", None)
         for title, rows in facts.items():
             show(title, rows)
+        if estimate is not None:
+            show_estimate(estimate)
     failed = [check for check in checks if not check.ok]
     if failed:
         click.echo(
@@ -68,14 +78,50 @@ def installation() -> dict[str, object]:
     }
 
 
-def model_facts(folder: Path) -> dict[str, object]:
-    """Shape, sizes and settings of a model folder.
+def folder_facts(folder: Path) -> dict[str, Any]:
+    """What a model folder holds, what ovspec makes of its family, and about what its passes cost.
 
     Raises:
-        ValueError: the folder holds no OpenVINO model.
+        ValueError: the folder holds no OpenVINO model, or one that does not fit its config.json.
     """
     model = ModelInfo.read(folder)
-    config = OvspecConfig.load(folder)
+    core = ov.Core()
+    ovspec_ops.load(core)  # the folder may hold our operations
+    traffic = WeightTraffic.of(read_model(core, folder))
+    threads = len(os.sched_getaffinity(0))
+    bandwidth = read_bandwidth(threads)
+    return {
+        "model": model_facts(model),
+        "family": family_facts(model),
+        "estimate": {
+            "what": "bytes that a pass reads (weights, u8 cache) and the time to read them: an estimate",
+            "sparse": "the default SparseVerify",
+            "bandwidth_gb_s": bandwidth,
+            "bandwidth_method": method(threads),
+            "passes": [asdict(cost) for cost in pass_costs(model, traffic, bandwidth)],
+        },
+    }
+
+
+def family_facts(model: ModelInfo) -> dict[str, object]:
+    """What is sparse in a model's family and what is not."""
+    family = family_of(model.model_type)
+    if family is None:
+        return {"name": f"{model.model_type}: not tested; it may work as well"}
+    facts = {
+        "name": family.name,
+        "attention": family.attention,
+        "feed-forward": family.ffn,
+        "experts": family.experts,
+        "note": family.note,
+        "refused": family.refused,
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def model_facts(model: ModelInfo) -> dict[str, object]:
+    """Shape, sizes and settings of a model folder."""
+    config = OvspecConfig.load(model.folder)
     return {
         "model_type": model.model_type,
         "weight_format": model.weight_format(),
@@ -86,8 +132,13 @@ def model_facts(folder: Path) -> dict[str, object]:
         "head_dim": model.head_dim,
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.max_position_embeddings,
+        "sliding_windows": sorted({window for window in model.layer_windows if window}),
+        "layers_with_window": sum(1 for window in model.layer_windows if window),
         "kv_cache_bytes_per_token_u8": model.kv_cache_bytes_per_token("u8", "BY_TOKEN"),
+        "kv_cache_bytes_per_token_u8_by_channel": model.kv_cache_bytes_per_token("u8", "BY_CHANNEL"),
         "kv_cache_bytes_per_token_f16": model.kv_cache_bytes_per_token("f16"),
+        "kv_cache_bytes_per_token_bf16": model.kv_cache_bytes_per_token("bf16"),
+        "kv_cache_bytes_per_token_f32": model.kv_cache_bytes_per_token("f32"),
         "draft_model": config.draft_model if config else None,
         "ovspec_config": config is not None,
     }
@@ -104,6 +155,24 @@ def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
     draft = draft_folder(folder, "auto")
     plan = plan_memory(ModelInfo.read(folder), context, draft=ModelInfo.read(draft) if draft else None)
     return {**plan.as_json(), "fits": plan.total <= plan.available}
+
+
+def show_estimate(estimate: dict[str, Any]) -> None:
+    """Print what passes are estimated to cost."""
+    title = f"{estimate['what']} at {estimate['bandwidth_gb_s']:.1f} GB/s; sparse: {estimate['sparse']}"
+    table = Table(title=title, title_justify="left")
+    for column in ("context", "tokens", "dense MB", "dense ms", "sparse MB", "sparse ms"):
+        table.add_column(column, justify="right")
+    for cost in estimate["passes"]:
+        table.add_row(
+            f"{cost['context']:,}",
+            str(cost["rows"]),
+            f"{cost['dense_bytes'] / 1e6:.1f}",
+            f"{cost['dense_ms']:.2f}",
+            f"{cost['sparse_bytes'] / 1e6:.1f}",
+            f"{cost['sparse_ms']:.2f}",
+        )
+    output_console().print(table)
 
 
 def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:

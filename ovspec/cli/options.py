@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ovspec.verify_config import SparseVerify, Verify
+from ovspec.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
+from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,6 +25,20 @@ property_option = click.option(
 )
 
 
+experts_option = click.option(
+    "--experts",
+    type=click.Choice(["native", "stock"]),
+    help="Routed experts of a mixture: our operation, or OpenVINO's.  [default: as --attention]",
+)
+
+
+ffn_option = click.option(
+    "--ffn",
+    type=click.Choice(["native", "stock"]),
+    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited]",
+)
+
+
 def verify_options(command: Command) -> Command:
     """`--verify` and what shapes a sparse one."""
     for option in reversed(
@@ -33,19 +48,25 @@ def verify_options(command: Command) -> Command:
                 type=click.Choice(["dense", "sparse", "commit"]),
                 default="dense",
                 show_default=True,
-                help="Verification attention; sparse is lossy, commit makes it lossless.",
+                help="Verification; sparse is lossy, commit makes it lossless.",
             ),
         ]
     ):
         command = option(command)
-    return selection_options(
-        click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")(command)
-    )
+    anchors = click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")
+    return selection_options(anchors(weight_options(command)))
 
 
 def selection_options(command: Command) -> Command:
-    """What a sparse verification reads, all but its anchors."""
+    """What sparse attention reads, all but its anchors."""
     for option in reversed(SELECTION_OPTIONS):
+        command = option(command)
+    return command
+
+
+def weight_options(command: Command) -> Command:
+    """What a sparse verification reads of the weights."""
+    for option in reversed(WEIGHT_OPTIONS):
         command = option(command)
     return command
 
@@ -73,18 +94,58 @@ SELECTION_OPTIONS = [
     click.option("--local-blocks", type=int, help="Sparse: blocks at the end that are always read."),
     click.option("--refresh-interval", type=int, help="Sparse: verification steps that a block list serves."),
 ]
+WEIGHT_OPTIONS = [
+    click.option(
+        "--expert-budget",
+        metavar="N[,N...]",
+        help="Sparse: experts of a layer that a pass reads, for all layers or one by one; -1: no limit.",
+    ),
+    click.option(
+        "--expert-rule",
+        type=click.Choice(EXPERT_RULES),
+        help="Sparse: what the budget counts: experts of the pass with the largest mass, experts that a row "
+        "drops below a share, or experts of a row.  [default: mass]",
+    ),
+    click.option(
+        "--expert-share-bound",
+        metavar="P[,P...]",
+        help="Sparse, rule share: part of a row's routing weight below which its lowest experts are dropped.",
+    ),
+    click.option(
+        "--ffn-density",
+        metavar="P[,P...]",
+        help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
+    ),
+    click.option(
+        "--ffn-threshold",
+        metavar="X[,X...]",
+        help="Sparse: instead of it, the least activation of a channel that is read.",
+    ),
+    click.option(
+        "--ffn-score",
+        type=click.Choice(CHANNEL_SCORES),
+        help="Sparse: a channel's activation, over the rows of a draft.  [default: max]",
+    ),
+]
 # Fields of SparseVerify whose option has another name.
 _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
-    """The sparse verification that the options of `selection_options` describe; they are taken out.
+    """The sparse verification that the options of `selection_options` and `weight_options` describe.
+
+    They are taken out.
 
     Raises:
         ValueError: a bad value.
     """
     anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
     given = {entry.name: options.pop(entry.name) for entry in fields(SparseVerify) if entry.name in options}
+    for name in PER_LAYER_FIELDS:
+        if given.get(name) is not None:
+            parse = int_list if name == "expert_budget" else float_list
+            numbers: tuple[float, ...] = parse(_option_name(name), given[name])
+            given[name] = numbers[0] if len(numbers) == 1 else numbers
     return SparseVerify(anchor_layers=anchors, **given)
 
 
@@ -98,11 +159,15 @@ def verify_from(options: dict[str, Any]) -> Verify:
         return sparse_from(options, options.pop("anchor_layers"))
     for entry in fields(SparseVerify):
         if (value := options.pop(entry.name)) is not None:
-            name = _OPTION_NAMES.get(entry.name, entry.name.replace("_", "-"))
             raise ValueError(
-                f"--{name} {value} contradicts --verify dense: add --verify sparse or commit, or leave it out"
+                f"{_option_name(entry.name)} {value} contradicts --verify dense: add --verify sparse or "
+                "commit, or leave it out"
             )
     return "dense"
+
+
+def _option_name(field: str) -> str:
+    return f"--{_OPTION_NAMES.get(field, field.replace('_', '-'))}"
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:

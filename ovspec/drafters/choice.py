@@ -48,10 +48,10 @@ class Suffix:
 
 @dataclass(frozen=True, slots=True)
 class SparseSelf:
-    """The target itself, over few blocks of the context.
+    """The target itself, over few blocks of the context, or few experts.
 
     Args:
-        sparse: the budget of a drafting pass.
+        sparse: what a drafting pass may read.
     """
 
     name = "sparse_self"

@@ -1,4 +1,4 @@
-"""`sparse_self`: the target drafts for itself, with a tight attention budget and no second model."""
+"""`sparse_self`: the target drafts for itself, with a tight budget and no second model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ovspec.verify_config import SparseVerify
 
 
 class SparseSelfDrafter(Drafter):
-    """Decodes with the target over few blocks of the context.
+    """Decodes with the target over few blocks of the context, or few experts.
 
     The keys and values of a draft lie in the target's own cache until the verification pass, which begins
     at the same row, rewrites them.
 
     Args:
-        target: the target, whose graph must be able to select blocks.
-        sparse: the budget of a drafting pass.
+        target: the target, whose graph must be able to limit what `sparse` limits.
+        sparse: what a drafting pass may read.
     """
 
     name = "sparse_self"
@@ -55,5 +55,5 @@ class SparseSelfDrafter(Drafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         token = proposal.tokens[-1] if proposal.tokens else sequence.tokens[-1]
         context = sequence.target.length + 1
-        budget = self._sparse.budget_blocks(context, self._target.block_size)
-        return Rows(sequence.target, np.array([token], np.int64), budget=budget)
+        limits = self._sparse.limits(context, self._target.block_size)
+        return Rows(sequence.target, np.array([token], np.int64), **limits.rows)

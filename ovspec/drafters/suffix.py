@@ -33,6 +33,7 @@ class SuffixDrafter(Drafter):
     """
 
     name = "suffix"
+    needs_no_model = True
 
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._corpus = corpus

@@ -150,6 +150,8 @@ class Report:
         return [self._free_running(summaries), self._teacher_forced(summaries)]
 
     def _free_running(self, summaries: list[Summary]) -> Table:
+        counted = any(summary.experts_read for summary in summaries)
+        channels = any(summary.ffn_density < 1.0 for summary in summaries)
         table = _table(
             "free running",
             "identical\noutputs",
@@ -157,6 +159,8 @@ class Report:
             "matched\nprefix",
             "accepted\nlength",
             "density",
+            *["experts\nread"] * counted,
+            *["ffn\ndensity"] * channels,
             "tokens/s",
             "speed",
         )
@@ -166,6 +170,7 @@ class Report:
             *[""] * 3,
             f"{metrics.get_mean_acceptance_length():.2f}",
             f"{metrics.get_attention_density():.2f}",
+            *[""] * (counted + channels),
             _number(tokens_per_s(metrics), ".1f"),
             "1.00",
         )
@@ -177,6 +182,8 @@ class Report:
                 f"{summary.matched_prefix:.2f}",
                 f"{summary.mean_acceptance_length:.2f}",
                 f"{summary.attention_density:.2f}",
+                *[f"{summary.experts_read:.1f}"] * counted,
+                *[f"{summary.ffn_density:.2f}"] * channels,
                 _number(summary.tokens_per_s, ".1f"),
                 _number(summary.speedup, ".2f"),
             )

@@ -85,6 +85,9 @@ class Summary:
         tokens_per_s: after the first tokens, over all prompts.
         speedup: `tokens_per_s` by the reference's.
         attention_density: share of the context that verification read.
+        expert_density: share of the experts that it read; 1 where no budget counts them.
+        experts_read: experts of a layer that a pass read, mean; 0 where no budget counts them.
+        ffn_density: share of the feed-forward channels that it read; 1 where nothing limits them.
     """
 
     prompts: int
@@ -103,6 +106,9 @@ class Summary:
     mean_acceptance_length: float
     acceptance_rate: float
     attention_density: float
+    expert_density: float
+    experts_read: float
+    ffn_density: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,9 @@ class Result:
             mean_acceptance_length=self.metrics.get_mean_acceptance_length(),
             acceptance_rate=self.metrics.get_acceptance_rate(),
             attention_density=self.metrics.get_attention_density(),
+            expert_density=self.metrics.get_expert_density(),
+            experts_read=self.metrics.get_experts_read(),
+            ffn_density=self.metrics.get_ffn_density(),
         )
 
     def prompts_json(self, references: list[Reference], low_margin: float) -> list[dict[str, Any]]:

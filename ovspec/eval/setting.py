@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ovspec.commit_verify import CommitVerify
-from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify
+from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
 from ovspec.verify_mode import VerifyMode, sparse_part
 
 # Fields of SparseVerify that can be swept: they say how much is read, not how the graph is built.
-SWEPT = ("budget", "rho", "coverage")
+SWEPT = ("budget", "rho", "coverage", "expert_budget", "ffn_density")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
     Raises:
         ValueError: `verify` is dense, the field has a value already, or a value is out of range or repeated.
     """
-    option = f"--{field}s"
+    option = sweep_option(field)
     sparse = sparse_part(verify)
     if sparse is None:
         raise ValueError(f"{option} sweeps sparse verification: it contradicts --verify {verify}")
     if (given := getattr(sparse, field)) is not None:
-        raise ValueError(f"{option} contradicts --{field} {given}: give one of them")
+        raise ValueError(f"{option} contradicts --{field.replace('_', '-')} {given}: give one of them")
     if len(set(values)) < len(values):
         raise ValueError(f"{option} {','.join(map(str, values))}: name each value once")
     swept = [replace(sparse, **{field: value}) for value in values]
@@ -59,7 +59,29 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
     return [Setting(one) for one in swept]
 
 
+def sweep_option(field: str) -> str:
+    """The option that sweeps a field."""
+    name = field.replace("_", "-")
+    return f"--{name[:-1]}ies" if name.endswith("y") and name != "coverage" else f"--{name}s"
+
+
 def _budget(sparse: SparseVerify) -> str:
+    parts = [_attention(sparse)] if sparse.limits_attention else []
+    if sparse.limits_experts:
+        parts.append(f"{sparse.expert_rule or 'mass'} {_numbers(sparse.expert_budget)} experts")
+    if sparse.limits_channels:
+        parts.append(f"ffn {_numbers(sparse.ffn_density or sparse.ffn_threshold)}")
+    return ", ".join(parts)
+
+
+def _numbers(value: float | tuple[float, ...] | None) -> str:
+    """One number, or the mean of those of the layers."""
+    numbers = numbers_of(value)
+    mean = sum(numbers) / len(numbers)
+    return f"{mean:g}" if len(set(numbers)) == 1 else f"{mean:.2f}"
+
+
+def _attention(sparse: SparseVerify) -> str:
     if sparse.budget is not None:
         return f"budget {sparse.budget}"
     if sparse.coverage is not None:

@@ -54,7 +54,7 @@ class TeacherForcing:
         """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for.
 
         Args:
-            sparse: the budget of the passes; `None` makes them dense.
+            sparse: what the passes may read; `None` makes them dense.
         """
         verifier = Verifier(self._runner, sparse)
         self._cached.rollback(len(self._prompt))
@@ -65,8 +65,8 @@ class TeacherForcing:
             rest = self._tokens[len(sequence.generated) :]
             # The last token comes out of the pass itself.
             draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
-            budget = verifier.budget(len(sequence.tokens) + len(draft))
-            for index, row in enumerate(verifier.verify([(sequence, draft)], [budget], RawPerfMetrics())[0]):
+            limits = verifier.limits(len(sequence.tokens) + len(draft))
+            for index, row in enumerate(verifier.verify([(sequence, draft)], [limits], RawPerfMetrics())[0]):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 

@@ -72,6 +72,8 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
             "tokens",
             "density",
             "budget",
+            "experts_read",
+            "ffn_density",
             "ms",
             "selection_ms",
             "gb_s",

@@ -42,8 +42,9 @@ def test_what_a_lookup_offers_is_learned() -> None:
     for turn in range(300):
         model.observe(8, 0 if turn % 2 else 3, 0 if turn % 2 else 3)
     offers = model.offers(4)
-    assert offers[0] == pytest.approx(0.5, abs=0.05)
-    assert offers[1] > 0.95 and offers[2] > 0.95 and offers[3] < 0.05
+    # The last of them weighs an eighth: offers are soon forgotten.
+    assert offers[0] == pytest.approx(0.5, abs=0.1)
+    assert offers[1] > 0.85 and offers[2] > 0.85 and offers[3] < 0.3
     # Nothing offered is not nothing accepted.
     assert model.rates(1)[0] > 0.9
 

@@ -95,9 +95,28 @@ def test_noise_hiccups_and_drift_of_the_machine(machine: Callable[..., Machine],
 @pytest.mark.parametrize("offers", [0.9, 0.5])
 @pytest.mark.parametrize("rate", [0.9, 0.4])
 def test_lookups_that_offer_now_more_now_less(rate: float, offers: float) -> None:
-    over_best, over_plain = compare(World(lookup(), steady(rate), offers=offers))
+    over_best, over_plain = compare(World(lookup(), steady(rate), offers=steady(offers)))
     assert over_best > 0.95
     assert over_plain > 0.97
+
+
+def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() -> None:
+    """The lookup finds nothing at first, and the first pass of a number of rows is slow: both mislead."""
+    machine = Machine(lambda rows, _, __: 1300 + 120 * rows, lambda _: 50, switch=600, cold=4.0)
+    repeats = World(machine, steady(0.98), offers=lambda emitted: 0.02 if emitted < 30 else 1.0, lookup=50.0)
+    over_best, over_plain = compare(repeats)
+    assert over_best > 0.95
+    assert over_plain > 2.0
+
+
+def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:
+    """Drafting was given up; what lookups would have found, which costs next to nothing, says to go on."""
+    late = World(lookup(), steady(0.97), offers=lambda emitted: 0.3 if emitted < 800 else 1.0, lookup=50.0)
+    wrong = World(lookup(), lambda emitted: 0.02 if emitted < 800 else 0.97, lookup=50.0)
+    for world in (late, wrong):
+        run = world.run(AutoSchedule(MAX_DRAFT), 1200, seed=1)
+        best = world.run(ConstantSchedule(8), 1200, seed=1)
+        assert run.rate(860) > 0.9 * best.rate(860)
 
 
 def test_collapse_is_noticed_reported_and_survived() -> None:

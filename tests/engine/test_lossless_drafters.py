@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from drafters import DRAFTERS, SPARSE
-from families import NAMES, family
+from families import EVERY_NAME, NAMES, family
 from openvino_genai import GenerationConfig
 
 from ovspec.commit_verify import CommitVerify
@@ -91,7 +91,7 @@ def test_an_interval_of_the_users_own(drafter: str) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["dense", "commit"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_NAME)
 def test_greedy_text_over_50_prompts(name: str, drafter: str, mode: str) -> None:
     assert len({tuple(prompt) for prompt in family(name).prompts}) == 50
     check(name, drafter, mode, range(50))

@@ -170,7 +170,7 @@ def test_streamer_is_told_of_the_end_after_an_error(make_pipeline: Make) -> None
 
 
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "verify": ({"verify": "sparse"}, "verify='sparse': expected 'dense' or ovspec.SparseVerify"),
+    "verify": ({"verify": "sparser"}, "verify='sparser': expected 'dense', 'sparse' or ovspec.SparseVerify"),
     "attention": ({"attention": "magic"}, "attention='magic': expected 'native' or 'stock'"),
     "precision": (
         {"KV_CACHE_PRECISION": "u4"},

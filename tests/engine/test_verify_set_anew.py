@@ -47,6 +47,6 @@ def test_what_the_graph_can_not_do_is_refused(make_pipeline: Callable[..., LLMPi
     sparse = make_pipeline(verify=TIGHT)
     with pytest.raises(ValueError, match=r"anchor_layers=\(0, 3\).* selects by .*make another LLMPipeline"):
         sparse.verify = SparseVerify(budget=64, anchor_layers=(0, 3))
-    with pytest.raises(ValueError, match="verify='sparse': expected"):
-        sparse.verify = "sparse"
+    with pytest.raises(ValueError, match="verify='sparser': expected"):
+        sparse.verify = "sparser"
     assert isinstance(sparse.verify, SparseVerify) and sparse.verify.budget == 64

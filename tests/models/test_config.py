@@ -88,7 +88,8 @@ def test_file_layout_is_fixed(tmp_path: Path) -> None:
     assert list(data["created_by"]) == ["ovspec", "openvino", "optimum_intel", "nncf", "transformers"]
     assert list(data["verify"]) == [
         "L0", "rho", "anchor_layers", "budget", "coverage", "query", "summary", "sink_blocks", "local_blocks",
-        "refresh_interval",
+        "refresh_interval", "expert_budget", "expert_rule", "expert_share_bound", "ffn_density",
+        "ffn_threshold", "ffn_score",
     ]  # fmt: skip
 
 
@@ -139,6 +140,20 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "budget is zero": ({"verify__budget": 0}, "verify.budget", ">= 1"),
     "budget is a fraction": ({"verify__budget": 1.5}, "verify.budget", "integer"),
+    "expert budget below -1": ({"verify__expert_budget": [4, -2]}, "verify.expert_budget", ">= -1"),
+    "expert rule without a budget": ({"verify__expert_rule": "mass"}, "verify.expert_rule", "expert_budget"),
+    "ffn density of zero": ({"verify__ffn_density": [0.5, 0]}, "verify.ffn_density", "above 0"),
+    "ffn threshold beside a density": (
+        {"verify__ffn_density": 0.5, "verify__ffn_threshold": 0.1},
+        "verify.ffn_threshold",
+        "null, as beside",
+    ),
+    "ffn score alone": ({"verify__ffn_score": "max"}, "verify.ffn_score", "beside an amount"),
+    "expert share without its rule": (
+        {"verify__expert_budget": 1, "verify__expert_share_bound": 0.1},
+        "verify.expert_share_bound",
+        "rule 'share'",
+    ),
     "coverage is zero": ({"verify__coverage": 0.0}, "verify.coverage", "above 0"),
     "coverage is text": ({"verify__coverage": "1"}, "verify.coverage", "above 0"),
     "query is unknown": ({"verify__query": "first"}, "verify.query", "'last' or 'union'"),

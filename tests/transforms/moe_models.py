@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,22 @@ def tiny_moe(weight_format: str = "int8", vocab_size: int = 96) -> ov.Model:
         "moe_intermediate_size": 32,
     }
     return build_model(replace(shape, **sizes), weight_format, group_size=32)
+
+
+def moe_folder(folder: Path, demo_ir: Path, weight_format: str = "int4") -> Path:
+    """A folder with the synthetic model and the demo's tokenizer, for whole pipelines."""
+    folder.mkdir()
+    for file in demo_ir.glob("*"):
+        if file.is_file() and not file.name.startswith("openvino_model"):
+            shutil.copy(file, folder)
+    (folder / "ovspec_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"num_hidden_layers": LAYERS, "hidden_size": 64, "head_dim": 32, "model_type": "qwen3_moe"}
+    config.pop("layer_types")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    model = tiny_moe(weight_format, config["vocab_size"])
+    ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
+    return folder
 
 
 def compress(model: ov.Model, weight_format: str) -> ov.Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import openvino as ov
 import openvino_genai
 import pytest
 from settings import F32
-from transforms.moe_models import LAYERS, tiny_moe
+from transforms.moe_models import LAYERS, moe_folder
 
 import ovspec_ops
 from ovspec_transforms import sparse_moe
@@ -19,19 +18,12 @@ from ovspec_transforms import sparse_moe
 @pytest.fixture
 def folders(tmp_path: Path, demo_ir: Path) -> dict[str, Path]:
     """The same random mixture with the demo's tokenizer: as it was exported, and with SparseMoE."""
-    vocab_size = json.loads((demo_ir / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    made = {}
-    for name in ("stock", "sparse"):
-        folder = made[name] = tmp_path / name
-        folder.mkdir()
-        for file in demo_ir.glob("*"):
-            if file.is_file() and not file.name.startswith("openvino_model"):
-                shutil.copy(file, folder)
-        model = tiny_moe("int4", vocab_size)
-        if name == "sparse":
-            sparse_moe(model).require(LAYERS)
-        ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
-    return made
+    stock = moe_folder(tmp_path / "stock", demo_ir)
+    sparse = Path(shutil.copytree(stock, tmp_path / "sparse"))
+    model = ov.Core().read_model(stock / "openvino_model.xml")
+    sparse_moe(model).require(LAYERS)
+    ov.save_model(model, sparse / "openvino_model.xml", compress_to_fp16=False)
+    return {"stock": stock, "sparse": sparse}
 
 
 @pytest.mark.parametrize("backend", ["PA", "SDPA"])

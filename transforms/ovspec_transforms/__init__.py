@@ -15,10 +15,23 @@ from ovspec_transforms.budget_experts import (
     ExpertRule,
     budget_experts,
     check_expert_budget,
+    check_expert_rule,
 )
 from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
+from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
 from ovspec_transforms.gather_logits import gather_logits
+from ovspec_transforms.limit_channels import (
+    CHANNEL_RULES,
+    CHANNEL_SCORES,
+    CHANNELS_READ,
+    VERIFY_CHANNEL_LIMITS,
+    VERIFY_ROW_WEIGHTS,
+    ChannelRule,
+    ChannelScore,
+    limit_channels,
+)
+from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.report import PassReport
@@ -26,14 +39,29 @@ from ovspec_transforms.route_rows import route_rows
 from ovspec_transforms.select_blocks import select_blocks, selecting_layers, watch_selections
 from ovspec_transforms.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.selection import Selection
+from ovspec_transforms.sparse_ffn import sparse_ffn
 from ovspec_transforms.sparse_moe import sparse_moe
+from ovspec_transforms.watch_channels import GATE_ACTIVATIONS, watch_channels
+from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
 
 __all__ = [
+    "CHANNELS_READ",
+    "CHANNEL_RULES",
+    "CHANNEL_SCORES",
     "EXPERTS_READ",
     "EXPERT_RULES",
+    "GATE_ACTIVATIONS",
+    "ROPE_LENGTHS",
+    "ROUTING_INDICES",
+    "ROUTING_WEIGHTS",
+    "VERIFY_CHANNEL_LIMITS",
     "VERIFY_EXPERT_BUDGETS",
     "VERIFY_EXPERT_SHARE_BOUNDS",
+    "VERIFY_ROW_WEIGHTS",
+    "ChannelRule",
+    "ChannelScore",
     "ExpertRule",
+    "FfnLayer",
     "MoELayer",
     "PagedLayer",
     "PassReport",
@@ -43,18 +71,26 @@ __all__ = [
     "budget_experts_stock",
     "check_anchor_layers",
     "check_expert_budget",
+    "check_expert_rule",
     "choose_anchors",
     "default_anchor_layers",
+    "ffn_layers",
     "gather_logits",
     "last_line",
+    "limit_channels",
     "list_overlap",
     "moe_layers",
     "paged_layers",
+    "rope_limit",
     "route_rows",
     "select_blocks",
     "select_blocks_stock",
     "selecting_layers",
+    "sparse_ffn",
     "sparse_moe",
+    "split_long_rope",
     "to_paged",
+    "watch_channels",
+    "watch_routing",
     "watch_selections",
 ]

@@ -24,7 +24,7 @@ EXPERT_BUDGET = "ExpertBudget"
 _SUBSEQUENCE_BEGINS = "subsequence_begins"
 
 
-def check_rule(rule: str) -> None:
+def check_expert_rule(rule: str) -> None:
     """Raise ValueError unless the rule is one of `EXPERT_RULES`."""
     if rule not in EXPERT_RULES:
         raise ValueError(f"expert rule {rule!r}: expected one of {', '.join(EXPERT_RULES)}")
@@ -39,7 +39,7 @@ def check_expert_budget(rule: str, budget: int, layers: list[MoELayer]) -> None:
     Raises:
         ValueError: an unknown rule, or a budget out of range.
     """
-    check_rule(rule)
+    check_expert_rule(rule)
     for layer in layers:
         least, most, what = {
             "mass": (layer.top_k, layer.experts, f"its top-k to its {layer.experts} experts"),
@@ -125,7 +125,7 @@ def budget_experts(model: ov.Model, rule: ExpertRule = "mass") -> PassReport:
     Raises:
         ValueError: an unknown rule, or a model without SparseMoE.
     """
-    check_rule(rule)
+    check_expert_rule(rule)
     nodes = nodes_of_type(model, SPARSE_MOE)
     if not nodes:
         raise ValueError("the model has no SparseMoE operation to give a budget: run sparse_moe(model) first")

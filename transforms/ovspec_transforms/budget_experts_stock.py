@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.budget_experts import ExpertRule, add_experts_read, budget_inputs, check_rule
+from ovspec_transforms.budget_experts import ExpertRule, add_experts_read, budget_inputs, check_expert_rule
 from ovspec_transforms.graph import NodePass, run_pass
 from ovspec_transforms.moe_layers import ExpertPattern, match_experts, moe_layers
 from ovspec_transforms.report import PassReport
@@ -130,7 +130,7 @@ def budget_experts_stock(model: ov.Model, rule: ExpertRule = "mass") -> PassRepo
     Raises:
         ValueError: an unknown rule, or no layer with experts of a known form.
     """
-    check_rule(rule)
+    check_expert_rule(rule)
     layers = [layer for layer in moe_layers(model) if not layer.native]
     if not layers:
         raise ValueError("the model has no routed experts of a known form to give a budget")

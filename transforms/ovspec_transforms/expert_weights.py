@@ -33,7 +33,8 @@ def source_node(node: ov.Node, position: int = 0) -> ov.Node:
     return node.input(position).get_source_output().get_node()
 
 
-def _shared(constant: ov.Node, shape: tuple[int, ...]) -> ov.Node:
+def shared_bytes(constant: ov.Node, shape: tuple[int, ...]) -> ov.Node:
+    """A constant of bytes over the memory of another, mapped files included."""
     return ops.constant(np.asarray(_Bytes(constant, shape)), shared_memory=True)
 
 
@@ -45,7 +46,7 @@ def _constant_behind(node: ov.Node, what: str) -> ov.Node:
     return node
 
 
-def _split(node: ov.Node, what: str) -> tuple[ov.Node, ov.Node | None, ov.Node | None]:
+def split_weights(node: ov.Node, what: str) -> tuple[ov.Node, ov.Node | None, ov.Node | None]:
     """Data, zero point and scale constants of a decompression chain, as NNCF writes it."""
     while node.get_type_name() in ("Convert", "Reshape"):
         node = source_node(node)
@@ -81,18 +82,18 @@ def expert_weights(matmul: ov.Node, what: str) -> tuple[list[ov.Node], int, int,
     if not matmul.get_attributes()["transpose_b"] or not dims.is_static or len(dims) != 3:
         raise UnknownPatternError(f"weights of {what} are {dims}, expected transposed [experts, out, in]")
     experts, out, inputs = (int(dim.get_length()) for dim in dims)
-    data, zero_point, scale = _split(source_node(matmul, 1), what)
+    data, zero_point, scale = split_weights(source_node(matmul, 1), what)
     dtype = data.get_element_type()
     empty = ops.constant(np.zeros((0,), np.uint8))
     if scale is None:
         if dtype == ov.Type.f32:
             return [data, empty, empty], experts, out, inputs
         if dtype == ov.Type.f16:
-            return [_shared(data, (experts, out, 2 * inputs)), empty, empty], experts, out, inputs
+            return [shared_bytes(data, (experts, out, 2 * inputs)), empty, empty], experts, out, inputs
         raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
     groups = math.prod(scale.get_output_shape(0)) // (experts * out)
     scales = _scales(scale, (experts, out, 2 * groups), what)
-    zero_points = _zero_points(dtype, zero_point, (experts, out, groups), what)
+    zero_points = zero_points_of(dtype, zero_point, (experts, out, groups), what)
     stored = _data(data, dtype, (experts, out, inputs), what)
     return [stored, ops.constant(scales), ops.constant(zero_points)], experts, out, inputs
 
@@ -104,9 +105,10 @@ def _scales(scale: ov.Node, shape: tuple[int, ...], what: str) -> NDArray[np.uin
     return np.ascontiguousarray(scale.data).view(np.uint8).reshape(shape)
 
 
-def _zero_points(
+def zero_points_of(
     dtype: ov.Type, zero_point: ov.Node | None, shape: tuple[int, ...], what: str
 ) -> NDArray[np.uint8]:
+    """Zero points u8 of weights without a sign, in `shape`; the middle for weights that had one."""
     signed = {ov.Type.i8: 128, ov.Type.i4: 8}
     if zero_point is None:
         return np.full(shape, signed.get(dtype, 0), np.uint8)
@@ -130,7 +132,7 @@ def _data(data: ov.Node, dtype: ov.Type, shape: tuple[int, int, int], what: str)
     experts, out, inputs = shape
     if dtype == ov.Type.u8:
         same = data.get_output_shape(0) == ov.Shape(list(shape))
-        return data if same else _shared(data, shape)
+        return data if same else shared_bytes(data, shape)
     if dtype == ov.Type.i8:
         return ops.constant((data.data.view(np.uint8) ^ 0x80).reshape(shape))
     if dtype not in (ov.Type.u4, ov.Type.i4):
@@ -139,5 +141,5 @@ def _data(data: ov.Node, dtype: ov.Type, shape: tuple[int, int, int], what: str)
         raise UnknownPatternError(f"weights of {what} have rows of {inputs} values in 4 bits, an odd number")
     packed = (experts, out, inputs // 2)
     if dtype == ov.Type.u4:
-        return _shared(data, packed)
+        return shared_bytes(data, packed)
     return ops.constant((data.data.view(np.uint8) ^ 0x88).reshape(packed))

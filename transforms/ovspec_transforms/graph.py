@@ -44,6 +44,23 @@ def nodes_of_type(model: ov.Model, type_name: str) -> list[ov.Node]:
     return [node for node in model.get_ordered_ops() if node.get_type_name() == type_name]
 
 
+def evaluate(node: ov.Node) -> ov.Tensor | None:
+    """The value of a node that depends on constants alone, else `None`.
+
+    The stock pass takes a window out of the mask as it finds it: a constant, squeezed and negated. Folding
+    the whole model instead would fold the decompression of its weights.
+    """
+    if node.get_type_name() == "Constant":
+        return node.get_tensor_view()
+    sources = [port.get_source_output().get_node() for port in node.inputs()]
+    values = [evaluate(source) for source in sources]
+    dynamic = node.get_output_partial_shape(0).is_dynamic
+    if dynamic or not values or any(value is None for value in values):
+        return None
+    result = ov.Tensor(node.get_output_element_type(0), node.get_output_shape(0))
+    return result if node.evaluate([result], values) else None
+
+
 class NodePass(MatcherPass):
     """A matcher over one operation type, by name.
 

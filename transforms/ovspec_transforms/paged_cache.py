@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
+from ovspec_transforms.attention_mask import biased_attention
 from ovspec_transforms.errors import last_line
-from ovspec_transforms.graph import PAGED_ATTENTION, nodes_of_type
+from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type
 from ovspec_transforms.report import PassReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
@@ -28,19 +30,26 @@ def to_paged(model: ov.Model) -> PassReport:
 
     Raises:
         ValueError: the model has no scaled-dot-product attention over a KV state, e.g. because it is
-            no decoder or is paged already.
+            no decoder or is paged already, or adds a bias to the scores that the stock pass would lose.
     """
     if nodes_of_type(model, PAGED_ATTENTION):
         raise ValueError("the model is paged already: give the stateful IR that optimum-intel exports")
+    biased = biased_attention(model)
+    lost = ValueError(
+        f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
+        "attention pass does not know; run this model with optimum-intel instead"
+    )
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        raise ValueError(f"the stock paged attention pass refuses this model: {last_line(error)}") from error
+        refused = f"the stock paged attention pass refuses this model: {last_line(error)}"
+        raise (lost if biased else ValueError(refused)) from error
     layers = nodes_of_type(model, PAGED_ATTENTION)
-    report = PassReport("to_paged", tuple(node.get_friendly_name() for node in layers))
     if not layers:
         raise ValueError("to_paged found no attention over a KV state: the model is no decoder with a cache")
-    return report
+    if biased and not any(constant_input(node, ALIBI_SLOPES, "ALiBi slopes").size for node in layers):
+        raise lost
+    return PassReport("to_paged", tuple(node.get_friendly_name() for node in layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +93,13 @@ def constant_input(node: ov.Node, position: int, what: str) -> NDArray[Any]:
     Raises:
         ValueError: the input is computed at run time, which our operations do not take.
     """
-    source = node.input(position).get_source_output().get_node()
-    while source.get_type_name() == "Convert":  # fp16 IR keeps even its scalars in fp16
-        source = source.input(0).get_source_output().get_node()
-    if source.get_type_name() != "Constant":
+    tensor = evaluate(node.input(position).get_source_output().get_node())
+    if tensor is None:
         raise ValueError(
             f"layer {node.get_friendly_name()}: its {what} is computed at run time, "
             "which paged verification does not support"
         )
-    data: NDArray[Any] = source.get_data()
-    return data
+    return np.array(tensor.data)
 
 
 def paged_layers(model: ov.Model) -> list[PagedLayer]:

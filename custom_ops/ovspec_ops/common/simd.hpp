@@ -94,6 +94,24 @@ OVSPEC_INLINE Vec from_f16(HalfVec x) {
 #endif
 }
 
+OVSPEC_INLINE float scalar_f16(const std::uint8_t* from) {
+    return from_f16(load_part<HalfVec>((const std::uint16_t*)from, 1))[0];
+}
+
+// to[i] = x[index[i]]
+OVSPEC_INLINE Vec permuted(Vec x, IVec index) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (Vec)_mm512_permutexvar_ps((__m512i)index, (__m512)x);
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    return (Vec)_mm256_permutevar8x32_ps((__m256)x, (__m256i)index);
+#else
+    Vec to;
+    for (std::size_t i = 0; i < lanes; i++)
+        to[i] = x[index[i]];
+    return to;
+#endif
+}
+
 template <std::size_t width> OVSPEC_INLINE float fold_sum(const float* x) {
     if constexpr (width == 1) {
         return x[0];

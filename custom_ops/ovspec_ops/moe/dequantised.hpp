@@ -38,10 +38,6 @@ OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in
         }
 }
 
-OVSPEC_INLINE float scalar_f16(const std::uint8_t* from) {
-    return from_f16(load_part<HalfVec>((const std::uint16_t*)from, 1))[0];
-}
-
 // `lanes` weights from byte `from` on, or the first `count` of them and zeros.
 template <WeightFormat format> OVSPEC_INLINE Vec weights(const std::uint8_t* from, std::size_t count) {
     if constexpr (format == WeightFormat::f32)

@@ -5,15 +5,9 @@
 #include <cstdint>
 
 #include "common/kernel_tables.hpp"
+#include "common/weight_format.hpp"
 
 namespace ovspec {
-
-enum class WeightFormat {
-    f32,
-    f16,
-    u8, // one scale and zero point per neuron
-    u4, // two weights a byte, the first in the low half; one scale and zero point per group
-};
 
 // One projection of all experts: `out` neurons of `in` weights each, w = (data - zero_point) * scale.
 struct ExpertMatrix {

@@ -9,33 +9,40 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace float_path {
 
-// Parts of a thread's scratch.
+// A thread's scratch, for every head of an item.
+struct HeadScratch {
+    float* queries;    // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
+    float* query_sums; // narrow
+    std::size_t floats;
+
+    HeadScratch(const Geometry& g, const VerifyCall& call, float* at) {
+        Parts parts{at};
+        queries = parts.take(g.path == Path::narrow ? g.rows * g.key_stride : g.padded * call.keys.size);
+        query_sums = parts.take(g.padded);
+        floats = parts.floats;
+    }
+};
+
+// A thread's scratch, for all heads.
 struct Scratch {
-    float* queries; // narrow: `[rows, key_stride]`; wide: per group `[k_size, lanes of the group]`; scaled
-    float* scores;  // narrow: `[rows, 32]`; wide: per group `[32, lanes of the group]`
+    float* scores; // narrow: `[rows, 32]`; wide: per group `[32, lanes of the group]`
     float* corrections;
-    float* query_sums;      // narrow
     std::uint32_t* visible; // of every row, the slots of the block that it sees, as bits
     float* block;           // wide: a block of keys or values as f32
     std::size_t floats;
 
-    Scratch(const Geometry& g, const VerifyCall& call, float* at) : floats(0) {
-        const auto take = [&](std::size_t count) {
-            float* part = at ? at + floats : nullptr;
-            floats += round_up(count, 16);
-            return part;
-        };
-        queries = take(g.path == Path::narrow ? g.rows * g.key_stride : g.padded * call.keys.size);
-        scores = take(g.padded * block_size);
-        corrections = take(g.padded);
-        query_sums = take(g.padded);
-        visible = (std::uint32_t*)take(g.padded);
-        block = take(g.path == Path::narrow ? 0 : block_size * larger(g.key_stride, g.value_stride));
+    Scratch(const Geometry& g, const VerifyCall&, float* at) {
+        Parts parts{at};
+        scores = parts.take(g.padded * block_size);
+        corrections = parts.take(g.padded);
+        visible = (std::uint32_t*)parts.take(g.padded);
+        block = parts.take(g.path == Path::narrow ? 0 : block_size * larger(g.key_stride, g.value_stride));
+        floats = parts.floats;
     }
 };
 
 static void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
-                            const Scratch& scratch) {
+                            const HeadScratch& scratch, const Scratch&) {
     const Queries queries(call, head);
     const std::size_t size = call.keys.size;
     for (std::size_t r = 0; r < (g.path == Path::narrow ? g.rows : g.padded); r++) {
@@ -86,6 +93,7 @@ struct Chunk {
     const VerifyCall& call;
     const VerifySequence& sequence;
     const Geometry& g;
+    const HeadScratch& own;
     const Scratch& scratch;
     const Partial& partial;
     std::int32_t window;
@@ -100,7 +108,7 @@ void score_group(const Chunk& c, const Block& b, const FloatBlock& keys, bool ma
                  Prefetch prefetch) {
     const std::size_t size = c.call.keys.size;
     float* scores = c.scratch.scores + first * block_size;
-    wide::score_block<V>(keys.data, keys.stride, c.scratch.queries + first * size, size, scores, prefetch);
+    wide::score_block<V>(keys.data, keys.stride, c.own.queries + first * size, size, scores, prefetch);
     if (masked)
         wide::mask_scores<V>(scores, b.tokens, c.scratch.visible + first);
     wide::softmax<V>(scores, b.tokens, c.partial.maxima + first, c.partial.sums + first,
@@ -136,7 +144,7 @@ static void attend_block_wide(const Chunk& c, const Block& b, const Block& next)
 
 template <std::size_t R> void attend_block_narrow(const Chunk& c, const Block& b, const Block& next) {
     with_rows(c.call.keys, b.keys, [&](const auto& rows) {
-        narrow::score_block<R>(rows, b.tokens, c.scratch.queries, c.g.key_stride, c.scratch.query_sums,
+        narrow::score_block<R>(rows, b.tokens, c.own.queries, c.g.key_stride, c.own.query_sums,
                                c.call.keys.size, c.scratch.scores, Prefetch(c.call.values, b.values));
     });
     const bool masked = c.find_visible(b);
@@ -160,13 +168,13 @@ template <std::size_t R> void attend_block_narrow_rows(const Chunk& c, const Blo
         attend_block_narrow_rows<R - 1>(c, b, next);
 }
 
-// The entries begin .. end of the head's list.
-static void attend(const VerifyCall& call, const VerifyHead& head, const Geometry& g, const Partial& partial,
-                   const Scratch& scratch, std::size_t begin, std::size_t end) {
-    const Chunk c{call, *head.sequence, g, scratch, partial, call.window > 0 ? call.window : no_window};
-    Block block = block_at(call, head, begin);
-    for (std::size_t entry = begin; entry < end; entry++) {
-        const Block next = entry + 1 < head.end ? block_at(call, head, entry + 1) : block;
+static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
+                   const HeadScratch& own, const Scratch& scratch) {
+    const std::int32_t window = call.window > 0 ? call.window : no_window;
+    const Chunk c{call, *visit.head.sequence, g, own, scratch, partial, window};
+    Block block = visit.block(call, visit.begin);
+    for (std::size_t entry = visit.begin; entry < visit.end; entry++) {
+        const Block next = visit.block(call, entry + 1);
         if (g.path == Path::narrow)
             attend_block_narrow_rows<narrow::max_rows>(c, block, next);
         else

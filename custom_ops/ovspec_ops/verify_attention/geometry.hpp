@@ -125,6 +125,38 @@ OVSPEC_INLINE Block block_at(const VerifyCall& call, const VerifyHead& head, std
             (std::int32_t)(logical * block_size), smaller(block_size, total - logical * block_size)};
 }
 
+// So many entries of a head's list are worked on before the same ones of the next head, whose part of a block
+// lies behind: more would leave the order of memory, fewer would load the head's queries and output more
+// often.
+constexpr std::size_t visit_blocks = 2;
+
+// The entries begin .. end of one head's list, and what is worked on after them.
+struct Visit {
+    const VerifyHead& head;
+    std::size_t begin, end;
+    const VerifyHead& next_head;
+    std::size_t next_begin;
+
+    // The block of entry `entry`, which may be past the end; then some block that comes soon.
+    Block block(const VerifyCall& call, std::size_t entry) const {
+        if (entry < end)
+            return block_at(call, head, entry);
+        return block_at(call, next_head, smaller(next_begin + entry - end, next_head.end - 1));
+    }
+};
+
+// Consecutive parts of a thread's scratch memory; without memory, only their size.
+struct Parts {
+    float* at;
+    std::size_t floats = 0;
+
+    float* take(std::size_t count) {
+        float* part = at ? at + floats : nullptr;
+        floats += round_up(count, 16);
+        return part;
+    }
+};
+
 // The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
 OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
                                           std::int32_t window) {

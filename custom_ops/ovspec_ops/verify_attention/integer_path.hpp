@@ -32,26 +32,22 @@ template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::si
     add_values<half>(c, pair, first, &older, &newer, &bias);
 }
 
-// The entries begin .. end of the head's list.
-static void attend(const VerifyCall& call, const VerifyHead& head, const Geometry& g, const Partial& partial,
-                   const Scratch& scratch, std::size_t begin, std::size_t end) {
-    const Chunk c{call, g, scratch, partial};
+static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
+                   const HeadScratch& own, const Scratch& scratch) {
+    const Chunk c{call, g, own, scratch, partial};
     const std::int32_t window = call.window > 0 ? call.window : no_window;
-#ifdef OVSPEC_AMX
-    const tiles::Session session(call.keys.size);
-#endif
     if (call.keys.format == CacheFormat::u8_channel)
-        find_units(c, head, begin, end);
-    for (std::size_t entry = begin; entry < end; entry += pair_blocks) {
+        find_units(c, visit);
+    for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
         Pair pair{};
-        pair.count = smaller(pair_blocks, end - entry);
+        pair.count = smaller(pair_blocks, visit.end - entry);
         for (std::size_t b = 0; b < pair.count; b++) {
-            pair.blocks[b] = block_at(call, head, entry + b);
-            pair.masked[b] = find_visible(*head.sequence, g, call.group, window, pair.blocks[b],
+            pair.blocks[b] = visit.block(call, entry + b);
+            pair.masked[b] = find_visible(*visit.head.sequence, g, call.group, window, pair.blocks[b],
                                           scratch.visible + b * g.padded);
         }
         for (std::size_t b = 0; b < pair_blocks; b++) {
-            const Block next = block_at(call, head, smaller(entry + pair_blocks + b, head.end - 1));
+            const Block next = visit.block(call, entry + pair.count + b);
             pair.next_keys[b] = next.keys;
             pair.next_values[b] = next.values;
         }

@@ -62,39 +62,39 @@ OVSPEC_INLINE void spread_queries(const VerifyCall& call, const Queries& from, c
 }
 
 template <bool half>
-void prepare_group(const VerifyCall& call, const Queries& from, const Geometry& g, const Scratch& scratch,
-                   std::size_t first) {
+void prepare_group(const VerifyCall& call, const Queries& from, const Geometry& g, const HeadScratch& own,
+                   const Scratch& scratch, std::size_t first) {
     const std::size_t size = call.keys.size, group = first / lanes;
     if (call.keys.format == CacheFormat::u8_channel)
         return spread_queries<half>(call, from, g, first,
-                                    scratch.queries + group * Scratch::group_floats(size));
+                                    own.queries + group * HeadScratch::group_floats(size));
     spread_queries<half>(call, from, g, first, scratch.queries);
     Vec unit;
     const Vec factor = query_factor<false>(scratch.queries, size, nullptr, &unit);
     const Vec sum = pack_queries<half, false>(scratch.queries, size, factor, nullptr, nullptr,
-                                              scratch.query_parts + group * Scratch::group_parts(size));
-    store(scratch.query_units + first, unit);
-    store(scratch.query_sums + first, sum);
+                                              own.parts + group * HeadScratch::group_parts(size));
+    store(own.units + first, unit);
+    store(own.sums + first, sum);
 }
 
 static void prepare_queries(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
-                            const Scratch& scratch) {
+                            const HeadScratch& own, const Scratch& scratch) {
     const Queries from(call, head);
     for (std::size_t first = 0; first < g.grouped; first += lanes)
         if (g.width(first) < lanes)
-            prepare_group<true>(call, from, g, scratch, first);
+            prepare_group<true>(call, from, g, own, scratch, first);
         else
-            prepare_group<false>(call, from, g, scratch, first);
+            prepare_group<false>(call, from, g, own, scratch, first);
 }
 
-// By channel: the units of the queries, from the largest scale that each channel has in the chunk.
-static void find_units(const Chunk& c, const VerifyHead& head, std::size_t begin, std::size_t end) {
+// By channel: the units of the queries, from the largest scale that each channel has in the blocks at hand.
+static void find_units(const Chunk& c, const Visit& visit) {
     const Scratch& s = c.scratch;
     const std::size_t size = c.call.keys.size;
     for (std::size_t d = 0; d < size; d++)
         s.scales[d] = 0.0f;
-    for (std::size_t entry = begin; entry < end; entry++) {
-        const float* scales = (const float*)block_at(c.call, head, entry).keys;
+    for (std::size_t entry = visit.begin; entry < visit.end; entry++) {
+        const float* scales = (const float*)visit.block(c.call, entry).keys;
         for (std::size_t d = 0; d < size; d++) {
             const float x = scales[d] < 0.0f ? -scales[d] : scales[d];
             s.scales[d] = x > s.scales[d] ? x : s.scales[d];
@@ -102,8 +102,9 @@ static void find_units(const Chunk& c, const VerifyHead& head, std::size_t begin
     }
     for (std::size_t first = 0; first < c.g.grouped; first += lanes) {
         Vec unit;
-        query_factor<true>(s.queries + first / lanes * Scratch::group_floats(size), size, s.scales, &unit);
-        store(s.query_units + first, unit);
+        query_factor<true>(c.own.queries + first / lanes * HeadScratch::group_floats(size), size, s.scales,
+                           &unit);
+        store(c.own.units + first, unit);
     }
 }
 
@@ -144,13 +145,13 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
     const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
     // The next pair begins with its values.
     const std::size_t fetched = first == 0 ? c.call.values.block_bytes : 0;
-    const Vec unit = load(s.query_units + first);
+    const Vec unit = load(c.own.units + first);
     float* scores = s.scores + slot * width;
     if (keys.format == CacheFormat::u8_token) {
-        const Vec sum = load(s.query_sums + first);
+        const Vec sum = load(c.own.sums + first);
         const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
         key_products<half>(
-            c, block.keys + 8, keys.row_bytes, s.query_parts + group * Scratch::group_parts(size),
+            c, block.keys + 8, keys.row_bytes, c.own.parts + group * HeadScratch::group_parts(size),
             pair.next_values[b], fetched, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                 const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
                 store(scores + t * width, (x - zero * sum) * (scale * unit));
@@ -158,8 +159,8 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
     } else {
         const float* scales = (const float*)block.keys;
         const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
-        const Vec sum = pack_queries<half, true>(s.queries + group * Scratch::group_floats(size), size,
-                                                 factor, scales, scales + size, s.query_parts);
+        const Vec sum = pack_queries<half, true>(c.own.queries + group * HeadScratch::group_floats(size),
+                                                 size, factor, scales, scales + size, s.query_parts);
         key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.next_values[b], fetched,
                            [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                                store(scores + t * width, (x - sum) * unit);

@@ -21,13 +21,34 @@ constexpr std::size_t pair_slots = pair_blocks * block_size;
 // number: where all values are nearly the same, their scale is tiny and their zero point huge.)
 constexpr float centre = 128.0f;
 
-// Parts of a thread's scratch.
+// A thread's scratch, for every head of an item.
+struct HeadScratch {
+    float* queries; // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
+    IVec* parts;    // by token: per group `[k_size / 4, 2]`, 16-bit queries
+    float* units;   // per row: what one unit of its 16-bit query is worth
+    float* sums;    // by token: per row, the sum of its 16-bit query
+    std::size_t floats;
+
+    static std::size_t group_floats(std::size_t size) { return size * lanes; }
+    static std::size_t group_parts(std::size_t size) { return size / 4 * 2; }
+
+    HeadScratch(const Geometry& g, const VerifyCall& call, float* at) {
+        Parts all{at};
+        const bool by_channel = call.keys.format == CacheFormat::u8_channel;
+        const std::size_t groups = g.padded / lanes, size = call.keys.size;
+        queries = all.take(by_channel ? groups * group_floats(size) : 0);
+        parts = (IVec*)all.take(by_channel ? 0 : groups * group_parts(size) * lanes);
+        units = all.take(g.padded);
+        sums = all.take(g.padded);
+        floats = all.floats;
+    }
+};
+
+// A thread's scratch, for all heads.
 struct Scratch {
-    float* queries;       // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
-    IVec* query_parts;    // per group `[k_size / 4, 2]`; by channel: of one group and block
-    float* query_units;   // per row: what one unit of its 16-bit query is worth
-    float* query_sums;    // per row: sum of its 16-bit query; by channel: unused
-    float* scales;        // by channel: largest of the chunk, `[k_size]`
+    float* queries;       // by token: of one group, `[k_size, lanes]`, while they are prepared
+    IVec* query_parts;    // by channel: of one group and block, `[k_size / 4, 2]`
+    float* scales;        // by channel: largest of a visit's blocks, `[k_size]`
     float* scores;        // `[64, rows of the group]`
     IVec* weight_parts;   // `[16, 2]`
     std::uint8_t* values; // `[16, value_stride, 4]`: four tokens of a channel, as dot() takes them
@@ -38,33 +59,25 @@ struct Scratch {
     std::size_t value_stride;
     std::size_t floats;
 
-    static std::size_t group_floats(std::size_t size) { return size * lanes; }
-    static std::size_t group_parts(std::size_t size) { return size / 4 * 2; }
-
-    Scratch(const Geometry& g, const VerifyCall& call, float* at) : floats(0) {
-        const auto take = [&](std::size_t count) {
-            float* part = at ? at + floats : nullptr;
-            floats += round_up(count, 16);
-            return part;
-        };
+    Scratch(const Geometry& g, const VerifyCall& call, float* at) {
+        Parts parts{at};
         const bool by_channel = call.keys.format == CacheFormat::u8_channel;
-        const std::size_t groups = g.padded / lanes, size = call.keys.size;
+        const std::size_t size = call.keys.size;
         value_stride = round_up(call.values.size, 4 * lanes);
-        queries = take((by_channel ? groups : 1) * group_floats(size));
-        query_parts = (IVec*)take((by_channel ? 1 : groups) * group_parts(size) * lanes);
-        query_units = take(g.padded);
-        query_sums = take(g.padded);
-        scales = take(size);
-        scores = take(pair_slots * lanes);
-        weight_parts = (IVec*)take(pair_slots / 4 * 2 * lanes);
-        values = (std::uint8_t*)take(pair_slots / 4 * value_stride);
-        sums = (IVec*)take(integer_rows_first ? pair_slots * lanes : 0);
-        weight_rows = (IVec*)take(integer_rows_first ? 32 * lanes : 0);
-        key_scales = take(pair_slots);
-        key_zeros = take(pair_slots);
-        value_scales = take(pair_slots);
-        value_zeros = take(pair_slots);
-        visible = (std::uint32_t*)take(pair_blocks * g.padded);
+        queries = parts.take(by_channel ? 0 : HeadScratch::group_floats(size));
+        query_parts = (IVec*)parts.take(by_channel ? HeadScratch::group_parts(size) * lanes : 0);
+        scales = parts.take(size);
+        scores = parts.take(pair_slots * lanes);
+        weight_parts = (IVec*)parts.take(pair_slots / 4 * 2 * lanes);
+        values = (std::uint8_t*)parts.take(pair_slots / 4 * value_stride);
+        sums = (IVec*)parts.take(integer_rows_first ? pair_slots * lanes : 0);
+        weight_rows = (IVec*)parts.take(integer_rows_first ? 32 * lanes : 0);
+        key_scales = parts.take(pair_slots);
+        key_zeros = parts.take(pair_slots);
+        value_scales = parts.take(pair_slots);
+        value_zeros = parts.take(pair_slots);
+        visible = (std::uint32_t*)parts.take(pair_blocks * g.padded);
+        floats = parts.floats;
     }
 };
 
@@ -88,9 +101,11 @@ struct Pair {
 struct Chunk {
     const VerifyCall& call;
     const Geometry& g;
+    const HeadScratch& own;
     const Scratch& scratch;
     const Partial& partial;
 };
+
 } // namespace integer_path
 } // namespace OVSPEC_ISA
 } // namespace ovspec

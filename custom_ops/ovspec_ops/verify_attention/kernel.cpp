@@ -13,7 +13,7 @@ std::size_t partial_floats(const VerifyCall& call, std::size_t sequence_rows) {
     return Partial::floats(Geometry(call, sequence_rows), call);
 }
 
-std::size_t worker_floats(const VerifyCall& call, std::size_t sequence_rows) {
+std::size_t shared_floats(const VerifyCall& call, std::size_t sequence_rows) {
     const Geometry g(call, sequence_rows);
 #ifdef OVSPEC_DOT
     if (g.path == Path::integer)
@@ -22,33 +22,63 @@ std::size_t worker_floats(const VerifyCall& call, std::size_t sequence_rows) {
     return float_path::Scratch(g, call, nullptr).floats;
 }
 
-template <class Scratch, class Prepare, class Attend>
-void attend_with(const VerifyCall& call, const VerifyHead& head, std::size_t chunk, const Geometry& g,
-                 VerifyScratch& worker, const Prepare& prepare, const Attend& attend) {
-    const Scratch scratch(g, call, worker.floats);
-    const Partial partial(g, call, head, chunk);
-    if (worker.prepared != &head) {
-        prepare(call, head, g, scratch);
-        worker.prepared = &head;
-    }
+std::size_t head_floats(const VerifyCall& call, std::size_t sequence_rows) {
+    const Geometry g(call, sequence_rows);
+#ifdef OVSPEC_DOT
+    if (g.path == Path::integer)
+        return integer_path::HeadScratch(g, call, nullptr).floats;
+#endif
+    return float_path::HeadScratch(g, call, nullptr).floats;
+}
+
+void clear(const Partial& partial, const Geometry& g, const VerifyCall& call) {
     for (std::size_t r = 0; r < g.padded; r++) {
         partial.maxima[r] = no_maximum;
         partial.sums[r] = 0.0f;
     }
     __builtin_memset(partial.out, 0, g.output_floats(call) * sizeof(float));
-    const std::size_t begin = head.begin + chunk * head.chunk_blocks;
-    attend(call, head, g, partial, scratch, begin, smaller(head.end, begin + head.chunk_blocks));
 }
 
-void attend_chunk(const VerifyCall& call, const VerifyHead& head, std::size_t chunk, VerifyScratch& worker) {
-    const Geometry g(call, head.sequence->rows);
+template <class HeadScratch, class Scratch, class Prepare, class Attend>
+void attend_with(const VerifyCall& call, const VerifyItem& item, const Geometry& g, VerifyScratch& worker,
+                 const Prepare& prepare, const Attend& attend) {
+    const Scratch scratch(g, call, worker.floats);
+    const std::size_t own_floats = HeadScratch(g, call, nullptr).floats;
+    const auto own = [&](std::size_t h) {
+        return HeadScratch(g, call, worker.floats + scratch.floats + h * own_floats);
+    };
+    for (std::size_t h = 0; h < item.count; h++) {
+        clear(Partial(g, call, item.heads[h], item.chunk), g, call);
+        if (worker.prepared != item.heads)
+            prepare(call, item.heads[h], g, own(h), scratch);
+    }
+    worker.prepared = item.heads;
+    const VerifyHead& first = item.heads[0];
+    const std::size_t begin = first.begin + item.chunk * first.chunk_blocks;
+    const std::size_t end = smaller(first.end, begin + first.chunk_blocks);
+    for (std::size_t entry = begin; entry < end; entry += visit_blocks) {
+        const std::size_t stop = smaller(end, entry + visit_blocks);
+        for (std::size_t h = 0; h < item.count; h++) {
+            const bool last = h + 1 == item.count;
+            const Visit visit{item.heads[h], entry, stop, item.heads[last ? 0 : h + 1], last ? stop : entry};
+            attend(call, visit, g, Partial(g, call, visit.head, item.chunk), own(h), scratch);
+        }
+    }
+}
+
+void attend_chunk(const VerifyCall& call, const VerifyItem& item, VerifyScratch& worker) {
+    const Geometry g(call, item.heads[0].sequence->rows);
 #ifdef OVSPEC_DOT
-    if (g.path == Path::integer)
-        return attend_with<integer_path::Scratch>(call, head, chunk, g, worker, integer_path::prepare_queries,
-                                                  integer_path::attend);
+    if (g.path == Path::integer) {
+        using namespace integer_path;
+#ifdef OVSPEC_AMX
+        const tiles::Session session(call.keys.size);
 #endif
-    attend_with<float_path::Scratch>(call, head, chunk, g, worker, float_path::prepare_queries,
-                                     float_path::attend);
+        return attend_with<HeadScratch, Scratch>(call, item, g, worker, prepare_queries, attend);
+    }
+#endif
+    using namespace float_path;
+    attend_with<HeadScratch, Scratch>(call, item, g, worker, prepare_queries, attend);
 }
 
 void merge_chunks(const VerifyCall& call, const VerifyHead& head) {
@@ -63,7 +93,7 @@ void merge_chunks(const VerifyCall& call, const VerifyHead& head) {
 
 } // namespace
 
-const VerifyKernels verify_kernels = {worker_floats, partial_floats, attend_chunk, merge_chunks};
+const VerifyKernels verify_kernels = {shared_floats, head_floats, partial_floats, attend_chunk, merge_chunks};
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

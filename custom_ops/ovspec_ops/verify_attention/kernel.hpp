@@ -36,6 +36,14 @@ struct VerifyHead {
     float* partials; // chunks * partial_floats(..)
 };
 
+// Chunk `chunk` of `count` KV heads that follow each other in the plan. Several heads are dense heads of one
+// sequence: they read the same blocks, which are then passed over in the order of memory.
+struct VerifyItem {
+    const VerifyHead* heads;
+    std::size_t count;
+    std::size_t chunk;
+};
+
 struct VerifyCall {
     const float* query; // `[rows, kv_heads * group * k_size]`
     float* output;      // `[rows, kv_heads * group * v_size]`
@@ -47,17 +55,18 @@ struct VerifyCall {
     std::int32_t window; // a row at position p sees the keys above p - window; 0: all
 };
 
-// What a thread keeps from one chunk to the next.
+// What a thread keeps from one item to the next.
 struct VerifyScratch {
-    float* floats = nullptr;              // worker_floats(..), aligned to 64 bytes
-    const VerifyHead* prepared = nullptr; // the head whose queries it holds
+    float* floats = nullptr;              // shared_floats(..) + heads * head_floats(..), aligned to 64 bytes
+    const VerifyHead* prepared = nullptr; // the first of the heads whose queries it holds
 };
 
 struct VerifyKernels {
-    std::size_t (*worker_floats)(const VerifyCall&, std::size_t rows);
+    std::size_t (*shared_floats)(const VerifyCall&, std::size_t rows);
+    std::size_t (*head_floats)(const VerifyCall&, std::size_t rows);
     std::size_t (*partial_floats)(const VerifyCall&, std::size_t rows);
-    // Unnormalised output, row maxima and row sums of one chunk, into its part of head.partials.
-    void (*attend_chunk)(const VerifyCall&, const VerifyHead&, std::size_t chunk, VerifyScratch&);
+    // Unnormalised output, row maxima and row sums of one chunk, into its part of every head's partials.
+    void (*attend_chunk)(const VerifyCall&, const VerifyItem&, VerifyScratch&);
     // Adds up the chunks in their order and writes the head's part of the output.
     void (*merge_chunks)(const VerifyCall&, const VerifyHead&);
 };

@@ -78,7 +78,6 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
         workspace.workers.push_back(std::make_unique<Worker>());
     for (const auto& worker : workspace.workers)
         worker->scratch.prepared = nullptr;
-    const std::size_t worker_floats = plan.most_rows ? kernels.worker_floats(call, plan.most_rows) : 0;
     const std::size_t row = call.values.heads * call.group * call.values.size;
 
     parallel_items(plan.items.size() + plan.copies.size(), plan.work, [&](std::size_t i) {
@@ -88,15 +87,19 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
                         copy.rows * row * sizeof(float));
             return;
         }
-        const VerifyPlan::Item& item = plan.items[i];
-        const VerifyHead& head = plan.heads[item.head];
+        const VerifyItem& item = plan.items[i];
         // Negative on a thread that never entered TBB; it is the only one then.
         const int thread = std::max(0, tbb::this_task_arena::current_thread_index());
         Worker& worker = *workspace.workers.at(static_cast<std::size_t>(thread));
-        worker.scratch.floats = worker.floats.reserve(worker_floats);
-        kernels.attend_chunk(call, head, item.chunk, worker.scratch);
-        if (plan.chunks_left[item.head].fetch_sub(1, std::memory_order_acq_rel) == 1)
-            kernels.merge_chunks(call, head);
+        worker.scratch.floats = worker.floats.reserve(plan.worker_floats);
+        kernels.attend_chunk(call, item, worker.scratch);
+        for (std::size_t h = 0; h < item.count; h++)
+            if (item.heads[h].chunks == 1)
+                kernels.merge_chunks(call, item.heads[h]);
+    });
+    parallel_items(plan.merge_work ? plan.heads.size() : 0, plan.merge_work, [&](std::size_t h) {
+        if (plan.heads[h].chunks > 1)
+            kernels.merge_chunks(call, plan.heads[h]);
     });
 }
 
@@ -190,7 +193,8 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
 
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
     auto workspace = workspaces().take();
-    workspace->plan.build(call, kernels, sequences, selection, tree);
+    workspace->plan.build(call, kernels, sequences, selection, tree,
+                          static_cast<std::size_t>(tbb::this_task_arena::max_concurrency()));
     outputs[0].set_shape(out_shape);
     call.query = inputs[query].data<const float>();
     call.output = outputs[0].data<float>();

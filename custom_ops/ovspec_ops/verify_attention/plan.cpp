@@ -8,11 +8,18 @@ namespace {
 
 constexpr std::size_t copy_rows = 16;
 
+// Floats of queries and outputs that an item's heads may have together, so that they stay in a core's own
+// cache.
+constexpr std::size_t item_floats = std::size_t{1} << 15;
+
+// Items per thread that keep the threads' shares even.
+constexpr std::size_t items_per_thread = 4;
+
 // A chunk's cost is its blocks times the rows, its overhead one merge: 8 blocks keep that overhead below 2%
-// for few rows, longer chunks bound the memory of partial results for many.
-std::size_t blocks_per_chunk(std::size_t rows) {
+// for few rows, longer chunks bound the memory of partial results for many, and their number.
+std::size_t blocks_per_chunk(std::size_t rows, std::size_t entries) {
     std::size_t blocks = 8;
-    while (blocks < 64 && blocks * 4 < rows)
+    while (blocks < 64 && (blocks * 4 < rows || blocks * 32 < entries))
         blocks *= 2;
     return blocks;
 }
@@ -51,13 +58,12 @@ void check_list(const Sequences& in, std::size_t s, std::size_t head, const std:
 } // namespace
 
 void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
-                       const Selection& selection, Parents parents) {
+                       const Selection& selection, Parents parents, std::size_t threads) {
     sequences.clear();
     heads.clear();
     items.clear();
     copies.clear();
-    most_rows = 0;
-    work = 0;
+    work = merge_work = worker_floats = 0;
     sequences.reserve(in.count); // heads point into it
     positions_.resize(in.rows);
     seen_.resize(in.rows);
@@ -77,10 +83,11 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
                             "] to -1 for prefill");
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
         add_rows(call, in, parents, s);
-        most_rows = std::max(most_rows, rows);
         add_heads(call, in, selection, s);
     }
-    add_work(call, kernels);
+    reserve_partials(call, kernels);
+    for (std::size_t s = 0; s < sequences.size(); s++)
+        add_items(call, kernels, sequences[s], &heads[s * call.keys.heads], threads);
 }
 
 void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s) {
@@ -134,7 +141,7 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
                 std::lower_bound(head.list, head.list + head.end, static_cast<std::int32_t>(first)) -
                 head.list);
         }
-        head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group);
+        head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group, head.end - head.begin);
         work += (head.end - head.begin) * block_size * sequence.rows * call.group *
                 (call.keys.size + call.values.size);
         head.chunks = (head.end - head.begin + head.chunk_blocks - 1) / head.chunk_blocks;
@@ -142,22 +149,36 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
     }
 }
 
-void VerifyPlan::add_work(const VerifyCall& call, const VerifyKernels& kernels) {
+void VerifyPlan::reserve_partials(const VerifyCall& call, const VerifyKernels& kernels) {
     std::size_t floats = 0;
-    for (const VerifyHead& head : heads)
-        floats += head.chunks * kernels.partial_floats(call, head.sequence->rows);
+    for (const VerifyHead& head : heads) {
+        const std::size_t own = head.chunks * kernels.partial_floats(call, head.sequence->rows);
+        floats += own;
+        merge_work += head.chunks > 1 ? own : 0;
+    }
     float* partials = partials_.reserve(floats);
-    if (heads.size() > head_capacity_) {
-        chunks_left = std::make_unique<std::atomic<std::size_t>[]>(heads.size());
-        head_capacity_ = heads.size();
+    for (VerifyHead& head : heads) {
+        head.partials = partials;
+        partials += head.chunks * kernels.partial_floats(call, head.sequence->rows);
     }
-    for (std::size_t i = 0; i < heads.size(); i++) {
-        heads[i].partials = partials;
-        partials += heads[i].chunks * kernels.partial_floats(call, heads[i].sequence->rows);
-        chunks_left[i].store(heads[i].chunks, std::memory_order_relaxed);
-        for (std::size_t chunk = 0; chunk < heads[i].chunks; chunk++)
-            items.push_back({i, chunk});
+}
+
+// Dense heads of a sequence share items as far as the cores' caches and the number of threads allow.
+void VerifyPlan::add_items(const VerifyCall& call, const VerifyKernels& kernels,
+                           const VerifySequence& sequence, const VerifyHead* first, std::size_t threads) {
+    const std::size_t count = call.keys.heads, own = kernels.head_floats(call, sequence.rows);
+    const bool dense = std::all_of(first, first + count, [](const VerifyHead& head) { return !head.list; });
+    std::size_t together = 1;
+    if (dense) {
+        together = item_floats / (own + kernels.partial_floats(call, sequence.rows));
+        together = std::clamp<std::size_t>(together, 1, count);
+        while (together > 1 && first->chunks * (count / together) < items_per_thread * threads)
+            together = (together + 1) / 2;
     }
+    worker_floats = std::max(worker_floats, kernels.shared_floats(call, sequence.rows) + together * own);
+    for (std::size_t h = 0; h < count; h += together)
+        for (std::size_t chunk = 0; chunk < first[h].chunks; chunk++)
+            items.push_back({first + h, std::min(together, count - h), chunk});
 }
 
 } // namespace ovspec

@@ -3,8 +3,6 @@
 // the batch, so neither changes a bit of a sequence's result.
 #pragma once
 
-#include <atomic>
-#include <memory>
 #include <vector>
 
 #include "common/parallel.hpp"
@@ -24,10 +22,6 @@ struct Selection {
 using Parents = const std::int32_t*;
 
 struct VerifyPlan {
-    struct Item {
-        std::size_t head; // in `heads`
-        std::size_t chunk;
-    };
     struct Copy { // rows of the stock attention that go to the output as they are
         std::size_t first_row;
         std::size_t rows;
@@ -35,25 +29,26 @@ struct VerifyPlan {
 
     std::vector<VerifySequence> sequences;
     std::vector<VerifyHead> heads;
-    std::vector<Item> items;
+    std::vector<VerifyItem> items;
     std::vector<Copy> copies;
-    std::unique_ptr<std::atomic<std::size_t>[]> chunks_left; // per head; whoever takes the last one merges
-    std::size_t work = 0;                                    // multiply-adds of attention, and values to copy
-    std::size_t most_rows = 0;
+    std::size_t work = 0;       // multiply-adds of attention, and values to copy
+    std::size_t merge_work = 0; // values of partial results
+    std::size_t worker_floats = 0;
 
     // Throws std::invalid_argument before anything reads or writes query, caches or output.
     void build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& inputs,
-               const Selection& selection, Parents parents);
+               const Selection& selection, Parents parents, std::size_t threads);
 
 private:
     void add_rows(const VerifyCall& call, const Sequences& inputs, Parents parents, std::size_t s);
     void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
                    std::size_t s);
-    void add_work(const VerifyCall& call, const VerifyKernels& kernels);
+    void reserve_partials(const VerifyCall& call, const VerifyKernels& kernels);
+    void add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifySequence& sequence,
+                   const VerifyHead* first, std::size_t threads);
     FloatBuffer partials_;
     std::vector<std::int32_t> positions_; // of all rows of the query
     std::vector<std::uint64_t> seen_;
-    std::size_t head_capacity_ = 0;
 };
 
 } // namespace ovspec

@@ -8,8 +8,12 @@ from pathlib import Path
 TEXT_KEYS = ("text", "prompt", "question")
 
 
-def read_texts(path: Path) -> list[str]:
+def read_texts(path: Path, option: str = "--data") -> list[str]:
     """Texts of a JSONL file: every line is a string, or an object with `text`, `prompt` or `question`.
+
+    Args:
+        path: the file.
+        option: what it was given for, for messages.
 
     Raises:
         ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
@@ -17,25 +21,25 @@ def read_texts(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ValueError(f"--data {path}: {error.strerror}; give a file that can be read") from error
+        raise ValueError(f"{option} {path}: {error.strerror}; give a file that can be read") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"--data {path} is not UTF-8 ({error}); convert it") from error
-    texts = [_text(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        raise ValueError(f"{option} {path} is not UTF-8 ({error}); convert it") from error
+    texts = [_text(f"{option} {path}", number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
-        raise ValueError(f'--data {path} holds no text; write one JSON object per line: {{"text": "..."}}')
+        raise ValueError(f'{option} {path} holds no text; write one JSON object per line: {{"text": "..."}}')
     return texts
 
 
-def _text(path: Path, number: int, line: str) -> str:
+def _text(where: str, number: int, line: str) -> str:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"--data {path}: line {number} is no JSON ({error}); correct or remove it") from None
+        raise ValueError(f"{where}: line {number} is no JSON ({error}); correct or remove it") from None
     if isinstance(value, dict):
         value = next((value[key] for key in TEXT_KEYS if key in value), None)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(
-            f"--data {path}: line {number} holds no text; expected a string, or an object with one of "
+            f"{where}: line {number} holds no text; expected a string, or an object with one of "
             f"{', '.join(TEXT_KEYS)}"
         )
     return value

@@ -1,0 +1,28 @@
+// Integer dot products of four unsigned with four signed bytes in every 32-bit lane.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+
+// total + products of four unsigned with four signed bytes per lane
+OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
+#if OVSPEC_LANES == 16 && defined(__AVX512VNNI__)
+    return (IVec)_mm512_dpbusd_epi32((__m512i)total, (__m512i)bytes, (__m512i)parts);
+#elif OVSPEC_LANES == 8 && defined(__AVXVNNI__)
+    return (IVec)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)bytes, (__m256i)parts);
+#else
+    // For tests where the processor has neither: lane by lane.
+    for (int byte = 0; byte < 4; byte++)
+        total += (IVec)(((UVec)bytes >> (8 * byte)) & 255u) * ((IVec)((UVec)parts << (24 - 8 * byte)) >> 24);
+    return total;
+#endif
+}
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,82 @@
+// The activations of gated MLPs, and what is measured of them.
+#pragma once
+
+#include "common/simd.hpp"
+#include "gated_mlp/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace activation {
+
+// x / (1 + e^-p)
+OVSPEC_INLINE Vec gated(Vec x, Vec p) {
+    const Vec e = exp_nonpositive(p >= 0.0f ? -p : p);
+    return x * (p >= 0.0f ? splat(1.0f) : e) / (e + 1.0f);
+}
+
+OVSPEC_INLINE Vec magnitude(Vec x) {
+    return (Vec)((UVec)x & 0x7fffffffu);
+}
+
+// x Phi(x), with the error function of Abramowitz and Stegun 7.1.26: error below 1.5e-7
+OVSPEC_INLINE Vec gelu_erf(Vec x) {
+    const Vec z = magnitude(x) * 0.70710678118654752f;
+    const Vec t = 1.0f / (z * 0.3275911f + 1.0f);
+    const Vec series =
+        ((((t * 1.061405429f - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    const Vec tail = series * exp_nonpositive(-z * z) * 0.5f; // Phi(-|x|)
+    return x * (x >= 0.0f ? 1.0f - tail : tail);
+}
+
+template <Activation kind> OVSPEC_INLINE Vec value(Vec x) {
+    if constexpr (kind == Activation::silu)
+        return gated(x, x);
+    else if constexpr (kind == Activation::gelu_tanh) // 1 + tanh(u) is 2 / (1 + e^-2u)
+        return gated(x, x * (x * x * 0.044715f + 1.0f) * 1.5957691216057308f);
+    else
+        return gelu_erf(x);
+}
+
+template <class Change> OVSPEC_INLINE void change(float* values, std::size_t count, const Change& changed) {
+    std::size_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        store(values + i, changed(i, load(values + i), lanes));
+    if (i < count)
+        store_part(values + i, changed(i, load_part<Vec>(values + i, count - i), count - i), count - i);
+}
+
+OVSPEC_INLINE Vec some(const float* from, std::size_t count) {
+    return count == lanes ? load(from) : load_part<Vec>(from, count);
+}
+
+inline void activate(Activation kind, float* values, std::size_t count) {
+    if (kind == Activation::silu)
+        change(values, count, [](std::size_t, Vec x, std::size_t) { return value<Activation::silu>(x); });
+    else if (kind == Activation::gelu_tanh)
+        change(values, count,
+               [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_tanh>(x); });
+    else
+        change(values, count, [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_erf>(x); });
+}
+
+inline void multiply(float* values, const float* factors, std::size_t count) {
+    change(values, count,
+           [&](std::size_t i, Vec x, std::size_t left) { return x * some(factors + i, left); });
+}
+
+inline void add_largest(float* scores, const float* values, std::size_t count) {
+    change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
+        const Vec x = magnitude(some(values + i, left));
+        return (x > score ? x : score) + x * 0.0f; // a NaN stays
+    });
+}
+
+inline void add_weighted(float* scores, const float* values, float weight, std::size_t count) {
+    change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
+        return score + magnitude(some(values + i, left)) * weight;
+    });
+}
+
+} // namespace activation
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,71 @@
+// Rows as 16-bit integers times one scale, each integer held as two signed digits of 8 bits, x = 256 * high +
+// low, which multiply the weights as they are stored. Rounding to 16 bits of the row's largest value is finer
+// than the 8 significant bits of bf16.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "common/dot.hpp"
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace digits16 {
+
+constexpr float largest = 32639.0f; // 127 * 256 + 127
+
+typedef std::int8_t DigitVec __attribute__((vector_size(OVSPEC_LANES)));
+
+// What one unit of the integers is worth, and its inverse; NaN where a value is not finite, and so are the
+// products then.
+struct Unit {
+    float value;
+    float inverse;
+};
+
+OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
+    Vec most = {}, poison = {};
+    const auto see = [&](Vec x) __attribute__((always_inline)) {
+        most = max(most, max(x, -x));
+        poison += x * 0.0f;
+    };
+    std::size_t k = 0;
+    for (; k + lanes <= count; k += lanes)
+        see(load(values + k));
+    if (k < count)
+        see(load_part<Vec>(values + k, count - k));
+    const float value = max_lane(most) / largest;
+    return {value + sum(poison), value >= 1e-37f ? 1.0f / value : 0.0f};
+}
+
+// Digits of `lanes` values; what is beyond the range (not finite) becomes any digits.
+OVSPEC_INLINE void split(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
+    constexpr float rounder = 12582912.0f; // 1.5 * 2^23: rounds to an integer in the low bits
+    const IVec number = (IVec)(values * inverse + rounder) - (IVec)(splat(rounder));
+    const IVec low_digit = (IVec)((UVec)number << 24) >> 24;
+    const IVec high_digit = (IVec)((UVec)number - (UVec)low_digit) >> 8;
+    const DigitVec highs = __builtin_convertvector(high_digit, DigitVec);
+    const DigitVec lows = __builtin_convertvector(low_digit, DigitVec);
+    __builtin_memcpy(high, &highs, sizeof(highs));
+    __builtin_memcpy(low, &lows, sizeof(lows));
+}
+
+// Digits of `count` values, followed by zeros up to a multiple of `lanes`.
+OVSPEC_INLINE void split_all(const float* values, std::size_t count, float inverse, std::int8_t* high,
+                             std::int8_t* low) {
+    std::size_t k = 0;
+    for (; k + lanes <= count; k += lanes)
+        split(load(values + k), inverse, high + k, low + k);
+    if (k < count)
+        split(load_part<Vec>(values + k, count - k), inverse, high + k, low + k);
+}
+
+OVSPEC_INLINE Vec joined(IVec high, IVec low) {
+    return __builtin_convertvector(high, Vec) * 256.0f + __builtin_convertvector(low, Vec);
+}
+
+} // namespace digits16
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

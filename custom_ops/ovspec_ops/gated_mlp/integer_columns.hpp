@@ -1,0 +1,229 @@
+// Sums of channels with down weights of 8 and 4 bits, in integers: four channels make a 32-bit lane, lanes
+// are outputs. Channels may be any: their weights are interleaved in scratch memory, once for all rows.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "gated_mlp/digits.hpp"
+#include "gated_mlp/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace integer_columns {
+
+constexpr std::size_t header = 64;
+constexpr std::size_t width = 64; // outputs that four channels' interleaved vectors hold
+// Channels that are interleaved at once: of down_width outputs they fill a part of the first cache.
+constexpr std::size_t batch = 128;
+// Channels whose weights are asked for ahead.
+constexpr std::size_t ahead = 32;
+constexpr std::size_t tile_rows = lanes == 16 ? 4 : 3;
+
+OVSPEC_INLINE std::size_t round_up(std::size_t x, std::size_t step) {
+    return (x + step - 1) / step * step;
+}
+
+// A packed row: its unit (f32), then per run the sum of its integers (f32), then high digits, then low ones.
+struct InnerLayout {
+    std::size_t digits; // where the high ones start
+    std::size_t stride; // from a high digit to its low one
+
+    explicit InnerLayout(const ChannelView& view)
+        : digits(header + round_up(view.run_count * sizeof(float), 64)), stride(round_up(view.count, 64)) {}
+
+    std::size_t bytes() const { return digits + 2 * stride; }
+};
+
+OVSPEC_INLINE void pack(const ChannelView& view, const float* values, std::uint8_t* packed) {
+    const digits16::Unit unit = digits16::unit_of(values, view.count);
+    const InnerLayout layout(view);
+    auto* high = (std::int8_t*)packed + layout.digits;
+    auto* low = high + layout.stride;
+    digits16::split_all(values, view.count, unit.inverse, high, low);
+    __builtin_memcpy(packed, &unit.value, sizeof(float));
+    auto* sums = (float*)(packed + header);
+    for (std::size_t i = 0; i < view.run_count; i++) {
+        std::int32_t highs = 0, lows = 0;
+        for (std::size_t k = view.runs[i].begin; k < view.runs[i].end; k++) {
+            highs += high[k];
+            lows += low[k];
+        }
+        sums[i] = (float)highs * 256.0f + (float)lows;
+    }
+}
+
+// Bytes of four channels, 16 outputs each, from 64 in the order of the weights' layout: to[m] is for the
+// outputs 16 m to 16 m + 15, four bytes of each.
+OVSPEC_INLINE void interleave(const std::uint8_t* const* channels, std::size_t at, std::uint8_t shift,
+                              bool nibbles, std::uint8_t* to, std::size_t step) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    __m512i x[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        x[c] = _mm512_loadu_si512(channels[c] + at);
+        if (nibbles)
+            x[c] = _mm512_and_si512(_mm512_srli_epi16(x[c], shift), _mm512_set1_epi8(15));
+    }
+    const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
+    const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
+    _mm512_store_si512(to, _mm512_unpacklo_epi16(a, c));
+    _mm512_store_si512(to + step, _mm512_unpackhi_epi16(a, c));
+    _mm512_store_si512(to + 2 * step, _mm512_unpacklo_epi16(b, d));
+    _mm512_store_si512(to + 3 * step, _mm512_unpackhi_epi16(b, d));
+#else
+    for (std::size_t half = 0; half < 2; half++) {
+        __m256i x[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) {
+            x[c] = _mm256_loadu_si256((const __m256i*)(channels[c] + at + 32 * half));
+            if (nibbles)
+                x[c] = _mm256_and_si256(_mm256_srli_epi16(x[c], shift), _mm256_set1_epi8(15));
+        }
+        const __m256i a = _mm256_unpacklo_epi8(x[0], x[1]), b = _mm256_unpackhi_epi8(x[0], x[1]);
+        const __m256i c = _mm256_unpacklo_epi8(x[2], x[3]), d = _mm256_unpackhi_epi8(x[2], x[3]);
+        std::uint8_t* at_half = to + 32 * half;
+        _mm256_store_si256((__m256i*)at_half, _mm256_unpacklo_epi16(a, c));
+        _mm256_store_si256((__m256i*)(at_half + step), _mm256_unpackhi_epi16(a, c));
+        _mm256_store_si256((__m256i*)(at_half + 2 * step), _mm256_unpacklo_epi16(b, d));
+        _mm256_store_si256((__m256i*)(at_half + 3 * step), _mm256_unpackhi_epi16(b, d));
+    }
+#endif
+}
+
+// Interleaved weights of up to `batch` channels and down_width outputs: `[outputs / 16, channels / 4, 64]`.
+struct Scratch {
+    alignas(64) std::uint8_t bytes[down_width * batch];
+};
+
+constexpr std::size_t panel = batch / 4 * 64; // bytes of 16 outputs
+
+OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::size_t begin, std::size_t end,
+                        std::size_t first, std::size_t count, Scratch& scratch) {
+    const bool nibbles = m.format == WeightFormat::u4;
+    const std::size_t offset = nibbles ? first / 2 : first;
+    const std::size_t bytes = nibbles ? down_width / 2 : round_up(count, width);
+    for (std::size_t k = begin; k < end; k += 4) {
+        const std::uint8_t* channels[4];
+#pragma GCC unroll 4
+        for (std::size_t c = 0; c < 4; c++) {
+            channels[c] = m.data + view.channels[k + c] * m.row_bytes + offset;
+            const std::size_t later = k + c + ahead < view.count ? k + c + ahead : view.count - 1;
+            const std::uint8_t* next = m.data + view.channels[later] * m.row_bytes + offset;
+            for (std::size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch(next + line);
+        }
+        std::uint8_t* to = scratch.bytes + (k - begin) / 4 * 64;
+        if (nibbles) {
+            interleave(channels, 0, 0, true, to, panel);
+            interleave(channels, 0, 4, true, to + 4 * panel, panel);
+        } else {
+            for (std::size_t at = 0; at < bytes; at += width)
+                interleave(channels, at, 0, false, to + at / 16 * panel, panel);
+        }
+    }
+}
+
+OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
+    return load_as<std::int32_t>(four) - IVec{};
+}
+
+// acc[r * 2 + t]: sums of R rows for two vectors of outputs.
+template <std::size_t R>
+__attribute__((noinline)) void products(const std::uint8_t* first, const std::uint8_t* second,
+                                        std::size_t fours, const std::uint8_t* const* digits,
+                                        std::size_t stride, Vec* acc) {
+    IVec high[2 * R], low[2 * R];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < 2 * R; i++)
+        high[i] = low[i] = IVec{};
+    for (std::size_t k = 0; k < fours; k++) {
+        const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
+#pragma GCC unroll 4
+        for (std::size_t r = 0; r < R; r++) {
+            const IVec high_digits = splat_bytes(digits[r] + 4 * k);
+            high[2 * r] = dot(high[2 * r], a, high_digits);
+            high[2 * r + 1] = dot(high[2 * r + 1], b, high_digits);
+            const IVec low_digits = splat_bytes(digits[r] + stride + 4 * k);
+            low[2 * r] = dot(low[2 * r], a, low_digits);
+            low[2 * r + 1] = dot(low[2 * r + 1], b, low_digits);
+        }
+    }
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < 2 * R; i++)
+        acc[i] = digits16::joined(high[i], low[i]);
+}
+
+// Part of a run: entries begin to end of the view, interleaved in scratch.
+struct Batch {
+    const ChannelMatrix& m;
+    const InnerLayout& layout;
+    const Scratch& scratch;
+    std::size_t run, group, begin, end;
+    bool whole_sum; // whether the run's sums are this batch's to count
+    std::size_t first, count;
+
+    // Adds R rows' products to y.
+    template <std::size_t R> void add(const std::uint8_t* const* rows, float* y, std::size_t stride) const {
+        const std::uint8_t* digits[R];
+        float units[R], sums[R];
+        for (std::size_t r = 0; r < R; r++) {
+            digits[r] = rows[r] + layout.digits + begin;
+            units[r] = load_as<float>(rows[r]);
+            sums[r] = whole_sum ? load_as<float>(rows[r] + header + run * sizeof(float)) : 0.0f;
+        }
+        for (std::size_t h = 0; h < count; h += 2 * lanes) {
+            const auto at = [&](std::size_t output) {
+                return scratch.bytes + output / 16 * panel + output % 16 * 4;
+            };
+            Vec acc[2 * R];
+            products<R>(at(h), at(h + lanes), (end - begin) / 4, digits, layout.stride, acc);
+            for (std::size_t t = 0; t < 2 && h + t * lanes < count; t++) {
+                const std::size_t output = h + t * lanes,
+                                  left = count - output < lanes ? count - output : lanes;
+                const std::size_t entry = group * m.size + first + output;
+                const auto* scales = (const std::uint16_t*)m.scales + entry;
+                const bool full = left == lanes;
+                const Vec scale =
+                    from_f16(full ? load_as<HalfVec>(scales) : load_part<HalfVec>(scales, left));
+                const Vec zero_point = to_float(full ? load_as<ByteVec>(m.zero_points + entry)
+                                                     : load_part<ByteVec>(m.zero_points + entry, left));
+                for (std::size_t r = 0; r < R; r++) {
+                    float* to = y + r * stride + output;
+                    const Vec term = (acc[2 * r + t] - zero_point * sums[r]) * (scale * units[r]);
+                    if (full)
+                        store(to, load(to) + term);
+                    else
+                        store_part(to, load_part<Vec>(to, left) + term, left);
+                }
+            }
+        }
+    }
+};
+
+OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::size_t first, std::size_t count,
+                        const std::uint8_t* const* rows, std::size_t row_count, float* y,
+                        std::size_t stride) {
+    const InnerLayout layout(view);
+    Scratch scratch;
+    for (std::size_t run = 0; run < view.run_count; run++) {
+        const ChannelRun& r = view.runs[run];
+        for (std::size_t begin = r.begin; begin < r.end; begin += batch) {
+            const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
+            fill(m, view, begin, end, first, count, scratch);
+            const Batch part{m, layout, scratch, run, r.group, begin, end, begin == r.begin, first, count};
+            std::size_t row = 0;
+            for (; row + tile_rows <= row_count; row += tile_rows)
+                part.add<tile_rows>(rows + row, y + row * stride, stride);
+            for (; row + 2 <= row_count; row += 2)
+                part.add<2>(rows + row, y + row * stride, stride);
+            if (row < row_count)
+                part.add<1>(rows + row, y + row * stride, stride);
+        }
+    }
+}
+
+} // namespace integer_columns
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,316 @@
+// Rows times gate or up weights of 8 and 4 bits, in integers. A lane sums weights of one group from one end
+// of a row to the other, see row_layout.hpp, so that scales are met once a chunk.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "gated_mlp/digits.hpp"
+#include "gated_mlp/kernel.hpp"
+#include "gated_mlp/row_layout.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace integer_rows {
+
+constexpr std::size_t width = 64;           // weights of a vector in memory: one or two of ours
+constexpr std::size_t parts = 16 / lanes;   // of ours in one of memory
+constexpr std::size_t part = width / parts; // bytes
+constexpr std::size_t header = 64;          // Header
+constexpr std::size_t staged = 16 * width;  // values that are split at once
+
+// Rows and channels of a tile: what the registers hold as sums.
+constexpr std::size_t tile_rows = lanes == 16 ? 4 : 2, tile_channels = 3;
+
+// A packed row: this, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights the
+// high and the low digits that it meets.
+struct Header {
+    float unit;
+    float sum; // of all integers
+};
+
+OVSPEC_INLINE RowSize size_of(const ChannelMatrix& m) {
+    if (m.format == WeightFormat::u4)
+        return row_size(m.groups, m.size / m.groups);
+    return {(m.size + width - 1) / width, 1};
+}
+
+OVSPEC_INLINE std::size_t packed_bytes(const ChannelMatrix& m) {
+    const RowSize size = size_of(m);
+    return header + size.chunks * 16 * sizeof(float) + size.vectors * 2 * width;
+}
+
+// One group's values, whose runs of `run` bytes go to every second vector of `to`.
+OVSPEC_INLINE void scatter_group(const float* values, std::size_t count, std::size_t run, float inverse,
+                                 std::uint8_t* to) {
+    std::int8_t high[staged + lanes], low[staged + lanes];
+    for (std::size_t k = 0; k < count; k += staged) {
+        const std::size_t some = count - k < staged ? count - k : staged;
+        digits16::split_all(values + k, some, inverse, high, low);
+        for (std::size_t i = 0; i < some; i += run, to += 2 * width) {
+            const std::size_t bytes = some - i < run ? some - i : run;
+            __builtin_memcpy(to, high + i, bytes);
+            __builtin_memcpy(to + width, low + i, bytes);
+        }
+    }
+}
+
+// Sums by lane of a chunk's integers; returns that of all.
+OVSPEC_INLINE float sum_lanes(const std::uint8_t* digits, std::size_t vectors, float* sums) {
+    const IVec ones = IVec{} + 0x01010101;
+    Vec total = {};
+    for (std::size_t p = 0; p < parts; p++) {
+        IVec high = {}, low = {};
+        for (std::size_t v = 0; v < vectors; v++) {
+            const std::uint8_t* at = digits + v * 2 * width + p * part;
+            high = dot(high, ones, load_as<IVec>(at));
+            low = dot(low, ones, load_as<IVec>(at + width));
+        }
+        const Vec joint = digits16::joined(high, low);
+        store(sums + p * lanes, joint);
+        total += joint;
+    }
+    return sum(total);
+}
+
+OVSPEC_INLINE void pack(const ChannelMatrix& m, const float* values, std::uint8_t* packed) {
+    const digits16::Unit unit = digits16::unit_of(values, m.size);
+    const RowSize size = size_of(m);
+    float* sums = (float*)(packed + header);
+    std::uint8_t* to = packed + header + size.chunks * 16 * sizeof(float);
+    __builtin_memset(to, 0, size.vectors * 2 * width);
+    Header head = {unit.value, 0.0f};
+    if (m.format == WeightFormat::u8) {
+        scatter_group(values, m.size, width, unit.inverse, to);
+        head.sum = sum_lanes(to, size.vectors, sums);
+    } else {
+        const std::size_t group_size = m.size / m.groups;
+        for (std::size_t first = 0; first < m.groups; sums += 16) {
+            const RowChunk chunk = row_chunk(first, m.groups, group_size);
+            for (std::size_t g = 0; g < chunk.groups; g++)
+                scatter_group(values + (first + g) * group_size, group_size, chunk.run(), unit.inverse,
+                              to + g * chunk.run());
+            head.sum += sum_lanes(to, chunk.vectors, sums);
+            to += chunk.vectors * 2 * width;
+            first += chunk.groups;
+        }
+    }
+    __builtin_memcpy(packed, &head, sizeof(head));
+}
+
+OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
+    return load_as<Header>(packed);
+}
+
+// R * N vectors to their sums.
+template <std::size_t count> OVSPEC_INLINE void sum_each(const Vec* v, float* sums) {
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i + 4 <= count; i += 4)
+        sum_four(v + i, sums + i);
+#pragma GCC unroll 4
+    for (std::size_t i = count / 4 * 4; i < count; i++)
+        sums[i] = sum(v[i]);
+}
+
+// `part` bytes of a row of u8 weights, of which `left` remain.
+OVSPEC_INLINE IVec load_weights(const std::uint8_t* from, std::size_t left) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    const __mmask64 mask = left < part ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
+    return (IVec)_mm512_maskz_loadu_epi8(mask, from);
+#else
+    return left < part ? load_part<IVec>(from, left) : load_as<IVec>(from);
+#endif
+}
+
+// dots[r * N + n] of N channels with R rows. A function of its own: what else the compiler would keep in
+// registers makes it spill sums.
+template <std::size_t N, std::size_t R>
+__attribute__((noinline)) void tile_u8(const ChannelMatrix& m, const std::uint8_t* const* weights,
+                                       const std::uint8_t* const* ahead, const std::uint8_t* const* rows,
+                                       float* dots) {
+    IVec high[R * N], low[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        high[i] = low[i] = IVec{};
+    constexpr std::size_t digits = header + 16 * sizeof(float);
+    for (std::size_t p = 0; p < parts; p++)
+        for (std::size_t k = p * part; k < m.size; k += width) {
+            IVec weight[N];
+#pragma GCC unroll 4
+            for (std::size_t n = 0; n < N; n++) {
+                weight[n] = load_weights(weights[n] + k, m.size - k);
+                if (p == 0)
+                    __builtin_prefetch(ahead[n] + k);
+            }
+#pragma GCC unroll 4
+            for (std::size_t r = 0; r < R; r++) {
+                const std::uint8_t* x = rows[r] + digits + (k - p * part) * 2 + p * part;
+                const IVec high_digits = load_as<IVec>(x), low_digits = load_as<IVec>(x + width);
+#pragma GCC unroll 4
+                for (std::size_t n = 0; n < N; n++) {
+                    high[r * N + n] = dot(high[r * N + n], weight[n], high_digits);
+                    low[r * N + n] = dot(low[r * N + n], weight[n], low_digits);
+                }
+            }
+        }
+    Vec acc[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        acc[i] = digits16::joined(high[i], low[i]);
+    sum_each<R * N>(acc, dots);
+}
+
+// u8: zero points and scales, which are one a channel.
+template <std::size_t N, std::size_t R>
+OVSPEC_INLINE void scale_u8(const ChannelMatrix& m, const std::uint32_t* channels,
+                            const std::uint8_t* const* rows, float* dots) {
+    for (std::size_t n = 0; n < N; n++) {
+        const std::size_t channel = channels[n];
+        const float scale = scalar_f16(m.scales + 2 * channel), zero_point = m.zero_points[channel];
+        for (std::size_t r = 0; r < R; r++) {
+            const Header head = head_of(rows[r]);
+            dots[r * N + n] = (dots[r * N + n] - zero_point * head.sum) * (scale * head.unit);
+        }
+    }
+}
+
+// Scales and zero points of a chunk of one channel, every lane its group's.
+struct LaneScales {
+    float scale[16];
+    float zero_point[16];
+};
+
+template <std::size_t groups>
+OVSPEC_INLINE void spread(const std::uint8_t* scales, const std::uint8_t* zero_points, LaneScales& to) {
+    constexpr std::size_t lanes_each = 16 / groups;
+    for (std::size_t first = 0; first < groups; first += lanes) {
+        constexpr std::size_t some = groups < lanes ? groups : lanes;
+        const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)scales + first, some));
+        const Vec zero_point = to_float(load_part<ByteVec>(zero_points + first, some));
+        for (std::size_t p = 0; p < parts * some / groups; p++) {
+            IVec index;
+#pragma GCC unroll 16
+            for (std::size_t i = 0; i < lanes; i++)
+                index[i] = (std::int32_t)((p * lanes + i) / lanes_each);
+            float* at = to.scale + first * lanes_each + p * lanes;
+            store(at, permuted(scale, index));
+            store(to.zero_point + (at - to.scale), permuted(zero_point, index));
+        }
+    }
+}
+
+OVSPEC_INLINE void read_scales(const ChannelMatrix& m, std::size_t channel, const RowChunk& chunk,
+                               LaneScales& to) {
+    const std::size_t at = channel * m.groups + chunk.first;
+    const std::uint8_t *scales = m.scales + 2 * at, *zero_points = m.zero_points + at;
+    switch (chunk.groups) {
+    case 16:
+        return spread<16>(scales, zero_points, to);
+    case 8:
+        return spread<8>(scales, zero_points, to);
+    case 4:
+        return spread<4>(scales, zero_points, to);
+    case 2:
+        return spread<2>(scales, zero_points, to);
+    default:
+        return spread<1>(scales, zero_points, to);
+    }
+}
+
+// Sums of one chunk by lane: high and low of R * N, for part p of its vectors.
+template <std::size_t N, std::size_t R>
+__attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t* const* weights,
+                                        const std::uint8_t* const* ahead, const std::uint8_t* const* rows,
+                                        std::size_t weights_at, std::size_t digits_at, Vec* acc) {
+    const IVec nibble = IVec{} + 0x0f0f0f0f;
+    IVec high[R * N], low[R * N];
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        high[i] = low[i] = IVec{};
+    const auto add = [&](const IVec* weight, std::size_t at) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (std::size_t r = 0; r < R; r++) {
+            const IVec high_digits = load_as<IVec>(rows[r] + at),
+                       low_digits = load_as<IVec>(rows[r] + at + width);
+#pragma GCC unroll 4
+            for (std::size_t n = 0; n < N; n++) {
+                high[r * N + n] = dot(high[r * N + n], weight[n], high_digits);
+                low[r * N + n] = dot(low[r * N + n], weight[n], low_digits);
+            }
+        }
+    };
+    for (std::size_t v = 0; v < vectors; v += 2) {
+        IVec weight[N];
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < N; n++) {
+            weight[n] = load_as<IVec>(weights[n] + weights_at) & nibble;
+            __builtin_prefetch(ahead[n] + weights_at);
+        }
+        add(weight, digits_at);
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < N; n++)
+            weight[n] = (IVec)((UVec)load_as<IVec>(weights[n] + weights_at) >> 4) & nibble;
+        add(weight, digits_at + 2 * width);
+        weights_at += width;
+        digits_at += 4 * width;
+    }
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * N; i++)
+        acc[i] = digits16::joined(high[i], low[i]);
+}
+
+template <std::size_t N, std::size_t R>
+OVSPEC_INLINE void tile_u4(const ChannelMatrix& m, const std::uint32_t* channels,
+                           const std::uint8_t* const* weights, const std::uint8_t* const* ahead,
+                           const std::uint8_t* const* rows, float* dots) {
+    const std::size_t group_size = m.size / m.groups;
+    std::size_t weights_at = 0, sums_at = header;
+    std::size_t digits_at = header + row_size(m.groups, group_size).chunks * 16 * sizeof(float);
+    Vec total[R * N];
+    for (std::size_t i = 0; i < R * N; i++)
+        total[i] = Vec{};
+    for (std::size_t first = 0; first < m.groups;) {
+        const RowChunk chunk = row_chunk(first, m.groups, group_size);
+        LaneScales scales[N];
+        for (std::size_t n = 0; n < N; n++)
+            read_scales(m, channels[n], chunk, scales[n]);
+        for (std::size_t p = 0; p < parts; p++) {
+            Vec acc[R * N];
+            chunk_u4<N, R>(chunk.vectors, weights, ahead, rows, weights_at + p * part, digits_at + p * part,
+                           acc);
+            for (std::size_t n = 0; n < N; n++) {
+                const Vec scale = load(scales[n].scale + p * lanes);
+                const Vec zero_point = load(scales[n].zero_point + p * lanes);
+                for (std::size_t r = 0; r < R; r++) {
+                    const Vec sums = load((const float*)(rows[r] + sums_at) + p * lanes);
+                    total[r * N + n] += (acc[r * N + n] - zero_point * sums) * scale;
+                }
+            }
+        }
+        weights_at += chunk.vectors / 2 * width;
+        digits_at += chunk.vectors * 2 * width;
+        sums_at += 16 * sizeof(float);
+        first += chunk.groups;
+    }
+    sum_each<R * N>(total, dots);
+    for (std::size_t r = 0; r < R; r++)
+        for (std::size_t n = 0; n < N; n++)
+            dots[r * N + n] *= head_of(rows[r]).unit;
+}
+
+template <WeightFormat format, std::size_t N, std::size_t R>
+OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
+                        const std::uint8_t* const* weights, const std::uint8_t* const* ahead,
+                        const std::uint8_t* const* rows, float* dots) {
+    if constexpr (format == WeightFormat::u8) {
+        tile_u8<N, R>(m, weights, ahead, rows, dots);
+        scale_u8<N, R>(m, channels, rows, dots);
+    } else {
+        tile_u4<N, R>(m, channels, weights, ahead, rows, dots);
+    }
+}
+
+} // namespace integer_rows
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,153 @@
+#include "gated_mlp/kernel.hpp"
+
+#include "common/simd.hpp"
+#include "gated_mlp/activation.hpp"
+#include "gated_mlp/float_path.hpp"
+#include "gated_mlp/integer_columns.hpp"
+#include "gated_mlp/integer_rows.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace {
+
+// Packed rows that stay in the first cache while weights pass.
+[[maybe_unused]] constexpr std::size_t cached_bytes = 24 * 1024;
+
+OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
+#ifdef OVSPEC_DOT
+    return format == WeightFormat::u8 || format == WeightFormat::u4;
+#else
+    return false;
+#endif
+}
+
+std::size_t packed_bytes(const ChannelMatrix& matrix) {
+#ifdef OVSPEC_DOT
+    if (in_integers(matrix.format))
+        return integer_rows::packed_bytes(matrix);
+#endif
+    return float_path::packed_bytes(matrix.size);
+}
+
+void pack(const ChannelMatrix& matrix, const float* values, std::uint8_t* packed) {
+#ifdef OVSPEC_DOT
+    if (in_integers(matrix.format))
+        return integer_rows::pack(matrix, values, packed);
+#endif
+    float_path::pack(values, matrix.size, packed);
+}
+
+#ifdef OVSPEC_DOT
+// All rows against N channels; the next N are asked for meanwhile.
+template <WeightFormat format, std::size_t N>
+void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const std::uint32_t* next,
+                 const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+    using integer_rows::tile_rows;
+    const std::uint8_t *weights[N], *ahead[N];
+    for (std::size_t n = 0; n < N; n++) {
+        weights[n] = m.data + channels[n] * m.row_bytes;
+        ahead[n] = m.data + next[n] * m.row_bytes;
+    }
+    const auto write = [&](std::size_t r, std::size_t count, const float* dots) {
+        for (std::size_t i = 0; i < count; i++)
+            for (std::size_t n = 0; n < N; n++)
+                y[(r + i) * stride + n] = dots[i * N + n];
+    };
+    float dots[tile_rows * N];
+    std::size_t r = 0;
+    for (; r + tile_rows <= row_count; r += tile_rows) {
+        integer_rows::tile<format, N, tile_rows>(m, channels, weights, r == 0 ? ahead : weights, rows + r,
+                                                 dots);
+        write(r, tile_rows, dots);
+    }
+    for (; r + 2 <= row_count; r += 2) {
+        integer_rows::tile<format, N, 2>(m, channels, weights, r == 0 ? ahead : weights, rows + r, dots);
+        write(r, 2, dots);
+    }
+    if (r < row_count) {
+        integer_rows::tile<format, N, 1>(m, channels, weights, r == 0 ? ahead : weights, rows + r, dots);
+        write(r, 1, dots);
+    }
+}
+
+template <WeightFormat format>
+void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
+                      const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+    constexpr std::size_t step = integer_rows::tile_channels;
+    const std::size_t tiles = cached_bytes / integer_rows::packed_bytes(m) / integer_rows::tile_rows;
+    const std::size_t block = (tiles > 1 ? tiles : 1) * integer_rows::tile_rows;
+    for (std::size_t r = 0; r < row_count; r += block) {
+        const std::size_t some = row_count - r < block ? row_count - r : block;
+        float* to = y + r * stride;
+        std::size_t n = 0;
+        for (; n + step <= count; n += step)
+            channels_of<format, step>(m, channels + n, channels + (n + 2 * step <= count ? n + step : n),
+                                      rows + r, some, to + n, stride);
+        for (; n < count; n++)
+            channels_of<format, 1>(m, channels + n, channels + n, rows + r, some, to + n, stride);
+    }
+}
+#endif
+
+std::size_t scratch_floats(const ChannelMatrix& matrix) {
+    return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
+}
+
+void project(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
+             const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride,
+             float* scratch) {
+#ifdef OVSPEC_DOT
+    if (matrix.format == WeightFormat::u8)
+        return project_integers<WeightFormat::u8>(matrix, channels, count, rows, row_count, y, stride);
+    if (matrix.format == WeightFormat::u4)
+        return project_integers<WeightFormat::u4>(matrix, channels, count, rows, row_count, y, stride);
+#endif
+    float_path::project(matrix, channels, count, rows, row_count, y, stride, scratch);
+}
+
+std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view) {
+#ifdef OVSPEC_DOT
+    if (in_integers(matrix.format))
+        return integer_columns::InnerLayout(view).bytes();
+#endif
+    return float_path::packed_bytes(view.count);
+}
+
+void pack_inner([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view, const float* values,
+                std::uint8_t* packed) {
+#ifdef OVSPEC_DOT
+    if (in_integers(matrix.format))
+        return integer_columns::pack(view, values, packed);
+#endif
+    float_path::pack(values, view.count, packed);
+}
+
+void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t first, std::size_t count,
+          const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+    for (std::size_t r = 0; r < row_count; r++)
+        __builtin_memset(y + r * stride, 0, count * sizeof(float));
+#ifdef OVSPEC_DOT
+    if (in_integers(matrix.format))
+        return integer_columns::down(matrix, view, first, count, rows, row_count, y, stride);
+#endif
+    float_path::down(matrix, view, first, count, rows, row_count, y, stride);
+}
+
+} // namespace
+
+const GatedMlpKernels gated_mlp_kernels = {
+    packed_bytes,
+    pack,
+    scratch_floats,
+    project,
+    activation::activate,
+    activation::multiply,
+    activation::add_largest,
+    activation::add_weighted,
+    packed_inner_bytes,
+    pack_inner,
+    down,
+};
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -1,0 +1,90 @@
+// Products of rows with single channels of a gated MLP. Raw pointers only, no OpenVINO type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kernel_tables.hpp"
+#include "common/weight_format.hpp"
+
+namespace ovspec {
+
+enum class Activation { silu, gelu_tanh, gelu_erf };
+
+// Weights of all channels, each contiguous; w = (data - zero_point) * scale.
+//   gate and up: `size` inputs of a channel; scales and zero points `[channels, groups]`
+//   down: `size` outputs of a channel; scales and zero points `[groups, size]`, groups of channels
+struct ChannelMatrix {
+    WeightFormat format;
+    const std::uint8_t* data;        // `[channels, row_bytes]`
+    const std::uint8_t* scales;      // f16
+    const std::uint8_t* zero_points; // u8
+    std::size_t channels;
+    std::size_t size;
+    std::size_t groups;
+    std::size_t row_bytes;
+};
+
+// Kept channels of one group of down's weights: entries begin to end of ChannelSet::channels.
+struct ChannelRun {
+    std::size_t group;
+    std::size_t begin;
+    std::size_t end;
+};
+
+// Channels in ascending order. Every run is filled up to a multiple of four with entries that count for
+// nothing, see ChannelSet::padding.
+struct ChannelView {
+    const std::uint32_t* channels;
+    std::size_t count;
+    const ChannelRun* runs;
+    std::size_t run_count;
+};
+
+constexpr std::size_t run_step = 4;
+// Outputs of one task of `down`.
+constexpr std::size_t down_width = 128;
+
+struct GatedMlpKernels {
+    // Bytes of one packed row of `matrix.size` values, a multiple of 64.
+    std::size_t (*packed_bytes)(const ChannelMatrix& matrix);
+
+    // Brings a row into the form that `project` reads, in `packed_bytes` bytes at a multiple of 64.
+    void (*pack)(const ChannelMatrix& matrix, const float* values, std::uint8_t* packed);
+
+    // Floats of memory that `project` needs.
+    std::size_t (*scratch_floats)(const ChannelMatrix& matrix);
+
+    // y[r * stride + n] = row r . channel channels[n]
+    void (*project)(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
+                    const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride,
+                    float* scratch);
+
+    // values[i] = activation(values[i])
+    void (*activate)(Activation activation, float* values, std::size_t count);
+
+    // values[i] *= factors[i]
+    void (*multiply)(float* values, const float* factors, std::size_t count);
+
+    // scores[i] = max(scores[i], |values[i]|), or NaN where one of them is
+    void (*add_largest)(float* scores, const float* values, std::size_t count);
+
+    // scores[i] += weight * |values[i]|
+    void (*add_weighted)(float* scores, const float* values, float weight, std::size_t count);
+
+    // Bytes of one packed row of `view.count` values, a multiple of 64.
+    std::size_t (*packed_inner_bytes)(const ChannelMatrix& matrix, const ChannelView& view);
+
+    // As `pack`, for `down`; a value per entry of the view.
+    void (*pack_inner)(const ChannelMatrix& matrix, const ChannelView& view, const float* values,
+                       std::uint8_t* packed);
+
+    // y[r * stride + h] for the outputs first <= h < first + count: the sum over the channels of row r.
+    // `first` is a multiple of down_width, `count` at most that.
+    void (*down)(const ChannelMatrix& matrix, const ChannelView& view, std::size_t first, std::size_t count,
+                 const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride);
+};
+
+OVSPEC_DECLARE_KERNELS(GatedMlpKernels, gated_mlp_kernels)
+
+} // namespace ovspec

@@ -1,0 +1,224 @@
+#include "gated_mlp/op.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/parallel.hpp"
+#include "common/tensors.hpp"
+#include "gated_mlp/channels.hpp"
+#include "gated_mlp/kernel.hpp"
+#include "gated_mlp/run.hpp"
+#include "gated_mlp/weights.hpp"
+
+namespace ovspec {
+namespace {
+
+constexpr const char* name = "GatedMLP";
+
+enum Input : std::size_t {
+    hidden,
+    gate, // of each projection: data, scales, zero points
+    up = gate + 3,
+    down = up + 3,
+    limits = down + 3,
+    row_weights,
+    order,
+    input_count,
+};
+
+Activation parse_activation(const std::string& value) {
+    if (value == "silu")
+        return Activation::silu;
+    if (value == "gelu_tanh")
+        return Activation::gelu_tanh;
+    if (value == "gelu_erf")
+        return Activation::gelu_erf;
+    fail(name, "attribute activation is '" + value + "', expected silu, gelu_tanh or gelu_erf");
+}
+
+ChannelRule parse_rule(const std::string& value) {
+    if (value == "threshold")
+        return ChannelRule::threshold;
+    if (value == "top_k")
+        return ChannelRule::top_k;
+    if (value == "static")
+        return ChannelRule::fixed;
+    fail(name, "attribute rule is '" + value + "', expected threshold, top_k or static");
+}
+
+bool parse_score(const std::string& value) {
+    if (value != "max" && value != "mean")
+        fail(name, "attribute score is '" + value + "', expected max or mean");
+    return value == "mean";
+}
+
+struct Formats {
+    WeightFormat gate, up, down;
+
+    Formats(const std::string& gates, const std::string& ups, const std::string& downs)
+        : gate(parse_format(name, "gate_format", gates)), up(parse_format(name, "up_format", ups)),
+          down(parse_format(name, "down_format", downs)) {}
+};
+
+// The three matrices, from shapes that `shapes_of(first input)` gives.
+template <class ShapesOf> GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size) {
+    GatedMlpWeights w{describe_rows(name, "gate", shapes_of(gate), size),
+                      describe_rows(name, "up", shapes_of(up), size),
+                      describe_columns(name, shapes_of(down), size)};
+    const auto check = [&](const char* what, const ChannelMatrix& matrix) {
+        if (matrix.channels != w.gate.channels)
+            fail(name, std::string(what) + " has " + std::to_string(matrix.channels) +
+                           " channels, expected the gate's " + std::to_string(w.gate.channels));
+    };
+    check("up", w.up);
+    check("down", w.down);
+    return w;
+}
+
+void set_data(ChannelMatrix& matrix, const ov::TensorVector& inputs, std::size_t first) {
+    const auto bytes = [&](std::size_t input) {
+        return static_cast<const std::uint8_t*>(inputs[input].data());
+    };
+    matrix.data = bytes(first);
+    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
+        matrix.scales = bytes(first + 1);
+        matrix.zero_points = bytes(first + 2);
+    }
+}
+
+// This layer's limit; below zero: all channels.
+float limit_of(const ov::Tensor& tensor, std::size_t layer, ChannelRule rule, std::size_t channels) {
+    if (tensor.get_size() == 0)
+        return -1.0f;
+    if (tensor.get_size() <= layer)
+        fail(name, "verify_channel_limits holds " + std::to_string(tensor.get_size()) +
+                       " values, expected one per gated MLP, and this is number " + std::to_string(layer));
+    const float limit = tensor.data<const float>()[layer];
+    const std::string found =
+        "verify_channel_limits[" + std::to_string(layer) + "] is " + std::to_string(limit);
+    if (!std::isfinite(limit) || (limit < 0.0f && limit != -1.0f))
+        fail(name, found + ", expected -1 (all channels) or a finite number of at least 0");
+    if (rule != ChannelRule::threshold && limit >= 0.0f &&
+        (limit != std::floor(limit) || limit < 1.0f || limit > static_cast<float>(channels)))
+        fail(name, found + ", expected -1 (all channels) or a whole number of channels from 1 to " +
+                       std::to_string(channels));
+    return limit;
+}
+
+void check_order(const ov::Tensor& tensor, std::size_t channels) {
+    if (tensor.get_size() != channels)
+        fail(name, "order holds " + std::to_string(tensor.get_size()) + " values, expected the " +
+                       std::to_string(channels) + " channels, the most important first");
+    for (std::size_t i = 0; i < channels; i++) {
+        const std::int32_t channel = tensor.data<const std::int32_t>()[i];
+        if (channel < 0 || static_cast<std::size_t>(channel) >= channels)
+            fail(name, "order[" + std::to_string(i) + "] is " + std::to_string(channel) +
+                           ", expected a channel below " + std::to_string(channels));
+    }
+}
+
+} // namespace
+
+GatedMLP::GatedMLP(const ov::OutputVector& inputs, const GatedMLP& a)
+    : Op(inputs), activation_(a.activation_), rule_(a.rule_), score_(a.score_), gate_format_(a.gate_format_),
+      up_format_(a.up_format_), down_format_(a.down_format_), layer_(a.layer_) {
+    constructor_validate_and_infer_types();
+}
+
+void GatedMLP::validate_and_infer_types() {
+    parse_activation(activation_);
+    parse_rule(rule_);
+    parse_score(score_);
+    const Formats formats(gate_format_, up_format_, down_format_);
+    if (layer_ < 0)
+        fail(name, "attribute layer is " + std::to_string(layer_) + ", expected at least 0");
+    check_input_count(*this, input_count);
+    const ov::PartialShape shape = get_input_partial_shape(hidden);
+    const ov::element::Type type = get_input_element_type(hidden);
+    if (type.is_static() && type != ov::element::f32)
+        fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
+    if (shape.rank().is_static() && shape.size() < 2)
+        fail(name, "hidden (input 0) has " + std::to_string(shape.size()) +
+                       " dimensions, expected [rows, size] or more");
+    check_input(*this, limits, "verify_channel_limits", ov::element::f32, {-1});
+    check_input(*this, row_weights, "verify_row_weights", ov::element::f32, {-1});
+    check_input(*this, order, "order", ov::element::i32, {-1});
+    bool known = shape.rank().is_static() && shape[shape.size() - 1].is_static();
+    for (std::size_t input = gate; input < limits; input++)
+        known = known && get_input_partial_shape(input).is_static();
+    if (known)
+        describe(
+            [&](std::size_t first) {
+                return WeightShapes{first == gate ? formats.gate
+                                    : first == up ? formats.up
+                                                  : formats.down,
+                                    get_input_element_type(first), get_input_shape(first),
+                                    get_input_shape(first + 1), get_input_shape(first + 2)};
+            },
+            static_cast<std::size_t>(shape[shape.size() - 1].get_length()));
+    set_output_type(0, ov::element::f32, shape);
+    set_output_type(1, ov::element::i32, ov::PartialShape{1});
+}
+
+std::shared_ptr<ov::Node> GatedMLP::clone_with_new_inputs(const ov::OutputVector& inputs) const {
+    return std::make_shared<GatedMLP>(inputs, *this);
+}
+
+bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
+    visitor.on_attribute("activation", activation_);
+    visitor.on_attribute("rule", rule_);
+    visitor.on_attribute("score", score_);
+    visitor.on_attribute("gate_format", gate_format_);
+    visitor.on_attribute("up_format", up_format_);
+    visitor.on_attribute("down_format", down_format_);
+    visitor.on_attribute("layer", layer_);
+    return true;
+}
+
+bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const ov::Shape shape = inputs[hidden].get_shape();
+    const Formats formats(gate_format_, up_format_, down_format_);
+    const ChannelRule rule = parse_rule(rule_);
+    const std::size_t size = shape.back(), rows = inputs[hidden].get_size() / std::max<std::size_t>(size, 1);
+    GatedMlpCall call;
+    call.weights = describe(
+        [&](std::size_t first) {
+            return WeightShapes{first == gate ? formats.gate
+                                : first == up ? formats.up
+                                              : formats.down,
+                                inputs[first].get_element_type(), inputs[first].get_shape(),
+                                inputs[first + 1].get_shape(), inputs[first + 2].get_shape()};
+        },
+        size);
+    set_data(call.weights.gate, inputs, gate);
+    set_data(call.weights.up, inputs, up);
+    set_data(call.weights.down, inputs, down);
+    call.activation = parse_activation(activation_);
+    call.rule = rule;
+    call.mean = parse_score(score_);
+    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), rule, call.weights.gate.channels);
+    if (inputs[row_weights].get_size() != 0) {
+        if (inputs[row_weights].get_size() != rows)
+            fail(name, "verify_row_weights holds " + std::to_string(inputs[row_weights].get_size()) +
+                           " values, expected one for each of the " + std::to_string(rows) + " rows");
+        call.row_weights = inputs[row_weights].data<const float>();
+        for (std::size_t r = 0; r < rows; r++)
+            if (!std::isfinite(call.row_weights[r]) || call.row_weights[r] < 0.0f)
+                fail(name, "verify_row_weights[" + std::to_string(r) + "] is " +
+                               std::to_string(call.row_weights[r]) +
+                               ", expected a finite number of at least 0");
+    }
+    if (rule == ChannelRule::fixed && call.limit >= 0.0f) {
+        check_order(inputs[order], call.weights.gate.channels);
+        call.order = inputs[order].data<const std::int32_t>();
+    }
+    outputs[0].set_shape(shape);
+    outputs[1].set_shape({1});
+    call.x = inputs[hidden].data<const float>();
+    call.y = outputs[0].data<float>();
+    call.rows = rows;
+    outputs[1].data<std::int32_t>()[0] = static_cast<std::int32_t>(run_gated_mlp(call));
+    return true;
+}
+
+} // namespace ovspec

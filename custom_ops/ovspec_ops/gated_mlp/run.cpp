@@ -1,0 +1,238 @@
+#include "gated_mlp/run.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/parallel.hpp"
+#include "common/tensors.hpp"
+
+namespace ovspec {
+namespace {
+
+// Channels of one task: enough to stream, few enough to balance.
+constexpr std::size_t block_channels = 48;
+// Rows that go through together: their activations stay in the second cache.
+constexpr std::size_t round_rows = 64;
+
+std::size_t floats(std::size_t bytes) {
+    return (bytes + sizeof(float) - 1) / sizeof(float);
+}
+
+struct Workspace {
+    ChannelSet set;
+    std::vector<std::size_t> rows; // of the pass that go through together
+    FloatBuffer gate_rows, up_rows, inner_rows;
+    FloatBuffer gates;  // `[rows, channels]`, activated
+    FloatBuffer inner;  // `[rows, entries of the view]`
+    FloatBuffer scores; // `[channels]`
+    FloatBuffer result; // `[rows, size]`
+    std::vector<const std::uint8_t*> gate_of, up_of, inner_of;
+    std::vector<std::uint32_t> all;
+};
+
+// Never destroyed: plugin threads may outlive static objects.
+Pool<Workspace>& workspaces() {
+    static auto* pool = new Pool<Workspace>;
+    return *pool;
+}
+
+Pool<FloatBuffer>& scratches() {
+    static auto* pool = new Pool<FloatBuffer>;
+    return *pool;
+}
+
+bool same_rows(const ChannelMatrix& a, const ChannelMatrix& b) {
+    return a.format == b.format && a.groups == b.groups;
+}
+
+// The rows `work.rows` of a call, all with the same channels.
+class Round {
+public:
+    Round(const GatedMlpCall& call, Workspace& work)
+        : kernels_(OVSPEC_KERNELS(gated_mlp_kernels)), call_(call), w_(call.weights), work_(work),
+          rows_(work.rows.size()), size_(w_.gate.size), channels_(w_.gate.channels) {}
+
+    void pack_rows() {
+        pack(w_.gate, work_.gate_rows, work_.gate_of);
+        if (!same_rows(w_.gate, w_.up))
+            pack(w_.up, work_.up_rows, work_.up_of);
+        else
+            work_.up_of = work_.gate_of;
+    }
+
+    // activation(gate) of all channels, and the set that the rule takes by them
+    void choose() {
+        const float limit = call_.limit;
+        if (call_.rule == ChannelRule::fixed) {
+            work_.set.keep_first(call_.order, channels_, static_cast<std::size_t>(limit));
+        } else {
+            gate_all();
+            const float* scores = score();
+            if (call_.rule == ChannelRule::threshold)
+                work_.set.keep_above(scores, channels_, limit);
+            else
+                work_.set.keep_highest(scores, channels_, static_cast<std::size_t>(limit));
+        }
+        work_.set.arrange(group_size());
+    }
+
+    void keep_all() {
+        work_.set.keep_all(channels_);
+        work_.set.arrange(group_size());
+    }
+
+    // inner[row] = activation(gate) * up of the kept channels; `gated`: gates are there already
+    void project(bool gated) {
+        const ChannelView view = work_.set.view();
+        float* inner = work_.inner.reserve(rows_ * view.count);
+        const float* gates = gated ? work_.gates.reserve(rows_ * channels_) : nullptr;
+        const std::size_t macs = rows_ * view.count * size_ * (gated ? 1 : 2);
+        parallel_items(blocks(view.count), macs, [&](std::size_t block) {
+            const std::size_t first = block * block_channels;
+            const std::size_t count = std::min(block_channels, view.count - first);
+            const std::uint32_t* some = view.channels + first;
+            auto lease = scratches().take();
+            const std::size_t scratch =
+                std::max(kernels_.scratch_floats(w_.gate), kernels_.scratch_floats(w_.up));
+            float* ups = lease->reserve(rows_ * block_channels + scratch);
+            float* rest = ups + rows_ * block_channels;
+            float* to = inner + first;
+            if (gated)
+                for (std::size_t r = 0; r < rows_; r++)
+                    for (std::size_t i = 0; i < count; i++)
+                        to[r * view.count + i] = gates[r * channels_ + some[i]];
+            else
+                kernels_.project(w_.gate, some, count, work_.gate_of.data(), rows_, to, view.count, rest);
+            kernels_.project(w_.up, some, count, work_.up_of.data(), rows_, ups, block_channels, rest);
+            for (std::size_t r = 0; r < rows_; r++) {
+                if (!gated)
+                    kernels_.activate(call_.activation, to + r * view.count, count);
+                kernels_.multiply(to + r * view.count, ups + r * block_channels, count);
+            }
+        });
+        for (const std::size_t entry : work_.set.padding())
+            for (std::size_t r = 0; r < rows_; r++)
+                inner[r * view.count + entry] = 0.0f;
+    }
+
+    // Every task owns a block of outputs and passes the channels in ascending order: no sum depends on the
+    // number of threads.
+    void down() {
+        const ChannelView view = work_.set.view();
+        const float* inner = work_.inner.reserve(rows_ * view.count);
+        const std::size_t bytes = kernels_.packed_inner_bytes(w_.down, view);
+        auto* packed = reinterpret_cast<std::uint8_t*>(work_.inner_rows.reserve(floats(rows_ * bytes)));
+        work_.inner_of.resize(rows_);
+        parallel_items(rows_, 4 * rows_ * view.count, [&](std::size_t r) {
+            kernels_.pack_inner(w_.down, view, inner + r * view.count, packed + r * bytes);
+            work_.inner_of[r] = packed + r * bytes;
+        });
+        float* result = work_.result.reserve(rows_ * size_);
+        const std::size_t tasks = (size_ + down_width - 1) / down_width;
+        parallel_items(tasks, rows_ * view.count * size_, [&](std::size_t task) {
+            const std::size_t first = task * down_width, count = std::min(down_width, size_ - first);
+            kernels_.down(w_.down, view, first, count, work_.inner_of.data(), rows_, result + first, size_);
+        });
+        for (std::size_t r = 0; r < rows_; r++)
+            std::copy_n(result + r * size_, size_, call_.y + work_.rows[r] * size_);
+    }
+
+private:
+    static std::size_t blocks(std::size_t channels) {
+        return (channels + block_channels - 1) / block_channels;
+    }
+
+    std::size_t group_size() const { return channels_ / w_.down.groups; }
+
+    void pack(const ChannelMatrix& matrix, FloatBuffer& buffer, std::vector<const std::uint8_t*>& of) {
+        const std::size_t bytes = kernels_.packed_bytes(matrix);
+        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(rows_ * bytes)));
+        of.resize(rows_);
+        parallel_items(rows_, 4 * rows_ * size_, [&](std::size_t r) {
+            kernels_.pack(matrix, call_.x + work_.rows[r] * size_, to + r * bytes);
+            of[r] = to + r * bytes;
+        });
+    }
+
+    void gate_all() {
+        float* gates = work_.gates.reserve(rows_ * channels_);
+        work_.set.keep_all(channels_);
+        work_.set.arrange(channels_);
+        const std::uint32_t* all = work_.set.view().channels;
+        parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
+            const std::size_t first = block * block_channels,
+                              count = std::min(block_channels, channels_ - first);
+            auto lease = scratches().take();
+            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
+            kernels_.project(w_.gate, all + first, count, work_.gate_of.data(), rows_, gates + first,
+                             channels_, scratch);
+            for (std::size_t r = 0; r < rows_; r++)
+                kernels_.activate(call_.activation, gates + r * channels_ + first, count);
+        });
+    }
+
+    const float* score() {
+        const float* gates = work_.gates.reserve(rows_ * channels_);
+        float* scores = work_.scores.reserve(channels_);
+        std::fill_n(scores, channels_, 0.0f);
+        float total = 0.0f;
+        for (std::size_t r = 0; call_.mean && r < rows_; r++)
+            total += weight_of(work_.rows[r]);
+        for (std::size_t r = 0; r < rows_; r++) {
+            if (call_.mean)
+                kernels_.add_weighted(scores, gates + r * channels_, weight_of(work_.rows[r]) / total,
+                                      channels_);
+            else
+                kernels_.add_largest(scores, gates + r * channels_, channels_);
+        }
+        return scores;
+    }
+
+    float weight_of(std::size_t row) const { return call_.row_weights ? call_.row_weights[row] : 1.0f; }
+
+    const GatedMlpKernels& kernels_;
+    const GatedMlpCall& call_;
+    const GatedMlpWeights& w_;
+    Workspace& work_;
+    std::size_t rows_, size_, channels_;
+};
+
+} // namespace
+
+std::size_t run_gated_mlp(const GatedMlpCall& call) {
+    auto work = workspaces().take();
+    const auto limited = [&](std::size_t row) {
+        return call.limit >= 0.0f && (!call.row_weights || call.row_weights[row] > 0.0f);
+    };
+    std::size_t read = 0;
+    // One set for all rows that are limited, however many.
+    work->rows.clear();
+    for (std::size_t row = 0; row < call.rows; row++)
+        if (limited(row))
+            work->rows.push_back(row);
+    if (!work->rows.empty()) {
+        Round round(call, *work);
+        round.pack_rows();
+        round.choose();
+        round.project(call.rule != ChannelRule::fixed);
+        round.down();
+        read = work->set.count();
+    }
+    for (std::size_t row = 0; row < call.rows;) {
+        work->rows.clear();
+        for (; row < call.rows && work->rows.size() < round_rows; row++)
+            if (!limited(row))
+                work->rows.push_back(row);
+        if (work->rows.empty())
+            break;
+        Round round(call, *work);
+        round.pack_rows();
+        round.keep_all();
+        round.project(false);
+        round.down();
+        read = work->set.count();
+    }
+    return read;
+}
+
+} // namespace ovspec

@@ -1,0 +1,48 @@
+"""Our operations in an exported IR, so that it runs with them wherever the extension is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import openvino as ov
+
+import ovspec_ops
+from ovspec_transforms import PassReport, sparse_ffn, sparse_moe
+
+# By the names under which ovspec_config.json records them.
+BAKED: dict[str, Callable[[ov.Model, bool], PassReport]] = {
+    "sparse_moe": sparse_moe,
+    "sparse_ffn": sparse_ffn,
+}
+_XML, _BIN = "openvino_model.xml", "openvino_model.bin"
+
+
+def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = False) -> list[str]:
+    """Replace what the named transforms know in the IR of `folder` by our operations.
+
+    Weights keep their format; the constants of the new IR can be mapped as those of the old one.
+
+    Args:
+        folder: holds `openvino_model.xml` and its `.bin`, which are replaced.
+        names: out of `BAKED`.
+        allow_partial: leave layers of an unknown form as they are instead of raising.
+
+    Returns:
+        What was left as it was, a line each.
+
+    Raises:
+        ValueError: a layer of a form that is not known, named, or nothing to replace.
+        RuntimeError: the native library does not load.
+    """
+    core = ov.Core()
+    ovspec_ops.load(core)
+    model = core.read_model(folder / _XML)
+    left = [line for name in names for line in BAKED[name](model, allow_partial).left]
+    # The constants are mapped from the file that is to be replaced.
+    fresh = folder / "with_operations.xml"
+    ov.save_model(model, fresh, compress_to_fp16=False)
+    del model
+    fresh.with_suffix(".bin").replace(folder / _BIN)
+    fresh.replace(folder / _XML)
+    return left

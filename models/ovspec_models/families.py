@@ -1,0 +1,87 @@
+"""Families of models: what ovspec makes sparse in each, what stays dense, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is known about the models of one family; every entry is held to it by the family tests.
+
+    Attributes:
+        name: as its makers write it.
+        model_types: its ``model_type`` in ``config.json``.
+        attention: what of verification attention can be sparse.
+        experts: the same for routed experts; empty for a family without.
+        note: what a user should know.
+        refused: why its models can't be served; empty for those that can.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    attention: str = "sparse"
+    experts: str = ""
+    note: str = ""
+    refused: str = ""
+
+    @property
+    def ffn(self) -> str:
+        """What of the feed-forward layers can be sparse."""
+        return "" if self.refused else "dense: a verification pass needs most channels for one row or another"
+
+
+_FULL = "sparse"
+_ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
+_WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
+_ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
+_LOST_ALIBI = "OpenVINO's paged attention loses its ALiBi bias; run it with optimum-intel"
+
+FAMILIES = (
+    Family("Llama", ("llama",)),
+    Family("Qwen2", ("qwen2",), _FULL),
+    Family("Qwen3", ("qwen3",), _FULL),
+    Family("Qwen2-MoE", ("qwen2_moe",), _FULL, _ROUTED, "the shared expert stays dense"),
+    Family("Qwen3-MoE", ("qwen3_moe",), _FULL, _ROUTED),
+    Family("Mixtral", ("mixtral",), _FULL, _ROUTED),
+    Family("Mistral", ("mistral",), _WINDOWED),
+    Family(
+        "Phi-3",
+        ("phi3",),
+        _WINDOWED,
+        note="long RoPE: a text that grows past original_max_position_embeddings is computed anew, once; "
+        "verify='commit' is refused for it",
+    ),
+    Family("Gemma", ("gemma",), _FULL),
+    Family(
+        "Gemma 2",
+        ("gemma2",),
+        _ALTERNATING,
+        note="attention without its soft-capping, as in transformers with its default (sdpa) attention",
+    ),
+    Family("Gemma 3", ("gemma3_text",), _ALTERNATING, note="text models; images are not read"),
+    Family("Granite", ("granite",), _FULL),
+    Family("SmolLM3", ("smollm3",), _FULL, note="layers without RoPE are as sparse as the others"),
+    Family("OLMo 2", ("olmo2",), _FULL),
+    Family("Cohere", ("cohere",), _FULL),
+    Family("StarCoder2", ("starcoder2",), _WINDOWED),
+    Family(
+        "GPT-OSS",
+        ("gpt_oss",),
+        _ALTERNATING,
+        "OpenVINO's operation: SparseMoE does not know their form",
+        "attention sinks are kept",
+    ),
+    Family("Falcon", ("falcon",), _FULL, note=f"with alibi=true refused: {_LOST_ALIBI}"),
+    Family(
+        "Bloom",
+        ("bloom",),
+        "dense, with attention='stock' only: VerifyAttention has no ALiBi",
+    ),
+    Family("MPT", ("mpt",), "", refused=_LOST_ALIBI),
+)
+
+
+def family_of(model_type: str) -> Family | None:
+    """The family of a ``model_type``, `None` for one that was not tested: it may work as well."""
+    return next((family for family in FAMILIES if model_type in family.model_types), None)

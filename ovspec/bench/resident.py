@@ -1,0 +1,125 @@
+"""Resident memory of a compiled model after a pass, each model in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import openvino as ov
+
+from ovspec.bench.backends import Subject, load_runner
+from ovspec.bench.source import ModelSource
+from ovspec.model_runner import ModelRunner
+from ovspec.verify_config import SparseVerify
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Resident memory of a process, bytes.
+
+    Attributes:
+        anonymous: `RssAnon`, what the process holds for itself alone.
+        mapped: `RssFile`, pages of mapped files, which the kernel may drop and read again.
+    """
+
+    anonymous: int
+    mapped: int
+
+    @classmethod
+    def of_this_process(cls) -> Resident:
+        """As Linux counts it now."""
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+        return cls(sizes["RssAnon"], sizes["RssFile"])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTask:
+    """One pass of one compiled model.
+
+    Attributes:
+        source: with a folder, whose weights are mapped.
+        name: as in `load_runner`.
+        context: tokens in the cache before the pass.
+        tokens: rows of the pass.
+        sparse: what the pass may read; `None` for all.
+        properties: OpenVINO properties.
+    """
+
+    source: ModelSource
+    name: str
+    context: int
+    tokens: int
+    sparse: SparseVerify | None
+    properties: Mapping[str, object]
+
+    def run(self) -> Resident:
+        """Compile, run the pass, read the memory of this process."""
+        model = self.source.load(native=self.name == "native")
+        runner = load_runner(
+            ModelRunner, self.name, model, self.source.anchor_layers, self.properties, self.sparse
+        )
+        del model
+        subject = Subject(runner, self.context + self.tokens, self.source.vocab_size)
+        subject.time_pass(self.context, self.tokens, self.sparse)
+        return Resident.of_this_process()
+
+    def run_in_fresh_process(self) -> Resident:
+        """As `run`, in a process that has done nothing else.
+
+        Raises:
+            RuntimeError: it failed; the message is its last line.
+        """
+        command = "from ovspec.bench.resident import main; main()"
+        ran = subprocess.run([sys.executable, "-c", command], input=pickle.dumps(self), capture_output=True)
+        if ran.returncode != 0:
+            reason = (ran.stderr.decode(errors="replace").strip().splitlines() or ["it was killed"])[-1]
+            raise RuntimeError(f"memory of {self.name}: the process that measures it failed: {reason}")
+        return Resident(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """What the fresh process runs: the task comes on standard input, the figures go to standard output."""
+    task: MemoryTask = pickle.load(sys.stdin.buffer)
+    print(json.dumps(asdict(task.run())))
+
+
+def measure_resident(
+    source: ModelSource,
+    model: ov.Model,
+    names: Sequence[str],
+    context: int,
+    tokens: int,
+    sparse: SparseVerify | None,
+    properties: Mapping[str, object],
+    tick: Callable[[str], None],
+) -> dict[str, Resident]:
+    """Memory of several models after a pass, each in a process of its own that reads the IR from disk.
+
+    Random weights are written to a temporary folder first: in a process that made them they would count.
+    """
+    found = {}
+    with _on_disk(source, model) as stored:
+        for name in names:
+            tick(f"memory of {name}")
+            limits = None if name == "stock" else sparse
+            task = MemoryTask(stored, name, context, tokens, limits, dict(properties))
+            found[name] = task.run_in_fresh_process()
+    return found
+
+
+@contextmanager
+def _on_disk(source: ModelSource, model: ov.Model) -> Iterator[ModelSource]:
+    if source.folder is not None:
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="ovspec-bench-") as folder:
+        ov.save_model(model, Path(folder) / "openvino_model.xml", compress_to_fp16=False)
+        yield replace(source, shape=None, folder=Path(folder))

@@ -1,0 +1,54 @@
+"""What `ovspec calibrate --target-kl` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from ovspec.cli.output import output_console
+from ovspec.eval.setting import Setting
+from ovspec.fidelity_search import ENERGIES, Chosen, Found
+from ovspec.target_calibration import TargetCalibration
+from ovspec.verify_config import SparseVerify
+
+
+def target_report(
+    target: TargetCalibration | None, found: Found | None, target_kl: float | None
+) -> dict[str, object]:
+    """The part of the JSON object that belongs to the target; nothing without one."""
+    if target is None or found is None:
+        return {}
+    experts, channels = target.experts, target.channels
+    return {
+        "target_kl": target_kl,
+        "parts": {
+            part.name: {"set": part.fields, "alone": asdict(part.alone) if part.alone else None}
+            for part in found.parts
+        },
+        "joint": asdict(found.joint),
+        "expert_mass": [[round(float(m), 5) for m in layer] for layer in experts.mass] if experts else None,
+        "channel_densities": (
+            {str(energy): channels.densities(energy) for energy in ENERGIES} if channels else None
+        ),
+    }
+
+
+def show_target(found: Found, target_kl: float | None) -> None:
+    """Print what every part was set to, and what it costs alone and with the others."""
+    table = Table("part", "reads", "KL alone", "top-1 alone")
+    for part in found.parts:
+        cost = part.alone
+        cells = [f"{cost.kl:.2g}", f"{cost.agreement:.4f}"] if cost else ["0", "1"]
+        table.add_row(part.name, _reads(part), *cells)
+    table.add_row("together", "", f"{found.joint.kl:.2g}", f"{found.joint.agreement:.4f}")
+    output_console().print(table)
+    click.echo(
+        f"mean KL {found.joint.kl:.2g} of at most {target_kl:g} nats a position; verify='sparse' takes these "
+        "settings, and is LOSSY by that"
+    )
+
+
+def _reads(part: Chosen) -> str:
+    return Setting(SparseVerify(**part.fields)).name if part.alone else "everything"

@@ -1,0 +1,74 @@
+"""Whether a folder's config.json speaks of the model that lies beside it."""
+
+from __future__ import annotations
+
+import openvino as ov
+
+from ovspec_models import ModelInfo
+from ovspec_models.families import family_of
+from ovspec_transforms import PagedLayer
+
+_KV_RANK = 4
+
+
+def check_config(info: ModelInfo, model: ov.Model) -> None:
+    """Compare a folder's config.json with its stateful IR, before anything is made of either.
+
+    Only the vocabulary is compared for families that were not tested: theirs may keep other states.
+
+    Raises:
+        ValueError: they differ; it names the first difference.
+    """
+    found = {"vocab_size": {_last_dim(model)}}
+    if family_of(info.model_type) is not None:
+        shapes = [
+            node.get_output_partial_shape(0)
+            for node in model.get_ops()
+            if node.get_type_name() == "ReadValue" and len(node.get_output_partial_shape(0)) == _KV_RANK
+        ]
+        found["num_hidden_layers"] = {len(shapes) // 2}
+        found["num_key_value_heads"] = {_static(shape[1]) for shape in shapes}
+        found["head_dim"] = {_static(shape[3]) for shape in shapes}
+        found["num_attention_heads"] = {
+            _static(node.input(0).get_partial_shape()[1])
+            for node in model.get_ops()
+            if node.get_type_name() == "ScaledDotProductAttention"
+        }
+    for name, values in found.items():
+        said = info.num_kv_layers if name == "num_hidden_layers" else getattr(info, name)
+        others = [value for value in values if value not in (said, None)]
+        if others:
+            raise ValueError(_differs(info, f"{name} is {said}", f"has {others[0]}"))
+
+
+def check_windows(info: ModelInfo, layers: list[PagedLayer]) -> None:
+    """Compare the sliding windows of config.json with those that the paged graph has found in its masks.
+
+    Raises:
+        ValueError: a layer would see more, or less, than its model was trained to see.
+    """
+    limit = info.max_position_embeddings or 2**31
+    for layer, said in zip(layers, info.layer_windows, strict=False):
+        if layer.sliding_window != said and min(said or limit, layer.sliding_window or limit) < limit:
+            raise ValueError(
+                _differs(
+                    info,
+                    f"layer {layer.index} has a sliding window of {said}",
+                    f"computes with {layer.sliding_window}",
+                )
+            )
+
+
+def _last_dim(model: ov.Model) -> int | None:
+    return _static(model.outputs[0].get_partial_shape()[-1])
+
+
+def _static(dim: ov.Dimension) -> int | None:
+    return int(dim.get_length()) if dim.is_static else None
+
+
+def _differs(info: ModelInfo, said: str, found: str) -> str:
+    return (
+        f"{info.folder / 'config.json'}: {said}, but openvino_model.xml {found}; restore the file, or "
+        "export the model again: `ovspec export -m ... OUT`"
+    )

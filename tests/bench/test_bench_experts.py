@@ -1,0 +1,72 @@
+"""`ovspec bench` on a mixture of experts: what it reads, what it says, and the memory of a pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from ovspec.cli import cli
+
+SHAPE = ("--shape", "qwen3-moe-64x8", "--layers", "1", "--vocab-size", "256")
+
+
+def test_budget_holds_in_sparse_passes_alone(
+    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SHAPE, "--context", "64", "--tokens", "4", "--repeat", "2", "--expert-budget", "9"]
+    assert bench_verify(*arguments, "--backend", "stock,dense,sparse,sparse_stock", "--memory") == 0
+    shown = capsys.readouterr().out
+    assert "sparse is LOSSY" in shown and "of the experts what rule 'mass' leaves with 9" in shown
+    lines = [line for line in shown.splitlines() if line.startswith("RssAnon after a pass, ")]
+    assert [line.split()[4] for line in lines] == ["stock", "native", "portable"]
+    assert "of stock; mapped from files" in lines[1]
+
+
+def test_json_counts_experts(bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SHAPE, "--context", "64", "--tokens", "4", "--repeat", "1"]
+    rule = ["--expert-budget", "2", "--expert-rule", "top_k"]
+    assert bench_verify(*arguments, *rule, "--json", "-") == 0
+    figures = json.loads(capsys.readouterr().out)
+    read = {record["backend"]: record["experts_read"] for record in figures["records"]}
+    assert read["stock"] is None and read["sparse"] <= 8 < read["dense"] <= 32
+    assert (figures["expert_budget"], figures["expert_rule"], figures["rss_bytes"]) == (2, "top_k", None)
+
+
+def test_generations_with_a_budget() -> None:
+    arguments = ["bench", "decode", *SHAPE, "--context", "64", "--budget", "100", "--max-new-tokens", "6"]
+    limits = ["--mode", "dense,commit,sparse_self", "--repeat", "1", "--expert-budget", "8"]
+    run = CliRunner().invoke(cli, [*arguments, *limits, "--draft-budget", "32", "--json", "-"])
+    assert run.exit_code == 0, run.output
+    figures = json.loads(run.stdout)
+    # The context is within attention's budget: what is left to commit are the limited experts.
+    assert figures["modes"]["commit"]["rounds"][0]["commits"] > 0
+    assert figures["expert_budget"] == 8
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("7", "expert budget 7 of rule 'mass' is out of range"),
+        ("65", "expert budget 65 of rule 'mass' is out of range"),
+        ("8,9", "expert budget holds 2 values, expected 1"),
+        ("many", "--expert-budget 'many': expected whole numbers separated by commas"),
+    ],
+)
+def test_bad_budgets_are_one_line(
+    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str], budget: str, message: str
+) -> None:
+    arguments = [*SHAPE, "--context", "64", "--tokens", "2", "--expert-budget", budget]
+    assert bench_verify(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_budget_of_a_dense_model(
+    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--expert-budget", "8"]
+    assert bench_verify(*arguments, "--context", "64", "--tokens", "2") == 2
+    assert "expert budget 8: this model has no routed experts" in capsys.readouterr().err

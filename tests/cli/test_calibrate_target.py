@@ -1,0 +1,133 @@
+"""`ovspec calibrate --target-kl`: one number sets attention, experts and channels."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from prompts import STORY
+from settings import F32
+from transforms.moe_models import EXPERTS, LAYERS, TOP_K, moe_folder
+
+import ovspec
+from ovspec.cli import cli
+from ovspec.eval.fidelity_meter import Fidelity
+from ovspec.fidelity_search import Part, search
+from ovspec.verify_config import SparseVerify
+from ovspec_models import OvspecConfig
+
+EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "texts.jsonl"
+    path.write_text("\n".join(json.dumps(text) for text in (STORY, "Once. " + STORY)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
+    return moe_folder(tmp_path_factory.mktemp("mixture") / "model", demo_ir)
+
+
+def calibrate(folder: Path, data: Path, *arguments: str) -> Result:
+    properties = [f"--property={name}={value}" for name, value in EXACT.items()]
+    command = ["calibrate", "-m", str(folder), "--data", str(data), "--positions", "24", *properties]
+    return CliRunner().invoke(cli, [*command, *arguments])
+
+
+def test_mixture_keeps_to_the_target(mixture: Path, data: Path) -> None:
+    run = calibrate(mixture, data, "--target-kl", "0.2", "--json")
+    assert run.exit_code == 0, run.output
+    report = json.loads(run.stdout)
+    assert report["joint"]["kl"] <= report["target_kl"] == 0.2
+    assert list(report["parts"]) == ["attention", "experts"]
+    mass = np.array(report["expert_mass"])
+    assert mass.shape == (LAYERS, EXPERTS) and mass.sum(axis=1) == pytest.approx(1, abs=1e-3)
+    config = OvspecConfig.load(mixture)
+    assert config is not None and config.verify is not None
+    budgets = config.verify.expert_budget
+    assert budgets == -1 or (
+        isinstance(budgets, list) and all(TOP_K <= budget <= EXPERTS for budget in budgets)
+    )
+    pipeline = ovspec.LLMPipeline(mixture, "CPU", verify="sparse", **EXACT)
+    assert isinstance(pipeline.verify, SparseVerify)
+    assert pipeline.verify.coverage == config.verify.coverage is not None
+    assert pipeline.verify.anchor_layers == tuple(config.verify.anchor_layers or ())
+
+
+@pytest.mark.parametrize("rule", ["share", "top_k"])
+def test_other_rules_and_given_amounts(mixture: Path, data: Path, rule: str) -> None:
+    run = calibrate(mixture, data, "--target-kl", "50", "--expert-rule", rule, "--budget", "128")
+    assert run.exit_code == 0, run.output
+    assert "together" in run.stdout and "is LOSSY by that" in run.stdout
+    config = OvspecConfig.load(mixture)
+    assert config is not None and config.verify is not None
+    verify = config.verify
+    # Nothing is too much for this target: the harshest of the rule is taken, and the budget stands.
+    assert (verify.budget, verify.coverage, verify.expert_rule) == (128, None, rule)
+    assert verify.expert_budget == (TOP_K - 1 if rule == "share" else 1)
+    bounds = verify.expert_share_bound
+    assert (bounds is None) == (rule == "top_k")
+    assert bounds is None or (isinstance(bounds, list) and all(0 < bound < 1 for bound in bounds))
+
+
+def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
+    run = calibrate(folder, data, "--target-kl", "0.5", "--coverage", "0.9", "--ffn-score", "mean", "--json")
+    assert run.exit_code == 0, run.output
+    report = json.loads(run.stdout)
+    densities = report["parts"]["channels"]["set"]["ffn_density"]
+    assert len(densities) == 6 and all(0 < density < 1 for density in densities)
+    assert len(report["channel_densities"]["0.9"]) == 6
+    pipeline = ovspec.LLMPipeline(folder, "CPU", verify="sparse", **F32)
+    assert isinstance(pipeline.verify, SparseVerify)
+    assert (pipeline.verify.ffn_density, pipeline.verify.ffn_score) == (tuple(densities), "mean")
+    metrics = pipeline.generate([STORY], max_new_tokens=6).perf_metrics
+    assert 0.0 < metrics.get_ffn_density() < 1.0
+    assert metrics.why_lossy == "sparse verification approximates the model (attention, channels)"
+
+
+BAD = {
+    "target": (["--target-kl", "nan"], "--target-kl nan: expected a finite number"),
+    "nothing": (["--target-kl", "0"], "--target-kl 0.0: expected a finite number"),
+    "too many experts": (["--expert-budget", "9"], "expert budget 9 of rule 'mass' is out of range"),
+    "too few experts": (["--expert-budget", "2"], "expert budget 2 of rule 'mass' is out of range"),
+    "threshold": (["--ffn-threshold", "inf"], "ffn_threshold=inf: expected a finite number"),
+    "channels": (["--target-kl", "1", "--ffn-score", "max"], "this model has no gated MLPs of dense layers"),
+    "rule alone": (["--expert-rule", "mass"], "expert_rule='mass' needs a budget"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_leave_the_folder_as_it_is(mixture: Path, data: Path, name: str) -> None:
+    arguments, message = BAD[name]
+    before = {path: path.stat().st_mtime_ns for path in mixture.iterdir()}
+    run = calibrate(mixture, data, *arguments)
+    assert isinstance(run.exception, ValueError) and message in str(run.exception)
+    assert "\n" not in str(run.exception)
+    assert {path: path.stat().st_mtime_ns for path in mixture.iterdir()} == before
+
+
+def test_parts_step_back_until_they_hold_together() -> None:
+    parts = [
+        Part("attention", {"coverage": 1.0}, ({"coverage": 0.9}, {"coverage": 0.5}, {"coverage": 0.1})),
+        Part("channels", {"ffn_density": 1.0}, ({"ffn_density": 0.8}, {"ffn_density": 0.4})),
+    ]
+
+    def measure(sparse: SparseVerify) -> Fidelity:
+        attention = 1.0 - (sparse.coverage or 1.0)
+        channels = 0.5 * (1.0 - float(str(sparse.ffn_density)))
+        # Together they cost more than one after the other.
+        return Fidelity(attention + channels + 4 * attention * channels, 1.0)
+
+    found = search(measure, SparseVerify(), parts, 1.2)
+    assert [one.fields for one in found.parts] == [{"coverage": 0.9}, {"ffn_density": 0.4}]
+    assert found.joint.kl <= 1.2
+    nothing = search(measure, SparseVerify(), parts, 0.01)
+    assert nothing.sparse == SparseVerify(coverage=1.0, ffn_density=1.0) and nothing.joint.kl == 0.0

@@ -1,0 +1,199 @@
+"""Every family, exported by ovspec, computes what transformers computes, with drafts and without."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+import pytest
+from numpy.typing import NDArray
+from settings import F32
+from tiny_checkpoints import LONG_FROM, TINY, random_model
+
+import ovspec
+from ovspec.cache import CachedSequence
+from ovspec.expert_budgets import ExpertConfig
+from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.tables import Rows
+from ovspec_models.families import FAMILIES
+
+torch = pytest.importorskip("torch", reason="needs ovspec[export]")
+pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+
+Exported = Callable[[str], Path]
+Reference = Callable[[str], NDArray[np.float32]]
+REFUSED = ("MPT", "Falcon, ALiBi")
+SERVED = [name for name in TINY if name not in REFUSED]
+# Of the logits' spread. Two programs that add up f32 products in another order differ by some 1e-5 of it here
+# (measured: 3e-6 to 4e-5); what `Tiny.lacks` takes away changes logits by more than 0.01 of it.
+TOLERANCE = 2e-4
+NEW_TOKENS = 24
+
+
+def attention_of(name: str) -> str:
+    return "stock" if name == "Bloom" else "native"
+
+
+def test_every_family_of_the_registry_is_built() -> None:
+    assert {family.name for family in FAMILIES} == set(TINY) - {"Falcon, ALiBi"}
+
+
+@pytest.fixture(scope="module")
+def runner(exported_family: Exported) -> Callable[[str], ModelRunner]:
+    @functools.cache
+    def get(name: str) -> ModelRunner:
+        return ModelRunner(exported_family(name), "CPU", AttentionConfig(attention_of(name)), F32)
+
+    return get
+
+
+def check_logits(model: ModelRunner, prompt: NDArray[np.int64], expected: NDArray[np.float32]) -> None:
+    """A prompt read in chunks, and its end as drafts are verified: few rows behind a context."""
+    sequence, got = CachedSequence(), []
+    for begin, end in (0, 60), (60, 120), *((begin, begin + 6) for begin in range(120, 150, 6)):
+        rows = Rows(sequence, prompt[begin:end], sampled=end - begin, text_length=len(prompt))
+        got.append(np.array(model.forward([rows])))
+    model.release(sequence)
+    assert np.abs(np.concatenate(got) - expected).max() < TOLERANCE * expected.std()
+
+
+@pytest.mark.parametrize("name", SERVED)
+class TestServed:
+    def test_passes_fire_once_a_layer(self, name: str, runner: Callable[[str], ModelRunner]) -> None:
+        fired = {report.name: report.count for report in runner(name).reports}
+        expected = {"to_paged": 2, "GatherLogits": 1}
+        if attention_of(name) == "native":
+            expected["RouteRows"] = 2
+        if name == "Phi-3":
+            expected["split_long_rope"] = 1
+        assert fired == expected
+
+    def test_logits(
+        self,
+        name: str,
+        runner: Callable[[str], ModelRunner],
+        reference: Reference,
+        prompt: NDArray[np.int64],
+    ) -> None:
+        check_logits(runner(name), prompt, reference(name))
+
+    def test_what_makes_the_family_is_exercised(
+        self, name: str, reference: Reference, prompt: NDArray[np.int64]
+    ) -> None:
+        if not TINY[name].lacks:
+            return
+        with torch.no_grad():
+            other = random_model(TINY[name], **TINY[name].lacks)(torch.tensor(prompt[None])).logits[0]
+        assert np.abs(other[-1].numpy() - reference(name)[-1]).max() > 50 * TOLERANCE * reference(name).std()
+
+    def test_greedy_tokens_with_and_without_drafts(
+        self, name: str, exported_family: Exported, prompt: NDArray[np.int64]
+    ) -> None:
+        attention = attention_of(name)
+        texts = []
+        for drafter in (None, "prompt_lookup"):
+            pipe = ovspec.LLMPipeline(
+                exported_family(name), "CPU", attention=attention, drafter=drafter, **F32
+            )
+            options = {"num_assistant_tokens": 4} if drafter else {}
+            result = pipe.generate(
+                ov.Tensor(prompt[None]), max_new_tokens=NEW_TOKENS, ignore_eos=True, **options
+            )
+            texts.append(list(result.tokens[0]))
+        assert texts[0] == texts[1]
+        tokens = prompt.tolist()
+        model = random_model(TINY[name])
+        with torch.no_grad():
+            # One pass over all but the last token judges every choice.
+            logits = model(torch.tensor([tokens + texts[0][:-1]])).logits[0, len(tokens) - 1 :]
+        assert logits.argmax(-1).tolist() == texts[0]
+
+
+@pytest.mark.parametrize("name", [name for name, tiny in TINY.items() if tiny.moe_layers])
+def test_native_experts(
+    name: str, exported_family: Exported, reference: Reference, prompt: NDArray[np.int64]
+) -> None:
+    model = ModelRunner(exported_family(name), "CPU", properties=F32, experts=ExpertConfig())
+    assert {report.name: report.count for report in model.reports}["SparseMoE"] == TINY[name].moe_layers
+    check_logits(model, prompt, reference(name))
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_sparse_verification_reads_less(
+    name: str, exported_family: Exported, prompt: NDArray[np.int64]
+) -> None:
+    def pipeline() -> ovspec.LLMPipeline:
+        verify = ovspec.SparseVerify(budget=32)
+        return ovspec.LLMPipeline(exported_family(name), "CPU", drafter="prompt_lookup", verify=verify, **F32)
+
+    refusal = {"Bloom": "ALiBi"}.get(name) or ("sliding window" if all(TINY[name].windows) else None)
+    if refusal:
+        with pytest.raises(ValueError, match=refusal) as caught:
+            pipeline()
+        assert "\n" not in str(caught.value)
+        return
+    result = pipeline().generate(
+        ov.Tensor(prompt[None]), max_new_tokens=8, ignore_eos=True, num_assistant_tokens=4
+    )
+    assert len(result.tokens[0]) == 8
+    assert result.perf_metrics.get_attention_density() < 0.9
+    assert result.perf_metrics.why_lossy
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("attention", ["native", "stock"])
+def test_bias_that_would_be_lost_is_refused(name: str, attention: str, exported_family: Exported) -> None:
+    with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\).*optimum-intel") as caught:
+        ovspec.LLMPipeline(exported_family(name), "CPU", attention=attention)
+    assert "\n" not in str(caught.value)
+
+
+def test_long_rope_is_taken_where_a_text_grows_long(
+    exported_family: Exported, prompt: NDArray[np.int64]
+) -> None:
+    """Texts on both sides of the limit share passes, and two of them cross it while they are generated."""
+    lengths = (LONG_FROM - 20, LONG_FROM - 2, LONG_FROM, LONG_FROM + 30)
+    model = random_model(TINY["Phi-3"])
+    expected = []
+    with torch.no_grad():
+        for length in lengths:
+            tokens = prompt[:length].tolist()
+            for _ in range(NEW_TOKENS):
+                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+            expected.append(tokens[length:])
+    padded = np.zeros((len(lengths), max(lengths)), np.int64)
+    mask = np.zeros_like(padded)
+    for row, length in enumerate(lengths):
+        padded[row, :length], mask[row, :length] = prompt[:length], 1
+    inputs = openvino_genai.TokenizedInputs(ov.Tensor(padded), ov.Tensor(mask))
+    for drafter in (None, "prompt_lookup"):
+        pipe = ovspec.LLMPipeline(
+            exported_family("Phi-3"), "CPU", drafter=drafter, max_num_batched_tokens=40, **F32
+        )
+        options = {"num_assistant_tokens": 4} if drafter else {}
+        result = pipe.generate(inputs, max_new_tokens=NEW_TOKENS, ignore_eos=True, **options)
+        assert [list(tokens) for tokens in result.tokens] == expected
+
+
+def test_commit_is_refused_with_long_rope(exported_family: Exported) -> None:
+    with pytest.raises(ValueError, match=f"verify='commit'.*change at {LONG_FROM} tokens"):
+        ovspec.LLMPipeline(exported_family("Phi-3"), "CPU", drafter="prompt_lookup", verify="commit")
+
+
+def test_soft_capping_of_attention_is_left_out_as_transformers_leaves_it_out(
+    runner: Callable[[str], ModelRunner], reference: Reference, prompt: NDArray[np.int64]
+) -> None:
+    """What the registry says of Gemma 2: eager attention caps its scores, the default (sdpa) does not."""
+    logits = {}
+    for implementation in ("sdpa", "eager"):
+        model = random_model(TINY["Gemma 2"], attn_logit_softcapping=1.0)
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            logits[implementation] = model(torch.tensor(prompt[None])).logits[0].numpy()
+    spread = reference("Gemma 2").std()
+    assert np.abs(logits["sdpa"] - reference("Gemma 2")).max() < TOLERANCE * spread
+    assert np.abs(logits["eager"] - reference("Gemma 2")).max() > 50 * TOLERANCE * spread

@@ -1,0 +1,74 @@
+"""The table of docs/families.md, made from what the passes do to every family's exported model.
+
+`OVSPEC_WRITE_DOCS=1 python -m pytest tests/exported/test_family_table.py` writes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from tiny_checkpoints import TINY
+
+import ovspec_ops
+from ovspec.model_runner import AttentionConfig, transform
+from ovspec_models import ModelInfo
+from ovspec_models.families import FAMILIES, Family
+from ovspec_transforms import sparse_moe
+
+pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+
+DOCS = Path(__file__).parents[2] / "docs" / "families.md"
+BEGIN, END = "<!-- table: written by tests/exported/test_family_table.py -->\n", "<!-- end of the table -->\n"
+HEAD = "| family | `model_type` | attention | experts | remarks | select |\n|---|---|---|---|---|---|\n"
+
+
+def selecting(folder: Path) -> int | None:
+    """How many of the two layers choose blocks or take another's choice; `None` for a model not served."""
+    ovspec_ops.load(core := ov.Core())
+    for attention in (AttentionConfig("native", selects=True), AttentionConfig("native")):
+        try:
+            reports = transform(core.read_model(folder / "openvino_model.xml"), attention, 32)
+        except ValueError:
+            continue
+        return sum(report.count for report in reports if report.name == "SelectBlocks")
+    return None
+
+
+def experts(folder: Path) -> int:
+    """How many layers have experts that SparseMoE replaces."""
+    ovspec_ops.load(core := ov.Core())
+    return sparse_moe(core.read_model(folder / "openvino_model.xml"), allow_partial=True).count
+
+
+def row(family: Family, folder: Path) -> str:
+    chosen = selecting(folder)
+    remarks = f"**refused**: {family.refused}" if family.refused else family.note
+    share = "" if chosen is None else f"{chosen} of 2"
+    types = ", ".join(f"`{name}`" for name in family.model_types)
+    return f"| {family.name} | {types} | {family.attention} | {family.experts} | {remarks} | {share} |\n"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_registry_says_what_the_passes_do(family: Family, exported_family: Callable[[str], Path]) -> None:
+    folder, tiny = exported_family(family.name), TINY[family.name]
+    assert ModelInfo.read(folder).model_type in family.model_types
+    served = family.attention != "" and "stock" not in family.attention
+    assert selecting(folder) == (tiny.windows.count(0) if served else None)
+    assert experts(folder) == tiny.moe_layers
+    assert ("SparseMoE, which" in family.experts) == (tiny.moe_layers > 0)
+    assert ("window" in family.attention) == any(tiny.windows) or family.name == "Phi-3"
+
+
+def test_docs_hold_the_table(exported_family: Callable[[str], Path]) -> None:
+    table = HEAD + "".join(row(family, exported_family(family.name)) for family in FAMILIES)
+    text = DOCS.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    held, after = rest.split(END)
+    if os.environ.get("OVSPEC_WRITE_DOCS"):
+        DOCS.write_text(before + BEGIN + table + END + after, encoding="utf-8")
+    else:
+        assert held == table, "write it anew with OVSPEC_WRITE_DOCS=1"

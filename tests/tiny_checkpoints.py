@@ -1,0 +1,212 @@
+"""Checkpoints of every family with random weights, two layers deep, in the demo pair's vocabulary.
+
+Weights are drawn ten times as wide as for training, so that attention is far from uniform: a window, a bias
+or a rotation that is lost changes every logit.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WINDOW = 48
+LONG_FROM = 64
+VOCAB = 4096
+_DEMO = Path(__file__).parents[1] / "models" / "demo" / "draft"
+_TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+_ALIKE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    **_TOKENS,
+}
+_ALTERNATING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_LLAMA_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.02 * i for i in range(8)],
+    "long_factor": [1.5 + 0.5 * i for i in range(8)],
+    "original_max_position_embeddings": LONG_FROM,
+}
+_FALCON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "initializer_range": 0.2,
+    **_TOKENS,
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One checkpoint.
+
+    Attributes:
+        config: class in transformers.
+        sizes: its arguments.
+        windows: the window of every layer, 0 for none.
+        moe_layers: layers whose experts SparseMoE replaces.
+        lacks: arguments without which the model must compute something else, so that what they bring is
+            known to be exercised.
+    """
+
+    config: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+    windows: tuple[int, int] = (0, 0)
+    moe_layers: int = 0
+    lacks: dict[str, Any] = field(default_factory=dict)
+
+
+def _tiny(config: str, *windows: int, moe_layers: int = 0, lacks: Any = None, **sizes: Any) -> Tiny:
+    pair = (windows[0], windows[1]) if windows else (0, 0)
+    return Tiny(config, {**_ALIKE, **sizes}, pair, moe_layers, lacks or {})
+
+
+#: By the name of their family. Windows are shorter than the tests' prompts, and so is the length from which
+#: Phi-3's RoPE is long.
+TINY: dict[str, Tiny] = {
+    "Llama": _tiny("LlamaConfig", rope_parameters=_LLAMA_ROPE, lacks={"rope_parameters": None}),
+    "Qwen2": _tiny("Qwen2Config"),
+    "Qwen3": _tiny("Qwen3Config", head_dim=32),
+    "Qwen2-MoE": _tiny(
+        "Qwen2MoeConfig",
+        moe_layers=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+    ),
+    "Qwen3-MoE": _tiny(
+        "Qwen3MoeConfig",
+        moe_layers=2,
+        head_dim=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        norm_topk_prob=True,
+    ),
+    "Mixtral": _tiny("MixtralConfig", moe_layers=2, num_local_experts=4, num_experts_per_tok=2),
+    "Mistral": _tiny("MistralConfig", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}),
+    "Phi-3": _tiny(
+        "Phi3Config",
+        rope_parameters=_LONG_ROPE,
+        original_max_position_embeddings=LONG_FROM,
+        lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "Gemma": _tiny("GemmaConfig", head_dim=32),
+    "Gemma 2": _tiny(
+        "Gemma2Config",
+        WINDOW,
+        0,
+        head_dim=32,
+        query_pre_attn_scalar=32,
+        final_logit_softcapping=5.0,
+        **_ALTERNATING,
+        lacks={"final_logit_softcapping": None},
+    ),
+    "Gemma 3": _tiny(
+        "Gemma3TextConfig",
+        WINDOW,
+        0,
+        head_dim=32,
+        query_pre_attn_scalar=32,
+        **_ALTERNATING,
+        lacks={"sliding_window": 500},
+    ),
+    "Granite": _tiny(
+        "GraniteConfig",
+        embedding_multiplier=4.0,
+        attention_multiplier=0.1,
+        residual_multiplier=0.5,
+        logits_scaling=2.0,
+        lacks={"attention_multiplier": 0.25},
+    ),
+    "SmolLM3": _tiny("SmolLM3Config", no_rope_layers=[1, 0], lacks={"no_rope_layers": [1, 1]}),
+    "OLMo 2": _tiny("Olmo2Config"),
+    "Cohere": _tiny("CohereConfig"),
+    "StarCoder2": _tiny(
+        "Starcoder2Config", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}
+    ),
+    "GPT-OSS": _tiny(
+        "GptOssConfig",
+        WINDOW,
+        0,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        **_ALTERNATING,
+        lacks={"sliding_window": 500},
+    ),
+    "Falcon": Tiny("FalconConfig", {**_FALCON, "alibi": False}),
+    "Bloom": Tiny(
+        "BloomConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "initializer_range": 0.2,
+            **_TOKENS,
+        },
+    ),
+    "MPT": Tiny(
+        "MptConfig",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 64,
+            "n_layers": 2,
+            "n_heads": 4,
+            "initializer_range": 0.2,
+            **_TOKENS,
+        },
+    ),
+    "Falcon, ALiBi": Tiny("FalconConfig", {**_FALCON, "alibi": True}),
+}
+
+
+def random_model(tiny: Tiny, **changes: Any) -> Any:
+    """The model in f32, on the CPU; the same weights for the same sizes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(3)
+    config = getattr(transformers, tiny.config)(**{**tiny.sizes, **changes})
+    return transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+
+
+def write_checkpoint(tiny: Tiny, folder: Path) -> Path:
+    """Save the model with the demo pair's tokenizer in the new `folder`."""
+    random_model(tiny).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(_DEMO / name, folder)
+    return folder
+
+
+def export_tiny(name: str, folder: Path, weight_format: str = "fp32") -> Path:
+    """Export one of `TINY` below `folder`; return the exported folder, which lies beside the checkpoint."""
+    from ovspec_models import export_model
+
+    checkpoint = write_checkpoint(TINY[name], folder / "checkpoint")
+    # optimum-intel collects garbage several times an export, over all that this process holds.
+    gc.freeze()
+    return export_model(checkpoint, folder / "ir", weight_format=weight_format)

@@ -1,0 +1,39 @@
+"""What the attention masks of a stateful decoder hold."""
+
+from __future__ import annotations
+
+import math
+
+import openvino as ov
+
+from ovspec_transforms.graph import nodes_of_type
+
+_MASK = 3
+# Behind these there are sizes and other layers, and no part of a mask any more.
+_ENDS = ("Parameter", "ReadValue", "ShapeOf")
+
+
+def biased_attention(model: ov.Model) -> str | None:
+    """Name of the first attention node whose mask is made with a table of real numbers, as ALiBi is.
+
+    Masks that only hide positions, causal or with a window, are made of comparisons and single numbers.
+    """
+    for node in nodes_of_type(model, "ScaledDotProductAttention"):
+        if len(node.inputs()) > _MASK and _has_table(node.input(_MASK).get_source_output().get_node()):
+            return str(node.get_friendly_name())
+    return None
+
+
+def _has_table(mask: ov.Node) -> bool:
+    """Whether anything that a mask is computed from is a constant of several real numbers."""
+    pending, seen = [mask], set[str]()
+    while pending:
+        node = pending.pop()
+        if node.get_name() in seen or node.get_type_name() in _ENDS:
+            continue
+        seen.add(node.get_name())
+        constant = node.get_type_name() == "Constant"
+        if constant and node.get_element_type().is_real() and math.prod(node.get_output_shape(0)) > 1:
+            return True
+        pending += [port.get_source_output().get_node() for port in node.inputs()]
+    return False

@@ -1,0 +1,125 @@
+"""The gated MLPs of a model, as optimum-intel exports them and as GatedMLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import openvino as ov
+
+from ovspec_transforms.expert_weights import UnknownPatternError, source_node
+
+GATED_MLP = "GatedMLP"
+HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
+_ACTIVATIONS = ("Swish", "Gelu")
+
+
+@dataclass(frozen=True, slots=True)
+class FfnLayer:
+    """The gated MLP of one layer.
+
+    Attributes:
+        name: friendly name of its down projection.
+        index: number among the gated MLPs, in graph order.
+        channels: of its inner activation.
+        hidden: size of a row.
+        native: whether it is a GatedMLP operation already.
+    """
+
+    name: str
+    index: int
+    channels: int
+    hidden: int
+    native: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FfnPattern:
+    """The nodes of one gated MLP, `down(activation(gate(rows)) * up(rows))`.
+
+    `rows` is f32 `[.., hidden]`; `activation` as GatedMLP calls it.
+    """
+
+    rows: ov.Output
+    gate: ov.Node
+    up: ov.Node
+    down: ov.Node
+    activation: str
+
+
+def found(node: ov.Node) -> str:
+    """How a message names a node."""
+    return f"{node.get_type_name()} {node.get_friendly_name()!r}"
+
+
+def _product(node: ov.Node, what: str) -> ov.Node:
+    if node.get_type_name() != "MatMul":
+        raise UnknownPatternError(f"{found(node)} stands where the {what} projection was expected")
+    if node.get_attributes()["transpose_a"]:
+        raise UnknownPatternError(f"the {what} projection {found(node)} takes transposed rows")
+    return node
+
+
+def _activation(node: ov.Node) -> str:
+    if node.get_type_name() == "Swish":
+        if node.get_input_size() > 1:
+            beta = source_node(node, 1)
+            if beta.get_type_name() != "Constant" or float(beta.get_data().reshape(-1)[0]) != 1.0:
+                raise UnknownPatternError(f"{found(node)} has a beta other than 1")
+        return "silu"
+    return "gelu_tanh" if node.get_attributes()["approximation_mode"].lower() == "tanh" else "gelu_erf"
+
+
+def _factors(down: ov.Node) -> tuple[ov.Node, ov.Node] | None:
+    """The activation and the other factor of what a product takes; `None` where it takes no gated rows."""
+    if down.get_type_name() != "MatMul" or source_node(down).get_type_name() != "Multiply":
+        return None
+    inner = source_node(down)
+    for position in (0, 1):
+        if source_node(inner, position).get_type_name() in _ACTIVATIONS:
+            return source_node(inner, position), source_node(inner, 1 - position)
+    return None
+
+
+def is_gated_mlp(node: ov.Node) -> bool:
+    """Whether a MatMul takes an activation times something with two-dimensional weights."""
+    return _factors(node) is not None and len(node.input(1).get_partial_shape()) == 2
+
+
+def match_ffn(down: ov.Node) -> FfnPattern:
+    """Read the gated MLP that ends with the MatMul `down`, of which `is_gated_mlp` holds.
+
+    Raises:
+        UnknownPatternError: the graph behind `down` is another.
+    """
+    factors = _factors(down)
+    if factors is None:
+        raise UnknownPatternError(f"{found(down)} takes no gated rows")
+    gated, other = factors
+    gate, up = _product(source_node(gated), "gate"), _product(other, "up")
+    rows, others = gate.input(0).get_source_output(), up.input(0).get_source_output()
+    if rows.get_node().get_friendly_name() != others.get_node().get_friendly_name():
+        raise UnknownPatternError("gate and up projections take different rows")
+    return FfnPattern(rows, gate, up, _product(down, "down"), _activation(gated))
+
+
+def ffn_layers(model: ov.Model) -> list[FfnLayer]:
+    """The gated MLPs of a known form, in graph order."""
+    layers: list[FfnLayer] = []
+    for node in model.get_ordered_ops():
+        native = node.get_type_name() == GATED_MLP
+        if native:
+            channels = node.input(GATE).get_partial_shape()[0].get_length()
+            hidden = node.input(HIDDEN).get_partial_shape()[-1].get_length()
+        elif is_gated_mlp(node):
+            try:
+                pattern = match_ffn(node)
+            except UnknownPatternError:
+                continue
+            weights = pattern.gate.input(1).get_partial_shape()
+            if not pattern.gate.get_attributes()["transpose_b"] or weights.is_dynamic:
+                continue
+            channels, hidden = (dim.get_length() for dim in weights)
+        else:
+            continue
+        layers.append(FfnLayer(node.get_friendly_name(), len(layers), int(channels), int(hidden), native))
+    return layers

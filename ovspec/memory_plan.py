@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,23 +11,24 @@ from ovspec.compile import precision_name, with_defaults
 from ovspec.machine_memory import available_bytes
 from ovspec_models import ModelInfo
 
-# Measured over shapes and weight formats (README): the libraries and the tokenizer of a started pipeline, and
-# what the plugin allocates for every row of a pass beside its logits, in units of a layer.s widest activation
-# (f32).
-_PROCESS_BYTES = 90 * 10**6
-_ROW_BUFFERS = 12
-_SAMPLED_ROWS = 64
+# Fitted to the resident anonymous memory of pipelines of several shapes, formats and contexts (README).
+_PROCESS_BYTES = 80 * 10**6  # libraries, tokenizer, graph
+_ROW_BYTES = 27  # per row of a pass and channel of queries, keys and values
+_SCORE_BYTES = 4  # per row, token of the context, and query head of a group with two more
+_SAMPLED_ROWS = 16
+_BLOCK = 32
 _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One model's part, in bytes.
+    """One model's part of the anonymous memory, in bytes.
 
     Attributes:
-        weights: mapped from `openvino_model.bin`.
-        cache: anonymous, keys and values of the whole context.
-        working: anonymous, activations of a pass over `max_num_batched_tokens` rows and its logits.
+        weights: the plugin's copy in the layout of its kernels. `openvino_model.bin` is mapped beside it; the
+            system drops those pages when it needs them, so they are not counted.
+        cache: keys and values of the whole context.
+        working: activations and scores of a pass over `max_num_batched_tokens` rows at its end, and logits.
     """
 
     weights: int
@@ -47,6 +49,8 @@ class MemoryPlan:
         context: tokens, of prompt and answer together.
         cache_precision: of keys and values.
         available: bytes that the machine, and the control group of this process, can give without swapping.
+        largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
+        process: bytes of the process beside its models.
     """
 
     context: int
@@ -54,6 +58,7 @@ class MemoryPlan:
     target: ModelPlan
     draft: ModelPlan | None
     available: int
+    largest_context: int
     process: int = _PROCESS_BYTES
 
     @property
@@ -61,14 +66,9 @@ class MemoryPlan:
         """Bytes in all."""
         return self.process + self.target.total + (self.draft.total if self.draft else 0)
 
-    @property
-    def anonymous(self) -> int:
-        """Bytes that can't be dropped and read again: all but the mapped weights."""
-        return self.total - self.target.weights - (self.draft.weights if self.draft else 0)
-
     def as_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return {**asdict(self), "total": self.total, "anonymous": self.anonymous}
+        return {**asdict(self), "total": self.total}
 
     def check(self) -> None:
         """Refuse a plan that does not fit.
@@ -85,16 +85,13 @@ class MemoryPlan:
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
             f"{weights / _GB:.2f}, KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory "
             f"{working / _GB:.2f}), {self.available / _GB:.2f} GB are available; "
-            f"{self._remedy(weights, cache, working)}"
+            f"{self._remedy()}"
         )
 
-    def _remedy(self, weights: int, cache: int, working: int) -> str:
-        room = self.available - weights - working
-        # One block is being filled beside those of the context.
-        fitting = int((self.context + 32) * room / cache) // 32 * 32 - 32
-        if fitting >= 32:
+    def _remedy(self) -> str:
+        if self.largest_context:
             lower = "" if self.cache_precision == "u8" else ", or KV_CACHE_PRECISION=u8 (--property)"
-            return f"ask for --max-context {fitting} at most{lower}"
+            return f"ask for --max-context {self.largest_context} at most{lower}"
         without = self.total - (self.draft.total if self.draft else 0)
         if without <= self.available:
             return "leave the draft model out (--draft-model none)"
@@ -133,25 +130,31 @@ def plan_memory(
     precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
 
-    def part(model: ModelInfo) -> ModelPlan:
-        # Blocks of 32 tokens, and one that is being filled.
-        tokens = -(-context // 32) * 32 + 32
-        rows = min(context, max_num_batched_tokens)
+    def part(model: ModelInfo, context: int) -> ModelPlan:
+        tokens = -(-context // _BLOCK) * _BLOCK + _BLOCK  # one block is being filled
         return ModelPlan(
             weights=model.weight_bytes,
             cache=tokens * model.kv_cache_bytes_per_token(precision, mode),
-            working=4 * (rows * _ROW_BUFFERS * _widest(model) + _SAMPLED_ROWS * model.vocab_size),
+            working=_working_bytes(model, min(context, max_num_batched_tokens), context),
         )
 
+    def total(blocks: int) -> int:
+        parts = [part(model, blocks * _BLOCK).total for model in (info, draft) if model]
+        return _PROCESS_BYTES + sum(parts)
+
+    there = available_bytes() if available is None else available
     return MemoryPlan(
         context=context,
         cache_precision=precision,
-        target=part(info),
-        draft=part(draft) if draft else None,
-        available=available_bytes() if available is None else available,
+        target=part(info, context),
+        draft=part(draft, context) if draft else None,
+        available=there,
+        largest_context=_BLOCK * bisect_right(range(1, context // _BLOCK + 1), there, key=total),
     )
 
 
-def _widest(model: ModelInfo) -> int:
-    """Channels of the attention's heads together: what config.json says of every family."""
-    return model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
+def _working_bytes(model: ModelInfo, rows: int, context: int) -> int:
+    channels = model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
+    group = model.num_attention_heads // model.num_key_value_heads
+    scores = _SCORE_BYTES * (group + 2) * context
+    return rows * (_ROW_BYTES * channels + scores) + 4 * _SAMPLED_ROWS * model.vocab_size

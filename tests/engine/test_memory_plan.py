@@ -49,7 +49,8 @@ def test_more_of_anything_takes_more(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, available=0, max_num_batched_tokens=2048),
     ]
     assert all(other.total > base.total for other in larger)
-    assert base.total == base.anonymous + info.weight_bytes
+    parts = base.target
+    assert base.total == base.process + parts.weights + parts.cache + parts.working
 
 
 @pytest.mark.parametrize("precision", ["u8", "f32"])

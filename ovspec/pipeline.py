@@ -29,7 +29,7 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.engine import Engine
-from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.errors import InvalidValueError
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
@@ -41,8 +41,10 @@ from ovspec.inputs import (
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    texts_of,
     token_rows,
 )
+from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
@@ -86,6 +88,8 @@ class LLMPipeline:
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
             as the model was exported.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
+        max_context: the most tokens of prompt and answer together; whether there is memory for them is
+            asked before the models are compiled. `None`: the model's positions, and whatever fits.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
             and `prompt_lookup` mean what they mean for openvino_genai.
 
@@ -108,6 +112,7 @@ class LLMPipeline:
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         max_num_batched_tokens: int | None = None,
+        max_context: int | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -135,13 +140,22 @@ class LLMPipeline:
                 "without"
             )
         graph = routing(attention, self.verify, choice)
+        draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
+        self._plan = plan_memory(
+            self._info,
+            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
+            draft=draft_info,
+            properties=properties,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=device,
+        )
+        self._plan.check()
         if draft_model is not None:
-            draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
-        self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         limits = expert_routing(experts or attention, self.verify, choice)
         self._target = ModelRunner(
             models_path,
@@ -158,7 +172,7 @@ class LLMPipeline:
             )
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
-        if draft_model is not None:
+        if draft_model is not None and draft_info is not None:
             # Our operation runs on CPU; a draft elsewhere takes what its device has.
             backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
             sparse = _attention_part(self.verify) if backend == "native" else None
@@ -251,7 +265,7 @@ class LLMPipeline:
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
-        texts = [inputs] if isinstance(inputs, str) else _texts(inputs)
+        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         with call.timed("tokenization_durations"):
             prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
         sequences = self._generate(prompts, settings, call)
@@ -306,6 +320,11 @@ class LLMPipeline:
             self._assistant.sparse = sparse
             self._assistant.runner.set_coverage(self._target.attention.coverage)
         self._start_engine(mode)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What was expected of this pipeline's memory before its models were compiled."""
+        return self._plan
 
     @property
     def drafts(self) -> bool:
@@ -425,11 +444,3 @@ def _attention_part(verify: VerifyMode) -> SparseVerify | None:
     """The sparse verification in a mode if attention is sparse in it."""
     sparse = sparse_part(verify)
     return sparse if sparse is not None and sparse.limits_attention else None
-
-
-def _texts(inputs: object) -> list[str]:
-    if not isinstance(inputs, SequenceOf) or isinstance(inputs, bytes):
-        raise InvalidTypeError(
-            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
-        )
-    return list(inputs)

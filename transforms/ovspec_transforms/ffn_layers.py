@@ -109,6 +109,14 @@ def _factors(down: ov.Node) -> tuple[ov.Node, ov.Output] | None:
     return None
 
 
+def activated_gate(down: ov.Node) -> ov.Node:
+    """The activation behind the MatMul `down`, of which `is_gated_mlp` holds."""
+    factors = _factors(down)
+    if factors is None:
+        raise UnknownPatternError(f"{found(down)} takes no gated rows")
+    return factors[0]
+
+
 def is_gated_mlp(node: ov.Node) -> bool:
     """Whether a MatMul takes an activation times something with two-dimensional weights."""
     return _factors(node) is not None and len(node.input(1).get_partial_shape()) == 2

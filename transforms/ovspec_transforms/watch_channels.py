@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers, match_ffn
+from ovspec_transforms.ffn_layers import FfnLayer, activated_gate, ffn_layers
 
 GATE_ACTIVATIONS = "gate_activations."
 
@@ -27,10 +27,7 @@ def watch_channels(model: ov.Model) -> list[FfnLayer]:
                 f"layer {layer.name} is our operation, whose channels can't be watched: calibrate the model "
                 "as exported without --sparse-ffn"
             )
-        gate = match_ffn(nodes[layer.name]).gate
-        users = [port.get_node() for port in gate.output(0).get_target_inputs()]
-        activated = next(node for node in users if node.get_type_name() in ("Swish", "Gelu"))
-        named = ops.convert(activated, ov.Type.f32)
+        named = ops.convert(activated_gate(nodes[layer.name]), ov.Type.f32)
         named.output(0).set_names({f"{GATE_ACTIVATIONS}{layer.index}"})
         model.add_results([ops.result(named)])
     return layers

@@ -29,7 +29,7 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.engine import Engine
-from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.errors import InvalidValueError
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
@@ -41,8 +41,10 @@ from ovspec.inputs import (
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    texts_of,
     token_rows,
 )
+from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
@@ -85,6 +87,8 @@ class LLMPipeline:
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
             as the model was exported.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
+        max_context: the most tokens of prompt and answer together; whether there is memory for them is
+            asked before the models are compiled. `None`: the model's positions, and whatever fits.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
             and `prompt_lookup` mean what they mean for openvino_genai.
 
@@ -107,6 +111,7 @@ class LLMPipeline:
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         max_num_batched_tokens: int | None = None,
+        max_context: int | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -129,13 +134,22 @@ class LLMPipeline:
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
         graph = routing(attention, self.verify, choice)
+        draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
+        self._plan = plan_memory(
+            self._info,
+            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
+            draft=draft_info,
+            properties=properties,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=device,
+        )
+        self._plan.check()
         if draft_model is not None:
-            ModelInfo.read(draft_model.models_path)  # refuses what is no model before the target is read
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
-        self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         limits = expert_routing(experts or attention, self.verify, choice)
         self._target = ModelRunner(
             models_path,
@@ -237,7 +251,7 @@ class LLMPipeline:
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
-        texts = [inputs] if isinstance(inputs, str) else _texts(inputs)
+        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         with call.timed("tokenization_durations"):
             prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
         sequences = self._generate(prompts, settings, call)
@@ -277,6 +291,11 @@ class LLMPipeline:
             self._assistant.sparse = attention_part(chosen)
             self._assistant.runner.set_coverage(self._target.attention.coverage)
         self._start_engine(mode)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What was expected of this pipeline's memory before its models were compiled."""
+        return self._plan
 
     @property
     def drafts(self) -> bool:
@@ -325,12 +344,6 @@ class LLMPipeline:
             raise InvalidValueError(
                 f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
                 "is exact: leave one of them out"
-            )
-        ends = settings.stop_token_ids or settings.stop_strings
-        if not ends and settings.max_new_tokens is None and settings.max_length is None:
-            raise ValueError(
-                "neither the model nor the call says where a text ends: give max_new_tokens, stop_strings or "
-                "stop_token_ids"
             )
         unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
         if unknown:
@@ -396,11 +409,3 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
-
-
-def _texts(inputs: object) -> list[str]:
-    if not isinstance(inputs, SequenceOf) or isinstance(inputs, bytes):
-        raise InvalidTypeError(
-            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
-        )
-    return list(inputs)

@@ -68,4 +68,5 @@ def _users(constant: ov.Node) -> list[tuple[str, ov.PartialShape]]:
 
 
 def _is_stack(kind: str, shape: ov.PartialShape) -> bool:
-    return kind == "MatMul" and len(shape) == 3 and shape[0].is_static and shape[0].get_length() > 1
+    stacked = (kind == "MatMul" and len(shape) == 3) or (kind == "SparseMoE" and len(shape) >= 3)
+    return bool(stacked and shape[0].is_static and shape[0].get_length() > 1)

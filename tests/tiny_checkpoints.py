@@ -64,6 +64,7 @@ class Tiny:
         config: class in transformers.
         sizes: its arguments.
         windows: the window of every layer, 0 for none.
+        gated: layers whose feed-forward part GatedMLP replaces.
         moe_layers: layers whose experts SparseMoE replaces.
         lacks: arguments without which the model must compute something else, so that what they bring is
             known to be exercised.
@@ -72,13 +73,16 @@ class Tiny:
     config: str
     sizes: dict[str, Any] = field(default_factory=dict)
     windows: tuple[int, int] = (0, 0)
+    gated: int = 0
     moe_layers: int = 0
     lacks: dict[str, Any] = field(default_factory=dict)
 
 
-def _tiny(config: str, *windows: int, moe_layers: int = 0, lacks: Any = None, **sizes: Any) -> Tiny:
+def _tiny(
+    config: str, *windows: int, gated: int = 2, moe_layers: int = 0, lacks: Any = None, **sizes: Any
+) -> Tiny:
     pair = (windows[0], windows[1]) if windows else (0, 0)
-    return Tiny(config, {**_ALIKE, **sizes}, pair, moe_layers, lacks or {})
+    return Tiny(config, {**_ALIKE, **sizes}, pair, gated, moe_layers, lacks or {})
 
 
 #: By the name of their family. Windows are shorter than the tests' prompts, and so is the length from which
@@ -97,6 +101,7 @@ TINY: dict[str, Tiny] = {
     ),
     "Qwen3-MoE": _tiny(
         "Qwen3MoeConfig",
+        gated=0,
         moe_layers=2,
         head_dim=32,
         num_experts=8,
@@ -104,10 +109,11 @@ TINY: dict[str, Tiny] = {
         moe_intermediate_size=32,
         norm_topk_prob=True,
     ),
-    "Mixtral": _tiny("MixtralConfig", moe_layers=2, num_local_experts=4, num_experts_per_tok=2),
+    "Mixtral": _tiny("MixtralConfig", gated=0, moe_layers=2, num_local_experts=4, num_experts_per_tok=2),
     "Mistral": _tiny("MistralConfig", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}),
     "Phi-3": _tiny(
         "Phi3Config",
+        gated=0,
         rope_parameters=_LONG_ROPE,
         original_max_position_embeddings=LONG_FROM,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
@@ -144,12 +150,13 @@ TINY: dict[str, Tiny] = {
     "OLMo 2": _tiny("Olmo2Config"),
     "Cohere": _tiny("CohereConfig"),
     "StarCoder2": _tiny(
-        "Starcoder2Config", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}
+        "Starcoder2Config", WINDOW, WINDOW, gated=0, sliding_window=WINDOW, lacks={"sliding_window": None}
     ),
     "GPT-OSS": _tiny(
         "GptOssConfig",
         WINDOW,
         0,
+        gated=0,
         head_dim=32,
         num_local_experts=4,
         num_experts_per_tok=2,

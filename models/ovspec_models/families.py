@@ -13,6 +13,7 @@ class Family:
         name: as its makers write it.
         model_types: its ``model_type`` in ``config.json``.
         attention: what of verification attention can be sparse.
+        ffn: the same for the feed-forward layers; empty where experts stand in their place.
         experts: the same for routed experts; empty for a family without.
         note: what a user should know.
         refused: why its models can't be served; empty for those that can.
@@ -20,65 +21,62 @@ class Family:
 
     name: str
     model_types: tuple[str, ...]
-    attention: str = "sparse"
+    attention: str
+    ffn: str
     experts: str = ""
     note: str = ""
     refused: str = ""
-
-    @property
-    def ffn(self) -> str:
-        """What of the feed-forward layers can be sparse."""
-        return "" if self.refused else "dense: a verification pass needs most channels for one row or another"
 
 
 _FULL = "sparse"
 _ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
 _WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
+_GATED = "each channel read once a pass as GatedMLP, which can keep them to a budget"
+_PLAIN = "dense: not a gated MLP"
 _ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
 _LOST_ALIBI = "OpenVINO's paged attention loses its ALiBi bias; run it with optimum-intel"
 
 FAMILIES = (
-    Family("Llama", ("llama",)),
-    Family("Qwen2", ("qwen2",), _FULL),
-    Family("Qwen3", ("qwen3",), _FULL),
-    Family("Qwen2-MoE", ("qwen2_moe",), _FULL, _ROUTED, "the shared expert stays dense"),
-    Family("Qwen3-MoE", ("qwen3_moe",), _FULL, _ROUTED),
-    Family("Mixtral", ("mixtral",), _FULL, _ROUTED),
-    Family("Mistral", ("mistral",), _WINDOWED),
+    Family("Llama", ("llama",), _FULL, _GATED),
+    Family("Qwen2", ("qwen2",), _FULL, _GATED),
+    Family("Qwen3", ("qwen3",), _FULL, _GATED),
+    Family("Qwen2-MoE", ("qwen2_moe",), _FULL, f"the shared expert: {_GATED}", _ROUTED),
+    Family("Qwen3-MoE", ("qwen3_moe",), _FULL, "", _ROUTED),
+    Family("Mixtral", ("mixtral",), _FULL, "", _ROUTED),
+    Family("Mistral", ("mistral",), _WINDOWED, _GATED),
     Family(
         "Phi-3",
         ("phi3",),
         _WINDOWED,
+        "dense: gate and up are one projection, which GatedMLP does not know",
         note="long RoPE: a text that grows past original_max_position_embeddings is computed anew, once; "
         "verify='commit' is refused for it",
     ),
-    Family("Gemma", ("gemma",), _FULL),
+    Family("Gemma", ("gemma",), _FULL, _GATED),
     Family(
         "Gemma 2",
         ("gemma2",),
         _ALTERNATING,
+        _GATED,
         note="attention without its soft-capping, as in transformers with its default (sdpa) attention",
     ),
-    Family("Gemma 3", ("gemma3_text",), _ALTERNATING, note="text models; images are not read"),
-    Family("Granite", ("granite",), _FULL),
-    Family("SmolLM3", ("smollm3",), _FULL, note="layers without RoPE are as sparse as the others"),
-    Family("OLMo 2", ("olmo2",), _FULL),
-    Family("Cohere", ("cohere",), _FULL),
-    Family("StarCoder2", ("starcoder2",), _WINDOWED),
+    Family("Gemma 3", ("gemma3_text",), _ALTERNATING, _GATED, note="text models; images are not read"),
+    Family("Granite", ("granite",), _FULL, _GATED),
+    Family("SmolLM3", ("smollm3",), _FULL, _GATED, note="layers without RoPE are as sparse as the others"),
+    Family("OLMo 2", ("olmo2",), _FULL, _GATED),
+    Family("Cohere", ("cohere",), _FULL, _GATED),
+    Family("StarCoder2", ("starcoder2",), _WINDOWED, _PLAIN),
     Family(
         "GPT-OSS",
         ("gpt_oss",),
         _ALTERNATING,
+        "",
         "OpenVINO's operation: SparseMoE does not know their form",
         "attention sinks are kept",
     ),
-    Family("Falcon", ("falcon",), _FULL, note=f"with alibi=true refused: {_LOST_ALIBI}"),
-    Family(
-        "Bloom",
-        ("bloom",),
-        "dense, with attention='stock' only: VerifyAttention has no ALiBi",
-    ),
-    Family("MPT", ("mpt",), "", refused=_LOST_ALIBI),
+    Family("Falcon", ("falcon",), _FULL, _PLAIN, note=f"with alibi=true refused: {_LOST_ALIBI}"),
+    Family("Bloom", ("bloom",), "dense, with attention='stock' only: VerifyAttention has no ALiBi", _PLAIN),
+    Family("MPT", ("mpt",), "", "", refused=_LOST_ALIBI),
 )
 
 

@@ -43,6 +43,8 @@ class WeightOptions:
     def __post_init__(self) -> None:
         self._check_values()
         self._check_combinations()
+        if self.dataset is not None:
+            check_dataset(self.dataset)
 
     def given(self) -> dict[str, Any]:
         """Return the compression options that were given, without ``weight_format``."""
@@ -73,9 +75,6 @@ class WeightOptions:
                 f"backup_precision is {self.backup_precision!r}, "
                 f"expected one of {', '.join(BACKUP_PRECISIONS)}"
             )
-
-        if self.dataset is not None:
-            check_dataset(self.dataset)
 
     def _check_combinations(self) -> None:
         given = self.given()

@@ -87,7 +87,15 @@ def test_info() -> None:
     facts = json.loads(run.stdout)
     assert facts["installation"]["openvino"].startswith("2026.4.1")
     assert facts["model"]["model_type"] == "qwen3" and facts["model"]["num_hidden_layers"] == 6
-    assert "model_type" in ovspec("info", demo_pair_path()).stdout
+    assert facts["family"]["name"] == "Qwen3" and facts["family"]["attention"] == "sparse"
+    assert facts["model"]["kv_cache_bytes_per_token_f32"] == 6 * 2 * 2 * 64 * 4
+    estimate = facts["estimate"]
+    assert "estimate" in estimate["what"] and estimate["bandwidth_gb_s"] > 0
+    assert [(cost["context"], cost["rows"]) for cost in estimate["passes"]] == [
+        (context, rows) for context in (1024, 4096, 8192) for rows in (1, 8)
+    ]
+    table = ovspec("info", demo_pair_path()).stdout
+    assert "model_type" in table and "an estimate" in table and "8,192" in table
 
 
 def test_self_check_is_green() -> None:

@@ -17,13 +17,16 @@ import ovspec_ops
 from ovspec.model_runner import AttentionConfig, transform
 from ovspec_models import ModelInfo
 from ovspec_models.families import FAMILIES, Family
-from ovspec_transforms import sparse_moe
+from ovspec_transforms import PassReport, sparse_ffn, sparse_moe
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
 DOCS = Path(__file__).parents[2] / "docs" / "families.md"
 BEGIN, END = "<!-- table: written by tests/exported/test_family_table.py -->\n", "<!-- end of the table -->\n"
-HEAD = "| family | `model_type` | attention | experts | remarks | select |\n|---|---|---|---|---|---|\n"
+HEAD = (
+    "| family | `model_type` | attention | feed-forward | experts | remarks | layers |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 
 
 def selecting(folder: Path) -> int | None:
@@ -38,18 +41,19 @@ def selecting(folder: Path) -> int | None:
     return None
 
 
-def experts(folder: Path) -> int:
-    """How many layers have experts that SparseMoE replaces."""
+def replaced(folder: Path, by: Callable[..., PassReport]) -> int:
+    """How many layers have experts, or feed-forward parts, that our operation replaces."""
     ovspec_ops.load(core := ov.Core())
-    return sparse_moe(core.read_model(folder / "openvino_model.xml"), allow_partial=True).count
+    return by(core.read_model(folder / "openvino_model.xml"), allow_partial=True).count
 
 
 def row(family: Family, folder: Path) -> str:
-    chosen = selecting(folder)
     remarks = f"**refused**: {family.refused}" if family.refused else family.note
-    share = "" if chosen is None else f"{chosen} of 2"
-    types = ", ".join(f"`{name}`" for name in family.model_types)
-    return f"| {family.name} | {types} | {family.attention} | {family.experts} | {remarks} | {share} |\n"
+    cells = [family.name, ", ".join(f"`{name}`" for name in family.model_types)]
+    cells += [family.attention, family.ffn, family.experts, remarks]
+    counts = (selecting(folder), replaced(folder, sparse_ffn), replaced(folder, sparse_moe))
+    cells.append("" if family.refused else ", ".join(str(count or 0) for count in counts))
+    return f"| {' | '.join(cells)} |\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -58,8 +62,10 @@ def test_registry_says_what_the_passes_do(family: Family, exported_family: Calla
     assert ModelInfo.read(folder).model_type in family.model_types
     served = family.attention != "" and "stock" not in family.attention
     assert selecting(folder) == (tiny.windows.count(0) if served else None)
-    assert experts(folder) == tiny.moe_layers
+    assert replaced(folder, sparse_moe) == tiny.moe_layers
+    assert replaced(folder, sparse_ffn) == tiny.gated
     assert ("SparseMoE, which" in family.experts) == (tiny.moe_layers > 0)
+    assert ("GatedMLP, which can" in family.ffn) == (tiny.gated > 0)
     assert ("window" in family.attention) == any(tiny.windows) or family.name == "Phi-3"
 
 

@@ -25,8 +25,7 @@ from ovspec_models import ModelInfo, export_model
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
 TEXTS = ["Once upon a time there was a cat. " * 12, "Question: what is 2 + 2? Answer: 4. " * 12]
-# Two layers of 7 matrices, embedding and head.
-LAYER_MATRICES, OTHERS = 14, 2
+# Flags, and how many matrices have which type: 14 in the layers, embedding and head.
 CASES: dict[str, tuple[list[str], dict[str, int]]] = {
     "bf16": (["--weight-format", "bf16"], {"bf16": 16}),
     "int4 gptq": (
@@ -46,10 +45,6 @@ SWEPT: dict[str, tuple[list[str], dict[str, int]]] = {
     "int4 rows": (["--weight-format", "int4", "--group-size", "-1"], {"u4": 14, "u8": 2}),
     "int4 ratio": (
         ["--weight-format", "int4", "--group-size", "32", "--ratio", "0.5"],
-        {"u4": 8, "u8": 8},
-    ),
-    "int4 ratio, data": (
-        ["--weight-format", "int4", "--group-size", "32", "--ratio", "0.5", "--dataset", "TEXTS"],
         {"u4": 8, "u8": 8},
     ),
     "int4 backup": (

@@ -77,7 +77,7 @@ def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, Spars
             yield f"top_k {density:g}, {score}", SparseVerify(ffn_density=density, ffn_score=score)
     for energy in (0.999, 0.99, 0.95, 0.8):
         yield f"top_k by layer for {energy:g}", SparseVerify(ffn_density=statistics.densities(energy))
-    for least in (0.02, 0.05, 0.1, 0.2):
+    for least in (0.3, 0.5, 0.8, 1.2):
         yield f"threshold {least:g}", SparseVerify(ffn_threshold=least)
 
 

@@ -98,9 +98,14 @@ class FfnConfig:
         Raises:
             ValueError: gated MLPs of a form that is not known, none at all, or limits that do not fit them.
         """
-        if self.backend == "stock":
-            return []
         layers = ffn_layers(model)
+        if self.backend == "stock":
+            if native := [layer.name for layer in layers if layer.native]:
+                raise ValueError(
+                    f"ffn='stock': layer {native[0]} is our operation already, as the model was exported "
+                    "with --sparse-ffn; pass ffn='native', or export it without"
+                )
+            return []
         self.limits(layers)
         reports = [] if layers and all(layer.native for layer in layers) else [sparse_ffn(model)]
         if self.rule is None:

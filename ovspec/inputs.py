@@ -16,6 +16,19 @@ from ovspec_models import ModelInfo
 from ovspec_transforms import last_line
 
 
+def texts_of(inputs: object) -> list[str]:
+    """The prompts of a list, which is not a single prompt.
+
+    Raises:
+        InvalidTypeError: it is no sequence.
+    """
+    if not isinstance(inputs, Sequence) or isinstance(inputs, bytes):
+        raise InvalidTypeError(
+            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
+        )
+    return list(inputs)
+
+
 def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
     """Token ids of one prompt, through the chat template if there is one and it is wanted."""
     if not isinstance(text, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -13,6 +12,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
+from ovspec.assistant_model import load_assistant
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
 from ovspec.commit_verify import CommitVerify
@@ -29,7 +29,7 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.engine import Engine
-from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.errors import InvalidValueError
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.generation_call import GenerationCall
@@ -41,22 +41,23 @@ from ovspec.inputs import (
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    texts_of,
     token_rows,
 )
-from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.memory_plan import MemoryPlan, plan_memory
+from ovspec.model_runner import Attention, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import expert_routing, ffn_routing, routing, sparse_attention
+from ovspec.routing import expert_routing, ffn_routing, limit_anew, routing
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
-from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import (
     VerifyMode,
+    attention_part,
     budget_scales,
     calibrated_mode,
     parse_verify,
-    sparse_part,
     why_lossy,
 )
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
@@ -86,6 +87,8 @@ class LLMPipeline:
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
             as the model was exported.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
+        max_context: the most tokens of prompt and answer together; whether there is memory for them is
+            asked before the models are compiled. `None`: the model's positions, and whatever fits.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
             and `prompt_lookup` mean what they mean for openvino_genai.
 
@@ -108,6 +111,7 @@ class LLMPipeline:
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         max_num_batched_tokens: int | None = None,
+        max_context: int | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -129,19 +133,23 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
-        if ffn == "stock" and self._ovspec_config and "sparse_ffn" in self._ovspec_config.operations:
-            raise ValueError(
-                f"ffn='stock': {models_path} was exported with --sparse-ffn; pass ffn='native', or export it "
-                "without"
-            )
         graph = routing(attention, self.verify, choice)
+        draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
+        self._plan = plan_memory(
+            self._info,
+            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
+            draft=draft_info,
+            properties=properties,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=device,
+        )
+        self._plan.check()
         if draft_model is not None:
-            draft_info = ModelInfo.read(draft_model.models_path)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
-        self._positions = self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         limits = expert_routing(experts or attention, self.verify, choice)
         self._target = ModelRunner(
             models_path,
@@ -149,7 +157,7 @@ class LLMPipeline:
             graph,
             properties,
             experts=limits or ExpertConfig(experts or attention, optional=experts is None),
-            ffn=ffn_routing(ffn or "native", self.verify, choice) or FfnConfig(ffn or "stock"),
+            ffn=ffn_routing(ffn or "native", self.verify, choice) or (FfnConfig(ffn) if ffn else None),
         )
         if self._target.long_rope and isinstance(mode, CommitVerify):
             raise ValueError(
@@ -159,22 +167,14 @@ class LLMPipeline:
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if draft_model is not None:
-            # Our operation runs on CPU; a draft elsewhere takes what its device has.
-            backend: Attention = attention if (draft_model.device or device).startswith("CPU") else "stock"
-            sparse = _attention_part(self.verify) if backend == "native" else None
-            runner = ModelRunner(
-                draft_model.models_path,
-                draft_model.device or device,
-                AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
-                draft_model.properties or properties,
-                experts=ExpertConfig(backend, optional=True),
-            )
-            self._assistant = AssistantDrafter(
-                runner,
-                self._info.vocab_size,
+            self._assistant = load_assistant(
+                draft_model,
+                self._info,
+                device,
+                attention,
+                self.verify,
+                properties,
                 max_num_batched_tokens,
-                draft_info.max_position_embeddings,
-                sparse,
             )
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
@@ -251,7 +251,7 @@ class LLMPipeline:
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
-        texts = [inputs] if isinstance(inputs, str) else _texts(inputs)
+        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         with call.timed("tokenization_durations"):
             prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
         sequences = self._generate(prompts, settings, call)
@@ -285,27 +285,17 @@ class LLMPipeline:
     def verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        sparse, graph = _attention_part(chosen), self._target.attention
-        needed = routing(graph.backend, chosen, self._choice)
-        if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
-            found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
-            raise ValueError(
-                f"verify={chosen}: this pipeline's graph selects {found}; make another LLMPipeline for it"
-            )
-        experts = self._target.experts
-        limits = expert_routing(experts.backend if experts else "stock", chosen, self._choice)
-        channels = ffn_routing("native", chosen, self._choice)
-        if channels is not None:
-            self._target.set_ffn(channels)
-        if limits is not None:
-            self._target.set_experts(limits)
-        if sparse is not None:
-            self._target.set_coverage(needed.coverage)
+        limit_anew(self._target, chosen, self._choice)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
-            self._assistant.sparse = sparse
+            self._assistant.sparse = attention_part(chosen)
             self._assistant.runner.set_coverage(self._target.attention.coverage)
         self._start_engine(mode)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What was expected of this pipeline's memory before its models were compiled."""
+        return self._plan
 
     @property
     def drafts(self) -> bool:
@@ -419,17 +409,3 @@ class LLMPipeline:
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]
         return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])
-
-
-def _attention_part(verify: VerifyMode) -> SparseVerify | None:
-    """The sparse verification in a mode if attention is sparse in it."""
-    sparse = sparse_part(verify)
-    return sparse if sparse is not None and sparse.limits_attention else None
-
-
-def _texts(inputs: object) -> list[str]:
-    if not isinstance(inputs, SequenceOf) or isinstance(inputs, bytes):
-        raise InvalidTypeError(
-            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
-        )
-    return list(inputs)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from ovspec.drafters import DrafterChoice, SparseSelf
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.ffn_budgets import FfnBackend, FfnConfig, ffn_config
-from ovspec.model_runner import Attention, AttentionConfig
+from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.verify_config import SparseVerify
-from ovspec.verify_mode import VerifyMode, sparse_part
+from ovspec.verify_mode import VerifyMode, attention_part, sparse_part
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
@@ -75,6 +75,33 @@ def ffn_routing(backend: FfnBackend, verify: VerifyMode, choice: DrafterChoice |
         mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
         raise ValueError(f"ffn limits of verify ({mine}) and the drafter ({other}) differ: one model has one")
     return limits[0] if limits else None
+
+
+def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None) -> None:
+    """Let a target's next passes read what another setting says.
+
+    Raises:
+        ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
+    """
+    sparse, graph, before = attention_part(verify), target.attention, target.ffn
+    needed = routing(graph.backend, verify, choice)
+    if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
+        found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+        raise ValueError(
+            f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+        )
+    experts = expert_routing(target.experts.backend if target.experts else "stock", verify, choice)
+    if (channels := ffn_routing("native", verify, choice)) is not None:
+        target.set_ffn(channels)
+    try:
+        if experts is not None:
+            target.set_experts(experts)
+    except ValueError:
+        if channels is not None and before is not None:
+            target.set_ffn(before)
+        raise
+    if sparse is not None:
+        target.set_coverage(needed.coverage)
 
 
 def _sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:

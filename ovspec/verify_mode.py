@@ -49,6 +49,12 @@ def sparse_part(verify: VerifyMode) -> SparseVerify | None:
     return verify if isinstance(verify, SparseVerify) else None
 
 
+def attention_part(verify: VerifyMode) -> SparseVerify | None:
+    """The sparse verification in a mode if attention is sparse in it."""
+    sparse = sparse_part(verify)
+    return sparse if sparse is not None and sparse.limits_attention else None
+
+
 def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
     """Multiples of attention's budget that a schedule may choose from, `math.inf` for dense passes.
 

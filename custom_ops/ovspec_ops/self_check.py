@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ovspec_ops import loader
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
+from ovspec_ops.gated_mlp import f16_bytes, gated_mlp, pack_columns_u4, pack_columns_u8, pack_rows_u4
+from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
 from ovspec_ops.moe.reference import dequantise, expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import verify_attention
@@ -193,6 +195,36 @@ def _check_experts(core: ov.Core, bits: int) -> float:
     return max(_worst(output, expected), _worst(kept[1], wanted[1]))
 
 
+def _mlp_weights(
+    rng: np.random.Generator, channels: int, hidden: int, bits: int, down: bool
+) -> list[NDArray[np.uint8]]:
+    """Data, scales and zero points of one projection of GatedMLP, of 8 or 4 bits in groups of 32."""
+    groups = 1 if bits == 8 else (channels if down else hidden) // 32
+    values = rng.integers(0, 1 << bits, (channels, hidden), dtype=np.uint8)
+    zero_points = rng.integers(0, 1 << bits, (groups, hidden) if down else (channels, groups), dtype=np.uint8)
+    scales = f16_bytes(rng.uniform(0.5, 1.5, zero_points.shape) / ((1 << bits) * hidden**0.5))
+    if down:
+        return [(pack_columns_u8 if bits == 8 else pack_columns_u4)(values), scales, zero_points]
+    return [values if bits == 8 else pack_rows_u4(values, groups), scales, zero_points]
+
+
+def _check_mlp(core: ov.Core, bits: int) -> float:
+    """GatedMLP with a static set of channels and one row that takes all."""
+    rng = np.random.default_rng(4)
+    rows, channels, hidden, fmt = 5, 96, 160, f"u{bits}"
+    parts = [_mlp_weights(rng, channels, hidden, bits, down) for down in (False, False, True)]
+    x = rng.standard_normal((rows, hidden)).astype(np.float32)
+    weights = np.array([1, 1, 0, 1, 1], np.float32)
+    order = rng.permutation(channels).astype(np.int32)
+    flat: list[NDArray[Any]] = [tensor for part in parts for tensor in part]
+    tensors = [x, *flat, np.array([41], np.float32), weights, order]
+    attributes = {f"{part}_format": fmt for part in ("gate", "up", "down")} | {"rule": "static"}
+    output = _run(core, "GatedMLP", {str(i): tensor for i, tensor in enumerate(tensors)}, attributes)[0]
+    values = [dequantise_mlp(d, s, z, fmt, hidden, i == 2) for i, (d, s, z) in enumerate(parts)]
+    expected, _ = gated_mlp(x, *values, rule="static", limit=41, row_weights=weights, order=order)
+    return _worst(output, expected)
+
+
 def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
     for precision in ("f32", "u8"):
@@ -219,6 +251,7 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)
     for bits in (8, 4):
         yield CheckResult(f"SparseMoE int{bits}", isa, _check_experts(core, bits), 1e-4)
+        yield CheckResult(f"GatedMLP int{bits}", isa, _check_mlp(core, bits), 2e-4)
 
 
 def self_check() -> list[CheckResult]:

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from documents import STREAMS, Corpus, windows
 from torch.nn.functional import cross_entropy
-from train import HELD_LENGTH, Batches, optimizer_of, save, schedule
+from train import HELD_LENGTH, Batches, optimizer_of, save
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 DEMO = Path(__file__).resolve().parent
-LEARNING_RATE, BALANCE = 1e-3, 0.01
+LEARNING_RATE, WARM_UP_STEPS, BALANCE = 1e-3, 10, 0.01
 
 
 def upcycled(target: Qwen3ForCausalLM, experts: int, top_k: int) -> Qwen3MoeForCausalLM:
@@ -79,16 +79,19 @@ def held_out(model: Qwen3MoeForCausalLM, corpus: Corpus, count: int = 16) -> dic
     return losses
 
 
-def fine_tune(model: Qwen3MoeForCausalLM, batches: Batches, minutes: float, every: int, out: Path) -> None:
+def fine_tune(
+    model: Qwen3MoeForCausalLM, batches: Batches, minutes: float, every: int, bf16: bool, out: Path
+) -> None:
     """Train on next tokens, and on an even use of the experts, for so many minutes."""
     optimizer = optimizer_of(model, LEARNING_RATE)  # type: ignore[arg-type]
     start, step = time.monotonic(), 0
     model.train()
     while (progress := (time.monotonic() - start) / (60 * minutes)) < 1.0:
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * schedule(step, progress)
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * max(0.05, 1.0 - progress)
         inputs, following = batches.draw("cpu")
-        found = model(inputs, output_router_logits=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            found = model(inputs, output_router_logits=True)
         loss = cross_entropy(found.logits.float().flatten(0, 1), following.flatten())
         optimizer.zero_grad(set_to_none=True)
         (loss + BALANCE * found.aux_loss).backward()
@@ -114,9 +117,10 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--length", type=int, default=256, help="tokens per row")
-    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
+    parser.add_argument("--batch-tokens", type=int, default=1024, help="tokens per step")
     parser.add_argument("--every", type=int, default=50, help="steps between reports")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bf16", action="store_true", help="mixed precision (slow on a CPU without AVX-512)")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     corpus = Corpus.load(arguments.data)
@@ -126,7 +130,7 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     rows = arguments.batch_tokens // arguments.length
     batches = Batches(corpus, tokenizer, arguments.length, rows, random.Random(arguments.seed))
-    fine_tune(model, batches, arguments.minutes, arguments.every, arguments.out)
+    fine_tune(model, batches, arguments.minutes, arguments.every, arguments.bf16, arguments.out)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
 from ovspec.bench.bandwidth import buffer_bytes
 from ovspec.bench.decode_report import DecodeRecord, DecodeReport
-from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.bench.memory import fits_together
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.cache import CachedSequence
@@ -26,6 +26,7 @@ from ovspec.drafters import SparseSelfDrafter
 from ovspec.engine import Engine
 from ovspec.generation_config import resolve, updated
 from ovspec.limits import DENSE
+from ovspec.machine_memory import available_bytes
 from ovspec.metrics import PerfMetrics
 from ovspec.sequence import Sequence
 from ovspec.verify_config import SparseVerify

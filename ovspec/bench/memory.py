@@ -3,29 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 _GB = 1e9
-
-
-def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that can be taken without swapping: of the machine, and of this control group if limited."""
-    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    machine = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    group = root / "sys/fs/cgroup"
-    try:
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-    except OSError:
-        return machine  # no memory controller here
-    return machine if limit == "max" else min(machine, int(limit) - used + int(stat["inactive_file"]))
-
-
-def total_bytes() -> int:
-    """Memory of the machine."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemTotal:"))
 
 
 def fits_together(models: Mapping[str, int], shared: int, available: int) -> bool:

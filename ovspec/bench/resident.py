@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import openvino as ov
@@ -45,7 +45,8 @@ class MemoryTask:
     """One pass of one compiled model.
 
     Attributes:
-        source: with a folder, whose weights are mapped.
+        source: the model.
+        random_weights: the IR of a source without a folder; either is mapped.
         name: as in `load_runner`.
         context: tokens in the cache before the pass.
         tokens: rows of the pass.
@@ -54,6 +55,7 @@ class MemoryTask:
     """
 
     source: ModelSource
+    random_weights: Path | None
     name: str
     context: int
     tokens: int
@@ -62,7 +64,10 @@ class MemoryTask:
 
     def run(self) -> Resident:
         """Compile, run the pass, read the memory of this process."""
-        model = self.source.load(native=self.name == "native")
+        if self.random_weights is None:
+            model = self.source.load(native=self.name == "native")
+        else:
+            model = ov.Core().read_model(self.random_weights)
         runner = load_runner(
             ModelRunner, self.name, model, self.source.anchor_layers, self.properties, self.sparse
         )
@@ -106,20 +111,21 @@ def measure_resident(
     Random weights are written to a temporary folder first: in a process that made them they would count.
     """
     found = {}
-    with _on_disk(source, model) as stored:
+    with _on_disk(source, model) as random_weights:
         for name in names:
             tick(f"memory of {name}")
             limits = None if name == "stock" else sparse
-            task = MemoryTask(stored, name, context, tokens, limits, dict(properties))
+            task = MemoryTask(source, random_weights, name, context, tokens, limits, dict(properties))
             found[name] = task.run_in_fresh_process()
     return found
 
 
 @contextmanager
-def _on_disk(source: ModelSource, model: ov.Model) -> Iterator[ModelSource]:
+def _on_disk(source: ModelSource, model: ov.Model) -> Iterator[Path | None]:
     if source.folder is not None:
-        yield source
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix="ovspec-bench-") as folder:
-        ov.save_model(model, Path(folder) / "openvino_model.xml", compress_to_fp16=False)
-        yield replace(source, shape=None, folder=Path(folder))
+        path = Path(folder) / "openvino_model.xml"
+        ov.save_model(model, path, compress_to_fp16=False)
+        yield path

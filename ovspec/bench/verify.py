@@ -12,10 +12,11 @@ import openvino as ov
 
 from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Subject, Timing, load_runner
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
-from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.bench.memory import fits_together
 from ovspec.bench.report import Record, Report, Spread
 from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
+from ovspec.machine_memory import available_bytes
 from ovspec.model_runner import ModelRunner
 from ovspec.tables import MAX_VERIFY_ROWS
 from ovspec.verify_config import SparseVerify

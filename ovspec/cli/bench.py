@@ -20,6 +20,7 @@ from ovspec.bench import (
 )
 from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
+from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_trace import trace
@@ -38,6 +39,7 @@ def bench() -> None:
 bench.add_command(decode)
 bench.add_command(schedule)
 bench.add_command(kernel)
+bench.add_command(memory)
 bench.add_command(trace)
 
 

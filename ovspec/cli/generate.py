@@ -37,6 +37,7 @@ from ovspec.verify_mode import VerifyMode
 @click.option(
     "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
 )
+@click.option("--max-context", type=int, help="Tokens of prompt and answer that there must be memory for.")
 @click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding.")
 @click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]")
 @click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]")
@@ -66,6 +67,7 @@ def generate(
     model: Path,
     prompt: str | None,
     prompt_file: Path | None,
+    max_context: int | None,
     device: str,
     attention: Attention,
     experts: ExpertBackend | None,
@@ -87,6 +89,7 @@ def generate(
         drafter=drafting.choice,
         verify=mode,
         attention=attention,
+        max_context=max_context,
         experts=experts,
         ffn=ffn,
         **properties_from(properties),

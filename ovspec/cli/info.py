@@ -17,8 +17,10 @@ from rich.table import Table
 import ovspec
 import ovspec_ops
 from ovspec.bench.bandwidth import method, read_bandwidth
+from ovspec.cli.options import draft_folder
 from ovspec.cli.output import output_console
 from ovspec.compile import read_model
+from ovspec.memory_plan import plan_memory
 from ovspec.verify_cost import pass_costs
 from ovspec.weight_traffic import WeightTraffic
 from ovspec_models import ModelInfo, OvspecConfig
@@ -28,13 +30,16 @@ from ovspec_ops.self_check import self_check as run_self_check
 
 @click.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--context", type=int, help="With FOLDER: plan the memory for so many tokens.")
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def info(folder: Path | None, self_check: bool, as_json: bool) -> int:
+def info(folder: Path | None, context: int | None, self_check: bool, as_json: bool) -> int:
     """Show versions, processor and devices; with FOLDER, what the model in it is."""
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts |= folder_facts(folder)
+    if context is not None:
+        facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
     if self_check:
         facts["self_check"] = [
@@ -135,8 +140,22 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "kv_cache_bytes_per_token_bf16": model.kv_cache_bytes_per_token("bf16"),
         "kv_cache_bytes_per_token_f32": model.kv_cache_bytes_per_token("f32"),
         "draft_model": config.draft_model if config else None,
+        "operations": config.operations if config else [],
         "ovspec_config": config is not None,
     }
+
+
+def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
+    """The plan for target and draft, in bytes, and whether it fits.
+
+    Raises:
+        ValueError: no folder, or a context that the model does not have.
+    """
+    if folder is None:
+        raise ValueError(f"--context {context} needs a model: ovspec info FOLDER --context {context}")
+    draft = draft_folder(folder, "auto")
+    plan = plan_memory(ModelInfo.read(folder), context, draft=ModelInfo.read(draft) if draft else None)
+    return {**plan.as_json(), "fits": plan.total <= plan.available}
 
 
 def show_estimate(estimate: dict[str, Any]) -> None:

@@ -70,3 +70,16 @@ def test_budget_of_a_dense_model(
     arguments = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--expert-budget", "8"]
     assert bench_verify(*arguments, "--context", "64", "--tokens", "2") == 2
     assert "expert budget 8: this model has no routed experts" in capsys.readouterr().err
+
+
+def test_channels_of_a_dense_model(
+    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--ffn-density", "0.5"]
+    passes = ["--context", "64", "--tokens", "3", "--repeat", "1"]
+    assert bench_verify(*arguments, *passes, "--json", "-") == 0
+    figures = json.loads(capsys.readouterr().out)
+    read = {record["backend"]: record["ffn_density"] for record in figures["records"]}
+    assert read == {"stock": None, "dense": 1.0, "sparse": 0.5} and figures["ffn_density"] == 0.5
+    assert bench_verify(*arguments, *passes, "--backend", "sparse_stock") == 2
+    assert "limits need ffn='native'" in capsys.readouterr().err

@@ -9,8 +9,9 @@ import openvino as ov
 import pytest
 
 from ovspec.bench.cache_contents import cache_layout, fill
-from ovspec.bench.memory import available_bytes, fits_together
+from ovspec.bench.memory import fits_together
 from ovspec.cache import CacheTensor
+from ovspec.machine_memory import available_bytes
 from ovspec_ops.common.cache_layout import decode_block
 
 BLOCKS, HEADS, BLOCK_SIZE, SIZE = 131, 2, 32, 64

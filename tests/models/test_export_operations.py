@@ -1,4 +1,4 @@
-"""`ovspec export --sparse-moe`: an IR that holds our operation, here and in OpenVINO GenAI's own pipeline."""
+"""`ovspec export --sparse-moe --sparse-ffn`: IR with our operations, here and in OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -101,6 +101,24 @@ def test_stock_is_not_to_be_had_of_it(folder: Path) -> None:
         ovspec.LLMPipeline(folder, "CPU", experts="stock")
     with pytest.raises(ValueError, match=r"--backend stock: .* holds our operations \(sparse_moe\)"):
         VerifyBench(ModelSource.from_folder(folder), (64,), (1,), ovspec.SparseVerify(), 1, ("stock",))
+
+
+def test_feed_forward_layers_as_well(tmp_path: Path, demo_draft: Path) -> None:
+    out = tmp_path / "out"
+    run = export(demo_draft, out, "--weight-format", "fp16", "--sparse-ffn")
+    assert run.exit_code == 0, run.output
+    config = OvspecConfig.load(out)
+    assert config is not None and config.operations == ["sparse_ffn"]
+    theirs = openvino_genai.LLMPipeline(out, "CPU", extensions=[str(ovspec.extension_path())], **EXACT)
+    settings = openvino_genai.GenerationConfig(max_new_tokens=12, ignore_eos=True)
+    pipeline = ovspec.LLMPipeline(out, "CPU", verify=ovspec.SparseVerify(ffn_density=0.5), **EXACT)
+    metrics = pipeline.generate([PROMPT], max_new_tokens=6, ignore_eos=True).perf_metrics
+    assert metrics.get_ffn_density() == pytest.approx(0.5)
+    pipeline.verify = "dense"
+    text = pipeline.generate(PROMPT, max_new_tokens=12, ignore_eos=True)
+    assert text == str(theirs.generate(PROMPT, settings))
+    with pytest.raises(ValueError, match=r"ffn='stock': layer .* is our operation already"):
+        ovspec.LLMPipeline(out, "CPU", ffn="stock")
 
 
 def test_model_without_experts(tmp_path: Path, demo_draft: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import assert_close
 from ops.mlps import FORMATS, PARTS, Mlp
-from ops.passes import evaluate
+from ops.passes import compile_op, evaluate, infer
 
 from ovspec_ops.gated_mlp import gated_mlp
 
@@ -82,3 +82,217 @@ def test_groups_of_int4(isa: str, group: int) -> None:
 def test_any_number_of_groups(isa: str, groups: int) -> None:
     for size in (32, 6):
         check(Mlp(groups * size, groups * size, "u4", (groups, groups)), 4)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rule", RULES)
+def test_rules(isa: str, fmt: str, rule: str) -> None:
+    mlp = Mlp(128, 150, fmt, (2, 5))
+    order = np.random.default_rng(5).permutation(150).astype(np.int32) if rule == "static" else None
+    for limit in (0.3, 0.0, 1e6) if rule == "threshold" else (1.0, 61.0, 150.0):
+        for score in ("max", "mean"):
+            # A channel alone has no others to even its rounding out.
+            check(mlp, 5, limit=limit, order=order, rule=rule, score=score, tolerance=5e-4)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
+def test_activations(isa: str, activation: str) -> None:
+    mlp = Mlp(64, 80, "f32")
+    for scale in (0.01, 1.0, 30.0):
+        check(mlp, rows_of(mlp, 4) * np.float32(scale), activation=activation, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_that_are_not_limited_take_all_channels(isa: str, rule: str) -> None:
+    """And the others do as if those were not there."""
+    mlp = Mlp(96, 70, "u8")
+    hidden, weights = rows_of(mlp, 11), np.array([1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0.25, 0], np.float32)
+    order = np.arange(70, dtype=np.int32)[::-1].copy() if rule == "static" else None
+    limit = 0.4 if rule == "threshold" else 21.0
+    for score in ("max", "mean"):
+        rules: dict[str, Any] = {"limit": limit, "order": order, "rule": rule, "score": score}
+        got = check(mlp, hidden, row_weights=weights, **rules)
+        kept = check(mlp, hidden[weights > 0], row_weights=weights[weights > 0], **rules)
+        assert np.array_equal(got[weights > 0], kept)
+        assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
+
+
+def test_equal_scores_keep_the_first_channels() -> None:
+    mlp = Mlp(64, 40, "f32")
+    gate, up, down = mlp.parts["gate"][0], mlp.parts["up"][0], mlp.parts["down"][0]
+    gate[10:30] = gate[10]
+    hidden = np.zeros((3, 64), np.float32)
+    hidden[:, 5] = 1, 2, 3  # one product: no order of additions tells equal channels apart
+    for count in range(1, 41):
+        rules: dict[str, Any] = {"limit": float(count), "rule": "top_k"}
+        output, _ = gated_mlp(hidden, gate, up, down, **rules)
+        got, read = evaluate(
+            "GatedMLP", tensors_of(mlp, hidden, (count,)), {**mlp.attributes, "rule": "top_k"}
+        )
+        assert_close("output", output, got, 1e-5)
+        assert read.tolist() == [count]
+
+
+def test_weights_decide_which_channels_the_mean_keeps(isa: str) -> None:
+    mlp, order = Mlp(64, 64, "f32"), None
+    hidden = rows_of(mlp, 2)
+    first, second = (
+        check(
+            mlp,
+            hidden,
+            limit=8.0,
+            rule="top_k",
+            score="mean",
+            order=order,
+            row_weights=np.array(w, np.float32),
+        )
+        for w in ([1, 1e-6], [1e-6, 1])
+    )
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_nothing_but_kept_channels_is_read(isa: str, fmt: str) -> None:
+    mlp = Mlp(192, 96, fmt, (3, 3))
+    order = np.random.default_rng(3).permutation(96).astype(np.int32)
+    rules: dict[str, Any] = {"limit": 40.0, "order": order, "rule": "static"}
+    hidden = rows_of(mlp, 9)
+    output, _ = gated_mlp(hidden, *mlp.values, **rules)
+    for part in PARTS:
+        data = mlp.parts[part][0].view(np.uint8).reshape(96, -1)
+        data[order[40:]] = 0xFF  # NaN in every format that has one
+    tensors = tensors_of(mlp, hidden, (40.0,), order=order)
+    got, _ = evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": "static"})
+    assert_close("output", output, got, TOLERANCE)
+
+
+def test_formats_may_differ_between_projections(isa: str) -> None:
+    formats = {"gate": "u4", "up": "u8", "down": "f16"}
+    for _ in range(3):
+        formats = dict(zip(PARTS, [formats["down"], formats["gate"], formats["up"]], strict=True))
+        check(Mlp(128, 96, "f32", (2, 3), formats=formats), 6, limit=30.0, rule="top_k")
+
+
+def test_rows_of_other_sizes_share_blocks(isa: str) -> None:
+    mlp = Mlp(128, 64, "u8")
+    hidden = rows_of(mlp, 9) * np.array([1e-6, 1e4, 1, 0, 1e-30, 1e2, 1, 1e-3, 7], np.float32)[:, None]
+    expected, _ = gated_mlp(hidden, *mlp.values)
+    got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden), mlp.attributes)
+    for row in (1, 2, 3, 5, 6, 7, 8):
+        assert_close(f"row {row}", expected[row], got[row], TOLERANCE)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_stays_so_alone(isa: str, fmt: str, rule: str, value: float) -> None:
+    mlp = Mlp(64, 64, fmt)
+    hidden = rows_of(mlp, 4)
+    hidden[2, 5] = value
+    order = np.arange(64, dtype=np.int32) if rule == "static" else None
+    tensors = tensors_of(mlp, hidden, (32.0,), order=order)
+    got, _ = evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": rule})
+    assert not np.isfinite(got[2]).any()
+    assert np.isfinite(got[[0, 1, 3]]).all()
+
+
+def test_no_rows(isa: str) -> None:
+    check(Mlp(32, 32, "u8"), 0)
+    check(Mlp(32, 32, "u8"), 0, limit=3.0, rule="top_k")
+
+
+def test_prefill_in_several_rounds(isa: str) -> None:
+    mlp = Mlp(128, 64, "u4", (2, 2))
+    whole = check(mlp, 150)
+    assert np.array_equal(whole[130:], check(mlp, rows_of(mlp, 150)[130:]))
+
+
+def test_errors_are_no_further_than_bf16(isa: str) -> None:
+    """Outliers included, which is where one scale per row is worst."""
+    mlp = Mlp(1024, 384, "u8")
+    hidden = rows_of(mlp, 8)
+    hidden[:, 17] *= 300
+    expected, _ = gated_mlp(hidden, *mlp.values)
+    rounded = ((hidden.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
+    in_bf16, _ = gated_mlp(rounded, *mlp.values)
+    got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden), mlp.attributes)
+    assert np.abs(got - expected).max() < 0.3 * np.abs(in_bf16 - expected).max()
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    mlp = Mlp(256, 192, "u4", (2, 3))
+    tensors = tensors_of(mlp, rows_of(mlp, 40), (90.0,))
+    attributes = {**mlp.attributes, "rule": "top_k"}
+    first, second = (
+        infer(compile_op("GatedMLP", tensors, attributes, INFERENCE_NUM_THREADS=threads), tensors)[0]
+        for threads in (1, 2)
+    )
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "message"),
+    [
+        ("threshold", np.nan, r"verify_channel_limits\[0\] is nan, expected -1"),
+        ("threshold", -0.5, r"verify_channel_limits\[0\] is -0.5\d*, expected -1"),
+        ("top_k", 0.0, r"is 0.0\d*, expected -1 \(all channels\) or a whole number of channels from 1 to 32"),
+        ("top_k", 2.5, r"is 2.5\d*, expected -1"),
+        ("static", 33.0, r"is 33.0\d*, expected -1"),
+        ("static", 3.0, "order holds 0 values, expected the 32 channels"),
+    ],
+)
+def test_limits_out_of_range_are_refused(rule: str, limit: float, message: str) -> None:
+    mlp = Mlp(64, 32, "u8")
+    with pytest.raises(ValueError, match=f"GatedMLP: .*{message}"):
+        evaluate("GatedMLP", tensors_of(mlp, rows_of(mlp, 1), (limit,)), {**mlp.attributes, "rule": rule})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "row_weights",
+            np.ones(3, np.float32),
+            "verify_row_weights holds 3 values, expected one for each of",
+        ),
+        (
+            "row_weights",
+            np.array([1, -1], np.float32),
+            r"verify_row_weights\[1\] is -1.0\d*, expected a finite",
+        ),
+        ("order", np.full(32, 32, np.int32), r"order\[0\] is 32, expected a channel below 32"),
+        ("gate_data", np.zeros((32, 65), np.uint8), r"gate weights are of shape \[32,65\] and type u8"),
+        ("gate_scales", np.zeros((32, 4), np.uint8), r"gate scales are of shape \[32,4\], expected \[32,2\]"),
+        ("up_zero_points", np.zeros(3, np.uint8), r"up zero points are of shape \[3\]"),
+        ("up_data", np.zeros((31, 64), np.uint8), r"up zero points are of shape \[32,1\], expected \[31,1\]"),
+        ("down_data", np.zeros((32, 63), np.uint8), r"down weights are of shape \[32,63\]"),
+        (
+            "down_scales",
+            np.zeros((1, 64), np.uint8),
+            r"down scales are of shape \[1,64\], expected \[1,128\]",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(name: str, value: NDArray[Any], message: str) -> None:
+    mlp = Mlp(64, 32, "u8")
+    order = np.arange(32, dtype=np.int32)
+    tensors = tensors_of(mlp, rows_of(mlp, 2), (3.0,), np.ones(2, np.float32), order)
+    tensors[name] = ov.Tensor(value)
+    with pytest.raises(ValueError, match=f"GatedMLP: {message}"):
+        evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": "static"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("activation", "relu", "expected silu, gelu_tanh or gelu_erf"),
+        ("rule", "mass", "expected threshold, top_k or static"),
+        ("score", "sum", "expected max or mean"),
+        ("down_format", "int8", "expected f32, f16, u8 or u4"),
+        ("layer", -1, "expected at least 0"),
+    ],
+)
+def test_unknown_attributes_are_refused(name: str, value: Any, message: str) -> None:
+    mlp = Mlp(64, 32, "u8")
+    with pytest.raises(ValueError, match=f"GatedMLP: attribute {name} is '?{value}'?, {message}"):
+        evaluate("GatedMLP", tensors_of(mlp, rows_of(mlp, 1)), {**mlp.attributes, name: value})

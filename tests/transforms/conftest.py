@@ -7,13 +7,15 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
+from transforms.ffn_models import export_dense
 from transforms.moe_models import compress, export_family
 
-ExportedMoE = Callable[[str, str], ov.Model]
+ExportedMoE = ExportedDense = Callable[[str, str], ov.Model]
 
 
-@pytest.fixture(scope="session")
-def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
+def _exporter(
+    export: Callable[[str, Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], ov.Model]:
     """Give a family's model with weights of a format; each is exported and compressed once."""
     pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
     made: dict[tuple[str, str], Path] = {}
@@ -21,7 +23,7 @@ def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
     def get(family: str, weight_format: str) -> ov.Model:
         core, key = ov.Core(), (family, weight_format)
         if (family, "f32") not in made:
-            made[family, "f32"] = export_family(family, tmp_path_factory.mktemp(family))
+            made[family, "f32"] = export(family, tmp_path_factory.mktemp(family))
         if key not in made:
             path = tmp_path_factory.mktemp(f"{family}-{weight_format}") / "openvino_model.xml"
             source = core.read_model(made[family, "f32"])
@@ -33,3 +35,15 @@ def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
         return core.read_model(made[key])
 
     return get
+
+
+@pytest.fixture(scope="session")
+def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
+    """Models with experts by family and weight format."""
+    return _exporter(export_family, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def exported_dense(tmp_path_factory: pytest.TempPathFactory) -> ExportedDense:
+    """Dense models by family and weight format."""
+    return _exporter(export_dense, tmp_path_factory)

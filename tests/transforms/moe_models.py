@@ -38,19 +38,14 @@ _SIZES: dict[str, Any] = {
 _EXPERTS: dict[str, Any] = {"num_experts": EXPERTS, "moe_intermediate_size": 32}
 
 
-def export_family(family: str, folder: Path) -> Path:
-    """Random f32 checkpoint of a family, exported; returns the IR's path."""
+def export_checkpoint(family: str, sizes: dict[str, Any], folder: Path) -> Path:
+    """Random f32 checkpoint of a model type, exported; returns the IR's path."""
     import torch
     from optimum.intel import OVModelForCausalLM
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    extra = {
-        "qwen3_moe": {**_EXPERTS, "head_dim": 16, "norm_topk_prob": True},
-        "mixtral": {"num_local_experts": EXPERTS},
-        "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 64},
-    }[family]
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **_SIZES, **extra))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
     for name, weight in model.named_parameters():
         if weight.dim() > 1:  # at their default of 0.02 all experts weigh the same, and add next to nothing
             torch.nn.init.normal_(weight, std=0.5 if ".gate.weight" in name else 0.15)
@@ -60,6 +55,16 @@ def export_family(family: str, folder: Path) -> Path:
     )
     exported.save_pretrained(folder)
     return folder / "openvino_model.xml"
+
+
+def export_family(family: str, folder: Path) -> Path:
+    """Random f32 checkpoint of a family with experts, exported; returns the IR's path."""
+    extra = {
+        "qwen3_moe": {**_EXPERTS, "head_dim": 16, "norm_topk_prob": True},
+        "mixtral": {"num_local_experts": EXPERTS},
+        "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 64},
+    }[family]
+    return export_checkpoint(family, {**_SIZES, **extra}, folder)
 
 
 def tiny_moe(weight_format: str = "int8", vocab_size: int = 96) -> ov.Model:

@@ -33,15 +33,33 @@ class FfnLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A MatMul, of which `half` (0 or 1) is taken, or all of it."""
+
+    matmul: ov.Node
+    half: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs of what is taken."""
+        weights = self.matmul.input(1).get_partial_shape()
+        if not self.matmul.get_attributes()["transpose_b"] or weights.is_dynamic:
+            raise UnknownPatternError(f"weights are {weights}, expected transposed [out, in]")
+        out, inputs = (int(dim.get_length()) for dim in weights)
+        return (out if self.half is None else out // 2), inputs
+
+
+@dataclass(frozen=True, slots=True)
 class FfnPattern:
     """The nodes of one gated MLP, `down(activation(gate(rows)) * up(rows))`.
 
-    `rows` is f32 `[.., hidden]`; `activation` as GatedMLP calls it.
+    `rows` is f32 `[.., hidden]`; `activation` as GatedMLP calls it. Gate and up may be halves of one product
+    (Phi-3).
     """
 
     rows: ov.Output
-    gate: ov.Node
-    up: ov.Node
+    gate: Product
+    up: Product
     down: ov.Node
     activation: str
 
@@ -59,6 +77,17 @@ def _product(node: ov.Node, what: str) -> ov.Node:
     return node
 
 
+def _part(output: ov.Output, what: str) -> Product:
+    """The product behind gate or up, or the half of one that a split takes."""
+    node = output.get_node()
+    if node.get_type_name() not in ("VariadicSplit", "Split") or node.get_output_size() != 2:
+        return Product(_product(node, what))
+    sizes = [node.output(i).get_partial_shape()[-1] for i in (0, 1)]
+    if sizes[0].is_dynamic or sizes[0] != sizes[1]:
+        raise UnknownPatternError(f"{found(node)} splits into {sizes[0]} and {sizes[1]}, expected halves")
+    return Product(_product(source_node(node), what), output.get_index())
+
+
 def _activation(node: ov.Node) -> str:
     if node.get_type_name() == "Swish":
         if node.get_input_size() > 1:
@@ -69,14 +98,14 @@ def _activation(node: ov.Node) -> str:
     return "gelu_tanh" if node.get_attributes()["approximation_mode"].lower() == "tanh" else "gelu_erf"
 
 
-def _factors(down: ov.Node) -> tuple[ov.Node, ov.Node] | None:
+def _factors(down: ov.Node) -> tuple[ov.Node, ov.Output] | None:
     """The activation and the other factor of what a product takes; `None` where it takes no gated rows."""
     if down.get_type_name() != "MatMul" or source_node(down).get_type_name() != "Multiply":
         return None
     inner = source_node(down)
     for position in (0, 1):
         if source_node(inner, position).get_type_name() in _ACTIVATIONS:
-            return source_node(inner, position), source_node(inner, 1 - position)
+            return source_node(inner, position), inner.input(1 - position).get_source_output()
     return None
 
 
@@ -95,8 +124,8 @@ def match_ffn(down: ov.Node) -> FfnPattern:
     if factors is None:
         raise UnknownPatternError(f"{found(down)} takes no gated rows")
     gated, other = factors
-    gate, up = _product(source_node(gated), "gate"), _product(other, "up")
-    rows, others = gate.input(0).get_source_output(), up.input(0).get_source_output()
+    gate, up = _part(gated.input(0).get_source_output(), "gate"), _part(other, "up")
+    rows, others = (part.matmul.input(0).get_source_output() for part in (gate, up))
     if rows.get_node().get_friendly_name() != others.get_node().get_friendly_name():
         raise UnknownPatternError("gate and up projections take different rows")
     return FfnPattern(rows, gate, up, _product(down, "down"), _activation(gated))
@@ -112,13 +141,9 @@ def ffn_layers(model: ov.Model) -> list[FfnLayer]:
             hidden = node.input(HIDDEN).get_partial_shape()[-1].get_length()
         elif is_gated_mlp(node):
             try:
-                pattern = match_ffn(node)
+                channels, hidden = match_ffn(node).gate.shape
             except UnknownPatternError:
                 continue
-            weights = pattern.gate.input(1).get_partial_shape()
-            if not pattern.gate.get_attributes()["transpose_b"] or weights.is_dynamic:
-                continue
-            channels, hidden = (dim.get_length() for dim in weights)
         else:
             continue
         layers.append(FfnLayer(node.get_friendly_name(), len(layers), int(channels), int(hidden), native))

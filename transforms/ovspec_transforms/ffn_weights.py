@@ -19,6 +19,7 @@ from ovspec_transforms.expert_weights import (
     split_weights,
     zero_points_of,
 )
+from ovspec_transforms.ffn_layers import Product
 
 _SIGNED = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
@@ -68,7 +69,7 @@ def _read(matmul: ov.Node, what: str) -> _Weights:
         return _Weights(data, out, inputs)
     if dtype not in (ov.Type.u8, ov.Type.i8, ov.Type.u4, ov.Type.i4):
         raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
-    if scale.get_element_type() not in (ov.Type.f16, ov.Type.f32):
+    if scale.get_element_type() != ov.Type.f16:
         name = scale.get_element_type().get_type_name()
         raise UnknownPatternError(f"scales of {what} are of type {name}, expected f16")
     groups = math.prod(scale.get_output_shape(0)) // out
@@ -79,7 +80,7 @@ def _read(matmul: ov.Node, what: str) -> _Weights:
         )
     if dtype in (ov.Type.u4, ov.Type.i4) and inputs % 2:
         raise UnknownPatternError(f"weights of {what} have rows of {inputs} values in 4 bits, an odd number")
-    scales: NDArray[np.float16] = scale.data.reshape(out, groups).astype(np.float16)
+    scales: NDArray[np.float16] = scale.data.reshape(out, groups)
     return _Weights(data, out, inputs, scales, zero_points_of(dtype, zero_point, (out, groups), what))
 
 
@@ -94,16 +95,18 @@ def _constants(
     return Projection((stored, bytes_of, ops.constant(np.ascontiguousarray(zero_points))), fmt)
 
 
-def rows_of(matmul: ov.Node, what: str) -> Projection:
+def rows_of(product: Product, what: str) -> Projection:
     """Gate or up weights: a neuron is a channel.
 
     Weights of 8 bits without a sign and of 16 and 32 bits stay where they are, mapped files included;
-    others are copied.
+    others, and halves of a product, are copied.
 
     Raises:
         UnknownPatternError: weights of another form.
     """
-    weights = _read(matmul, what)
+    weights = _read(product.matmul, what)
+    if product.half is not None:
+        return _half_of(weights, product.half)
     dtype, shape = weights.data.get_element_type(), (weights.out, weights.inputs)
     if dtype == ov.Type.f32:
         return _constants(weights.data, None, None, "f32")
@@ -117,6 +120,19 @@ def rows_of(matmul: ov.Node, what: str) -> Projection:
         return _constants(weights.values(), weights.scales, weights.zero_points, "u8")
     packed = pack_rows_u4(weights.values(), weights.groups)
     return _constants(packed, weights.scales, weights.zero_points, "u4")
+
+
+def _half_of(weights: _Weights, half: int) -> Projection:
+    rows = slice(half * weights.out // 2, (half + 1) * weights.out // 2)
+    if weights.scales is None or weights.zero_points is None:
+        values = np.ascontiguousarray(weights.data.data.reshape(weights.out, weights.inputs)[rows])
+        if values.dtype == np.float16:
+            return _constants(values.view(np.uint8), None, None, "f16")
+        return _constants(values, None, None, "f32")
+    four_bits = weights.data.get_element_type() in (ov.Type.u4, ov.Type.i4)
+    values = np.ascontiguousarray(weights.values()[rows])
+    packed = pack_rows_u4(values, weights.groups) if four_bits else values
+    return _constants(packed, weights.scales[rows], weights.zero_points[rows], "u4" if four_bits else "u8")
 
 
 def columns_of(matmul: ov.Node) -> Projection:

@@ -1,6 +1,7 @@
 #include "gated_mlp/channels.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace ovspec {
@@ -24,21 +25,32 @@ void ChannelSet::keep_above(const float* scores, std::size_t channels, float thr
             channels_.push_back(static_cast<std::uint32_t>(c));
 }
 
+// A histogram of exponents and leading bits first: what is left to sort is what falls into one of its bins.
 void ChannelSet::keep_highest(const float* scores, std::size_t channels, std::size_t count) {
-    order_.resize(channels);
-    std::iota(order_.begin(), order_.end(), std::uint32_t{0});
-    const auto better = [&](std::uint32_t a, std::uint32_t b) {
-        const bool nan_a = scores[a] != scores[a], nan_b = scores[b] != scores[b];
-        if (nan_a != nan_b)
-            return nan_a; // they are to reach the output
-        if (nan_a || scores[a] == scores[b])
-            return a < b;
-        return scores[a] > scores[b];
-    };
-    const auto middle = order_.begin() + static_cast<std::ptrdiff_t>(count);
+    constexpr unsigned shift = 19; // scores have no sign: 4,096 bins
+    keys_.resize(channels);
+    bins_.assign(std::size_t{1} << (31 - shift), 0);
+    for (std::size_t c = 0; c < channels; c++) {
+        std::uint32_t key;
+        std::memcpy(&key, scores + c, sizeof(key));
+        keys_[c] = scores[c] != scores[c] ? 0x7fffffffu : key; // a NaN is kept: it is to reach the output
+        bins_[keys_[c] >> shift]++;
+    }
+    std::size_t bin = bins_.size(), above = 0; // channels in higher bins
+    while (bin > 0 && above + bins_[bin - 1] <= count)
+        above += bins_[--bin];
+    order_.clear(); // the one bin of which a part is kept
+    kept_.resize(channels);
+    for (std::size_t c = 0; c < channels; c++) {
+        kept_[c] = keys_[c] >> shift >= bin;
+        if (bin > 0 && keys_[c] >> shift == bin - 1)
+            order_.push_back(static_cast<std::uint32_t>(c));
+    }
+    const auto middle = order_.begin() + static_cast<std::ptrdiff_t>(count - above);
     if (middle != order_.end())
-        std::nth_element(order_.begin(), middle, order_.end(), better);
-    kept_.assign(channels, 0);
+        std::nth_element(order_.begin(), middle, order_.end(), [&](std::uint32_t a, std::uint32_t b) {
+            return keys_[a] != keys_[b] ? keys_[a] > keys_[b] : a < b;
+        });
     std::for_each(order_.begin(), middle, [&](std::uint32_t c) { kept_[c] = 1; });
     collect(channels);
 }

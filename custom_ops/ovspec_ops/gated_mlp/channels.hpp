@@ -39,7 +39,8 @@ private:
     std::vector<std::uint32_t> channels_, entries_;
     std::vector<ChannelRun> runs_;
     std::vector<std::size_t> padding_;
-    std::vector<std::uint32_t> order_;
+    std::vector<std::uint32_t> order_, keys_;
+    std::vector<std::size_t> bins_;
     std::size_t count_ = 0;
 };
 

@@ -138,26 +138,33 @@ OVSPEC_INLINE void dots(const float* const* weights, const std::uint8_t* const* 
 
 template <std::size_t N>
 OVSPEC_INLINE void project_some(const ChannelMatrix& m, const std::uint32_t* channels,
-                                const std::uint8_t* const* rows, std::size_t row_count, float* y,
+                                const std::uint8_t* packed, std::size_t row_count, float* y,
                                 std::size_t stride, float* scratch) {
     const float* weights[N];
     for (std::size_t n = 0; n < N; n++)
         weights[n] = weights_of(m, channels[n], scratch + n * (m.size + slack));
+    const std::size_t bytes = packed_bytes(m.size);
     std::size_t r = 0;
-    for (; r + tile_rows <= row_count; r += tile_rows)
-        dots<N, tile_rows>(weights, rows + r, m.size, y + r * stride, stride);
-    for (; r < row_count; r++)
-        dots<N, 1>(weights, rows + r, m.size, y + r * stride, stride);
+    for (; r + tile_rows <= row_count; r += tile_rows) {
+        const std::uint8_t* rows[tile_rows];
+        for (std::size_t i = 0; i < tile_rows; i++)
+            rows[i] = packed + (r + i) * bytes;
+        dots<N, tile_rows>(weights, rows, m.size, y + r * stride, stride);
+    }
+    for (; r < row_count; r++) {
+        const std::uint8_t* row = packed + r * bytes;
+        dots<N, 1>(weights, &row, m.size, y + r * stride, stride);
+    }
 }
 
 OVSPEC_INLINE void project(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                           const std::uint8_t* const* rows, std::size_t row_count, float* y,
-                           std::size_t stride, float* scratch) {
+                           const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride,
+                           float* scratch) {
     std::size_t n = 0;
     for (; n + tile_channels <= count; n += tile_channels)
-        project_some<tile_channels>(m, channels + n, rows, row_count, y + n, stride, scratch);
+        project_some<tile_channels>(m, channels + n, packed, row_count, y + n, stride, scratch);
     for (; n < count; n++)
-        project_some<1>(m, channels + n, rows, row_count, y + n, stride, scratch);
+        project_some<1>(m, channels + n, packed, row_count, y + n, stride, scratch);
 }
 
 // Scales and zero points of the outputs of a task, for one group of channels.

@@ -159,50 +159,61 @@ struct Batch {
     const InnerLayout& layout;
     const Scratch& scratch;
     std::size_t run, group, begin, end;
-    bool whole_sum; // whether the run's sums are this batch's to count
+    bool counts_sum; // the run's sums of integers count once, with its first batch
     std::size_t first, count;
 
-    // Adds R rows' products to y.
-    template <std::size_t R> void add(const std::uint8_t* const* rows, float* y, std::size_t stride) const {
-        const std::uint8_t* digits[R];
-        float units[R], sums[R];
-        for (std::size_t r = 0; r < R; r++) {
-            digits[r] = rows[r] + layout.digits + begin;
-            units[r] = load_as<float>(rows[r]);
-            sums[r] = whole_sum ? load_as<float>(rows[r] + header + run * sizeof(float)) : 0.0f;
-        }
-        for (std::size_t h = 0; h < count; h += 2 * lanes) {
-            const auto at = [&](std::size_t output) {
-                return scratch.bytes + output / 16 * panel + output % 16 * 4;
-            };
-            Vec acc[2 * R];
-            products<R>(at(h), at(h + lanes), (end - begin) / 4, digits, layout.stride, acc);
-            for (std::size_t t = 0; t < 2 && h + t * lanes < count; t++) {
-                const std::size_t output = h + t * lanes,
-                                  left = count - output < lanes ? count - output : lanes;
-                const std::size_t entry = group * m.size + first + output;
-                const auto* scales = (const std::uint16_t*)m.scales + entry;
-                const bool full = left == lanes;
-                const Vec scale =
-                    from_f16(full ? load_as<HalfVec>(scales) : load_part<HalfVec>(scales, left));
-                const Vec zero_point = to_float(full ? load_as<ByteVec>(m.zero_points + entry)
-                                                     : load_part<ByteVec>(m.zero_points + entry, left));
-                for (std::size_t r = 0; r < R; r++) {
-                    float* to = y + r * stride + output;
-                    const Vec term = (acc[2 * r + t] - zero_point * sums[r]) * (scale * units[r]);
-                    if (full)
-                        store(to, load(to) + term);
-                    else
-                        store_part(to, load_part<Vec>(to, left) + term, left);
-                }
-            }
-        }
+    float run_sum(const std::uint8_t* row) const {
+        return counts_sum ? load_as<float>(row + header + run * sizeof(float)) : 0.0f;
     }
 };
 
-OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::size_t first, std::size_t count,
-                        const std::uint8_t* const* rows, std::size_t row_count, float* y,
-                        std::size_t stride) {
+// Scales and zero points of a vector of outputs, `h` from the task's first.
+struct Outputs {
+    std::size_t left;
+    Vec scale, zero_point;
+
+    OVSPEC_INLINE_MEMBER Outputs(const Batch& batch, std::size_t h)
+        : left(batch.count - h < lanes ? batch.count - h : lanes) {
+        const std::size_t entry = batch.group * batch.m.size + batch.first + h;
+        const auto* scales = (const std::uint16_t*)batch.m.scales + entry;
+        const std::uint8_t* zero_points = batch.m.zero_points + entry;
+        scale = from_f16(left == lanes ? load_as<HalfVec>(scales) : load_part<HalfVec>(scales, left));
+        zero_point =
+            to_float(left == lanes ? load_as<ByteVec>(zero_points) : load_part<ByteVec>(zero_points, left));
+    }
+
+    OVSPEC_INLINE_MEMBER void add(Vec products, float sum, float unit, float* y) const {
+        const Vec term = (products - zero_point * sum) * (scale * unit);
+        if (left == lanes)
+            store(y, load(y) + term);
+        else
+            store_part(y, load_part<Vec>(y, left) + term, left);
+    }
+};
+
+// Adds R rows' products to y.
+template <std::size_t R>
+OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, float* y, std::size_t stride) {
+    const std::uint8_t* digits[R];
+    for (std::size_t r = 0; r < R; r++)
+        digits[r] = rows[r] + batch.layout.digits + batch.begin;
+    const auto at = [&](std::size_t h) { return batch.scratch.bytes + h / 16 * panel + h % 16 * 4; };
+    for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
+        Vec acc[2 * R];
+        products<R>(at(h), at(h + lanes), (batch.end - batch.begin) / 4, digits, batch.layout.stride, acc);
+        for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
+            const Outputs outputs(batch, h + t * lanes);
+            for (std::size_t r = 0; r < R; r++)
+                outputs.add(acc[2 * r + t], batch.run_sum(rows[r]), load_as<float>(rows[r]),
+                            y + r * stride + h + t * lanes);
+        }
+    }
+}
+
+// body(batch) for all channels of the view, in their order, for the outputs first to first + count.
+template <class Body>
+OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, std::size_t first,
+                               std::size_t count, const Body& body) {
     const InnerLayout layout(view);
     Scratch scratch;
     for (std::size_t run = 0; run < view.run_count; run++) {
@@ -210,16 +221,23 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
         for (std::size_t begin = r.begin; begin < r.end; begin += batch) {
             const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
             fill(m, view, begin, end, first, count, scratch);
-            const Batch part{m, layout, scratch, run, r.group, begin, end, begin == r.begin, first, count};
-            std::size_t row = 0;
-            for (; row + tile_rows <= row_count; row += tile_rows)
-                part.add<tile_rows>(rows + row, y + row * stride, stride);
-            for (; row + 2 <= row_count; row += 2)
-                part.add<2>(rows + row, y + row * stride, stride);
-            if (row < row_count)
-                part.add<1>(rows + row, y + row * stride, stride);
+            body(Batch{m, layout, scratch, run, r.group, begin, end, begin == r.begin, first, count});
         }
     }
+}
+
+OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::size_t first, std::size_t count,
+                        const std::uint8_t* const* rows, std::size_t row_count, float* y,
+                        std::size_t stride) {
+    for_batches(m, view, first, count, [&](const Batch& batch) {
+        std::size_t row = 0;
+        for (; row + tile_rows <= row_count; row += tile_rows)
+            add<tile_rows>(batch, rows + row, y + row * stride, stride);
+        for (; row + 2 <= row_count; row += 2)
+            add<2>(batch, rows + row, y + row * stride, stride);
+        if (row < row_count)
+            add<1>(batch, rows + row, y + row * stride, stride);
+    });
 }
 
 } // namespace integer_columns

@@ -5,6 +5,8 @@
 #include "gated_mlp/float_path.hpp"
 #include "gated_mlp/integer_columns.hpp"
 #include "gated_mlp/integer_rows.hpp"
+#include "gated_mlp/tile_columns.hpp"
+#include "gated_mlp/tile_rows.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -21,7 +23,20 @@ OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
 #endif
 }
 
-std::size_t packed_bytes(const ChannelMatrix& matrix) {
+// Tiles cost the same for one row as for row_block: below this they cost more than vectors.
+[[maybe_unused]] constexpr std::size_t least_rows = 3;
+
+OVSPEC_INLINE bool in_tiles([[maybe_unused]] const ChannelMatrix& matrix,
+                            [[maybe_unused]] std::size_t total) {
+#ifdef OVSPEC_AMX
+    return total >= least_rows && tile_rows::serves(matrix);
+#else
+    return false;
+#endif
+}
+
+// Of one row in a block, where rows are packed one by one.
+OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_rows::packed_bytes(matrix);
@@ -29,20 +44,38 @@ std::size_t packed_bytes(const ChannelMatrix& matrix) {
     return float_path::packed_bytes(matrix.size);
 }
 
-void pack(const ChannelMatrix& matrix, const float* values, std::uint8_t* packed) {
-#ifdef OVSPEC_DOT
-    if (in_integers(matrix.format))
-        return integer_rows::pack(matrix, values, packed);
+std::size_t packed_bytes(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
+#ifdef OVSPEC_AMX
+    if (in_tiles(matrix, total))
+        return tile_rows::BlockLayout(matrix).bytes;
 #endif
-    float_path::pack(values, matrix.size, packed);
+    return row_block * row_bytes(matrix);
+}
+
+void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const float* const* values,
+          std::size_t rows, std::uint8_t* packed) {
+#ifdef OVSPEC_AMX
+    if (in_tiles(matrix, total))
+        return tile_rows::pack(matrix, values, rows, packed);
+#endif
+    for (std::size_t r = 0; r < rows; r++) {
+        std::uint8_t* to = packed + r * row_bytes(matrix);
+#ifdef OVSPEC_DOT
+        if (in_integers(matrix.format)) {
+            integer_rows::pack(matrix, values[r], to);
+            continue;
+        }
+#endif
+        float_path::pack(values[r], matrix.size, to);
+    }
 }
 
 #ifdef OVSPEC_DOT
 // All rows against N channels; the next N are asked for meanwhile.
 template <WeightFormat format, std::size_t N>
 void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const std::uint32_t* next,
-                 const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
-    using integer_rows::tile_rows;
+                 const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+    constexpr std::size_t most = integer_rows::tile_rows;
     const std::uint8_t *weights[N], *ahead[N];
     for (std::size_t n = 0; n < N; n++) {
         weights[n] = m.data + channels[n] * m.row_bytes;
@@ -53,28 +86,31 @@ void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const st
             for (std::size_t n = 0; n < N; n++)
                 y[(r + i) * stride + n] = dots[i * N + n];
     };
-    float dots[tile_rows * N];
-    std::size_t r = 0;
-    for (; r + tile_rows <= row_count; r += tile_rows) {
-        integer_rows::tile<format, N, tile_rows>(m, channels, weights, r == 0 ? ahead : weights, rows + r,
-                                                 dots);
-        write(r, tile_rows, dots);
-    }
-    for (; r + 2 <= row_count; r += 2) {
-        integer_rows::tile<format, N, 2>(m, channels, weights, r == 0 ? ahead : weights, rows + r, dots);
-        write(r, 2, dots);
-    }
-    if (r < row_count) {
-        integer_rows::tile<format, N, 1>(m, channels, weights, r == 0 ? ahead : weights, rows + r, dots);
-        write(r, 1, dots);
+    const std::size_t bytes = integer_rows::packed_bytes(m);
+    const std::uint8_t* rows[most];
+    float dots[most * N];
+    for (std::size_t r = 0; r < row_count;) {
+        const std::size_t left = row_count - r, size = left >= most ? most : left >= 2 ? 2 : 1;
+        for (std::size_t i = 0; i < size; i++)
+            rows[i] = packed + (r + i) * bytes;
+        const std::uint8_t* const* asked = r == 0 ? ahead : weights;
+        if (size == most)
+            integer_rows::tile<format, N, most>(m, channels, weights, asked, rows, dots);
+        else if (size == 2)
+            integer_rows::tile<format, N, 2>(m, channels, weights, asked, rows, dots);
+        else
+            integer_rows::tile<format, N, 1>(m, channels, weights, asked, rows, dots);
+        write(r, size, dots);
+        r += size;
     }
 }
 
 template <WeightFormat format>
 void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                      const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
+                      const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
     constexpr std::size_t step = integer_rows::tile_channels;
-    const std::size_t tiles = cached_bytes / integer_rows::packed_bytes(m) / integer_rows::tile_rows;
+    const std::size_t bytes = integer_rows::packed_bytes(m);
+    const std::size_t tiles = cached_bytes / bytes / integer_rows::tile_rows;
     const std::size_t block = (tiles > 1 ? tiles : 1) * integer_rows::tile_rows;
     for (std::size_t r = 0; r < row_count; r += block) {
         const std::size_t some = row_count - r < block ? row_count - r : block;
@@ -82,27 +118,34 @@ void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std
         std::size_t n = 0;
         for (; n + step <= count; n += step)
             channels_of<format, step>(m, channels + n, channels + (n + 2 * step <= count ? n + step : n),
-                                      rows + r, some, to + n, stride);
+                                      packed + r * bytes, some, to + n, stride);
         for (; n < count; n++)
-            channels_of<format, 1>(m, channels + n, channels + n, rows + r, some, to + n, stride);
+            channels_of<format, 1>(m, channels + n, channels + n, packed + r * bytes, some, to + n, stride);
     }
 }
 #endif
 
-std::size_t scratch_floats(const ChannelMatrix& matrix) {
+std::size_t scratch_floats(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
+#ifdef OVSPEC_AMX
+    if (in_tiles(matrix, total))
+        return tile_rows::scratch_bytes(matrix) / sizeof(float) + 1;
+#endif
     return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
 }
 
 void project(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
-             const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride,
-             float* scratch) {
+             const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride, float* scratch) {
+#ifdef OVSPEC_AMX
+    if (in_tiles(matrix, rows))
+        return tile_rows::project(matrix, channels, count, packed, rows, y, stride, scratch);
+#endif
 #ifdef OVSPEC_DOT
     if (matrix.format == WeightFormat::u8)
-        return project_integers<WeightFormat::u8>(matrix, channels, count, rows, row_count, y, stride);
+        return project_integers<WeightFormat::u8>(matrix, channels, count, packed, rows, y, stride);
     if (matrix.format == WeightFormat::u4)
-        return project_integers<WeightFormat::u4>(matrix, channels, count, rows, row_count, y, stride);
+        return project_integers<WeightFormat::u4>(matrix, channels, count, packed, rows, y, stride);
 #endif
-    float_path::project(matrix, channels, count, rows, row_count, y, stride, scratch);
+    float_path::project(matrix, channels, count, packed, rows, y, stride, scratch);
 }
 
 std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view) {
@@ -126,6 +169,10 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
           const std::uint8_t* const* rows, std::size_t row_count, float* y, std::size_t stride) {
     for (std::size_t r = 0; r < row_count; r++)
         __builtin_memset(y + r * stride, 0, count * sizeof(float));
+#ifdef OVSPEC_AMX
+    if (in_integers(matrix.format) && row_count >= least_rows)
+        return tile_columns::down(matrix, view, first, count, rows, row_count, y, stride);
+#endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_columns::down(matrix, view, first, count, rows, row_count, y, stride);

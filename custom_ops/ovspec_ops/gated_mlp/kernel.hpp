@@ -45,19 +45,25 @@ constexpr std::size_t run_step = 4;
 // Outputs of one task of `down`.
 constexpr std::size_t down_width = 128;
 
+// Rows that are packed together.
+constexpr std::size_t row_block = 8;
+
 struct GatedMlpKernels {
-    // Bytes of one packed row of `matrix.size` values, a multiple of 64.
-    std::size_t (*packed_bytes)(const ChannelMatrix& matrix);
+    // Bytes of a packed block of rows of `matrix.size` values, a multiple of 64, where `total` rows go
+    // through together: how they are packed depends on it.
+    std::size_t (*packed_bytes)(const ChannelMatrix& matrix, std::size_t total);
 
-    // Brings a row into the form that `project` reads, in `packed_bytes` bytes at a multiple of 64.
-    void (*pack)(const ChannelMatrix& matrix, const float* values, std::uint8_t* packed);
+    // Brings up to row_block of `total` rows into the form that `project` reads, in `packed_bytes` bytes at a
+    // multiple of 64.
+    void (*pack)(const ChannelMatrix& matrix, std::size_t total, const float* const* values, std::size_t rows,
+                 std::uint8_t* packed);
 
-    // Floats of memory that `project` needs.
-    std::size_t (*scratch_floats)(const ChannelMatrix& matrix);
+    // Floats of memory that `project` needs for `total` rows.
+    std::size_t (*scratch_floats)(const ChannelMatrix& matrix, std::size_t total);
 
-    // y[r * stride + n] = row r . channel channels[n]
+    // y[r * stride + n] = row r . channel channels[n]; `packed` are blocks, one behind the other.
     void (*project)(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
-                    const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride,
+                    const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride,
                     float* scratch);
 
     // values[i] = activation(values[i])

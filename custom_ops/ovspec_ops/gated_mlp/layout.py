@@ -55,7 +55,8 @@ def unpack_rows_u4(data: Bytes, inputs: int, groups: int) -> Bytes:
 
 def _swap_units(blocks: Bytes) -> Bytes:
     """`[.., 64]` with its 4 x 4 units of four bytes transposed; its own inverse."""
-    return blocks.reshape(*blocks.shape[:-1], 4, 4, 4).swapaxes(-3, -2).reshape(blocks.shape)
+    swapped: Bytes = blocks.reshape(*blocks.shape[:-1], 4, 4, 4).swapaxes(-3, -2).reshape(blocks.shape)
+    return swapped
 
 
 def _padded(values: Bytes, step: int) -> Bytes:

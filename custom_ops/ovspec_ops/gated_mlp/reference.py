@@ -17,28 +17,27 @@ def dequantise(
     data: NDArray[Any], scales: NDArray[Any], zero_points: NDArray[Any], fmt: str, hidden: int, down: bool
 ) -> F64:
     """One projection's weights, f64 `[channels, hidden]`, from the three tensors of GatedMLP."""
-    if fmt == "f32":
-        return data.astype(np.float64)
-    if fmt == "f16":
-        return data.view(np.float16).astype(np.float64)
+    if fmt in ("f32", "f16"):
+        return np.asarray(data if fmt == "f32" else data.view(np.float16), np.float64)
     factors = scales.view(np.float16).astype(np.float64)
+    axis, groups = (0, len(zero_points)) if down else (1, zero_points.shape[1])
     if down:
-        values = unpack_columns(data, hidden, fmt == "u4").astype(np.float64)
-        repeat = len(data) // len(zero_points)
-        return (values - zero_points.repeat(repeat, 0)) * factors.repeat(repeat, 0)
-    groups = zero_points.shape[1]
-    values = (unpack_rows_u4(data, hidden, groups) if fmt == "u4" else data).astype(np.float64)
-    repeat = hidden // groups
-    return (values - zero_points.repeat(repeat, 1)) * factors.repeat(repeat, 1)
+        values = unpack_columns(data, hidden, fmt == "u4")
+    else:
+        values = unpack_rows_u4(data, hidden, groups) if fmt == "u4" else data
+    repeat = values.shape[axis] // groups
+    return np.asarray(
+        (values - zero_points.repeat(repeat, axis).astype(np.float64)) * factors.repeat(repeat, axis)
+    )
 
 
 def activate(x: F64, activation: str) -> F64:
     """`silu`, `gelu_tanh` or `gelu_erf`."""
     if activation == "silu":
-        return x * np.exp(-np.logaddexp(0, -x))
+        return np.asarray(x * np.exp(-np.logaddexp(0, -x)))
     if activation == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
+        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))))
 
 
 def kept_channels(

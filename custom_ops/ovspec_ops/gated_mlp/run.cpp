@@ -22,12 +22,13 @@ struct Workspace {
     ChannelSet set;
     std::vector<std::size_t> rows; // of the pass that go through together
     FloatBuffer gate_rows, up_rows, inner_rows;
-    FloatBuffer gates;  // `[rows, channels]`, activated
-    FloatBuffer inner;  // `[rows, entries of the view]`
-    FloatBuffer scores; // `[channels]`
-    FloatBuffer result; // `[rows, size]`
-    std::vector<const std::uint8_t*> gate_of, up_of, inner_of;
-    std::vector<std::uint32_t> all;
+    FloatBuffer gates;                     // `[rows, channels]`, activated
+    FloatBuffer inner;                     // `[rows, entries of the view]`
+    FloatBuffer scores;                    // `[channels]`
+    FloatBuffer result;                    // `[rows, size]`
+    const std::uint8_t* gate_of = nullptr; // in gate_rows
+    const std::uint8_t* up_of = nullptr;   // in up_rows, or gate_rows where the formats agree
+    std::vector<const std::uint8_t*> inner_of;
 };
 
 // Never destroyed: plugin threads may outlive static objects.
@@ -53,11 +54,8 @@ public:
           rows_(work.rows.size()), size_(w_.gate.size), channels_(w_.gate.channels) {}
 
     void pack_rows() {
-        pack(w_.gate, work_.gate_rows, work_.gate_of);
-        if (!same_rows(w_.gate, w_.up))
-            pack(w_.up, work_.up_rows, work_.up_of);
-        else
-            work_.up_of = work_.gate_of;
+        work_.gate_of = pack(w_.gate, work_.gate_rows);
+        work_.up_of = same_rows(w_.gate, w_.up) ? work_.gate_of : pack(w_.up, work_.up_rows);
     }
 
     // activation(gate) of all channels, and the set that the rule takes by them
@@ -93,7 +91,7 @@ public:
             const std::uint32_t* some = view.channels + first;
             auto lease = scratches().take();
             const std::size_t scratch =
-                std::max(kernels_.scratch_floats(w_.gate), kernels_.scratch_floats(w_.up));
+                std::max(kernels_.scratch_floats(w_.gate, rows_), kernels_.scratch_floats(w_.up, rows_));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
@@ -102,8 +100,8 @@ public:
                     for (std::size_t i = 0; i < count; i++)
                         to[r * view.count + i] = gates[r * channels_ + some[i]];
             else
-                kernels_.project(w_.gate, some, count, work_.gate_of.data(), rows_, to, view.count, rest);
-            kernels_.project(w_.up, some, count, work_.up_of.data(), rows_, ups, block_channels, rest);
+                kernels_.project(w_.gate, some, count, work_.gate_of, rows_, to, view.count, rest);
+            kernels_.project(w_.up, some, count, work_.up_of, rows_, ups, block_channels, rest);
             for (std::size_t r = 0; r < rows_; r++) {
                 if (!gated)
                     kernels_.activate(call_.activation, to + r * view.count, count);
@@ -144,14 +142,18 @@ private:
 
     std::size_t group_size() const { return channels_ / w_.down.groups; }
 
-    void pack(const ChannelMatrix& matrix, FloatBuffer& buffer, std::vector<const std::uint8_t*>& of) {
-        const std::size_t bytes = kernels_.packed_bytes(matrix);
-        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(rows_ * bytes)));
-        of.resize(rows_);
-        parallel_items(rows_, 4 * rows_ * size_, [&](std::size_t r) {
-            kernels_.pack(matrix, call_.x + work_.rows[r] * size_, to + r * bytes);
-            of[r] = to + r * bytes;
+    const std::uint8_t* pack(const ChannelMatrix& matrix, FloatBuffer& buffer) const {
+        const std::size_t bytes = kernels_.packed_bytes(matrix, rows_),
+                          count = (rows_ + row_block - 1) / row_block;
+        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        parallel_items(count, 4 * rows_ * size_, [&](std::size_t block) {
+            const float* values[row_block];
+            const std::size_t first = block * row_block, some = std::min(row_block, rows_ - first);
+            for (std::size_t r = 0; r < some; r++)
+                values[r] = call_.x + work_.rows[first + r] * size_;
+            kernels_.pack(matrix, rows_, values, some, to + block * bytes);
         });
+        return to;
     }
 
     void gate_all() {
@@ -163,9 +165,9 @@ private:
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
             auto lease = scratches().take();
-            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
-            kernels_.project(w_.gate, all + first, count, work_.gate_of.data(), rows_, gates + first,
-                             channels_, scratch);
+            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate, rows_));
+            kernels_.project(w_.gate, all + first, count, work_.gate_of, rows_, gates + first, channels_,
+                             scratch);
             for (std::size_t r = 0; r < rows_; r++)
                 kernels_.activate(call_.activation, gates + r * channels_ + first, count);
         });

@@ -1,0 +1,140 @@
+"""Writes the pages that are made of the code: `python docs/build.py`; the tests compare them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import ovspec
+import ovspec.drafters
+from ovspec.cli import cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+OPERATIONS = "custom_ops/ovspec_ops"
+
+
+def python_api() -> str:
+    """The public names, from their docstrings."""
+    parts = ["# Python API", "Made from the docstrings by `docs/build.py`."]
+    for module in (ovspec, ovspec.drafters):
+        parts.append(f"# {module.__name__}")
+        for name in sorted(module.__all__):
+            parts.extend(_described(f"{module.__name__}.{name}", getattr(module, name)))
+    return "\n\n".join(parts) + "\n"
+
+
+def command_line() -> str:
+    """Every command with its arguments and options."""
+    parts = ["# Command line", "Made from the commands by `docs/build.py`.", inspect.cleandoc(cli.help or "")]
+    parts.append("What a user can mend ends in one line on standard error and exit code 2.")
+    for path, command in _commands("ovspec", cli):
+        parts.append(f"## {path}")
+        parts.append(inspect.cleandoc(command.help or ""))
+        if rows := [_row(parameter) for parameter in command.params]:
+            parts.append("\n".join(["| | | |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def operations() -> str:
+    """An index of the native operations, with the first sentence of each one's page."""
+    parts = ["# Native operations", "Made from their pages by `docs/build.py`."]
+    parts.append(
+        "OpenVINO operations in C++, one folder each with kernel, NumPy reference and page. How they are "
+        "built, dispatched and tested: [custom_ops](../custom_ops/README.md)."
+    )
+    lines = ["| operation | what it computes |", "|---|---|"]
+    for page in sorted((ROOT / OPERATIONS).glob("*/README.md")):
+        title, _, text = page.read_text(encoding="utf-8").partition("\n")
+        paragraph = " ".join(text.strip().split("\n\n")[0].split())
+        link = f"../{page.relative_to(ROOT).as_posix()}"
+        lines.append(f"| [{title.removeprefix('# ')}]({link}) | {paragraph.replace('|', chr(92) + '|')} |")
+    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+
+
+def _described(name: str, thing: Any) -> Iterator[str]:
+    own = (getattr(thing, "__module__", "") or "").startswith("ovspec")
+    if not own:
+        yield f"## {name}"
+        yield f"As in `{thing.__module__.split('.')[0]}`." if hasattr(thing, "__module__") else _alias(thing)
+        return
+    yield f"## {name}{_signature(thing)}"
+    yield _doc(thing)
+    if not inspect.isclass(thing):
+        return
+    for attribute, member in vars(thing).items():
+        if attribute.startswith("_") and attribute != "__call__":
+            continue
+        plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+        if isinstance(plain, property):
+            yield f"### {attribute}"
+        elif inspect.isfunction(plain) and attribute != "__call__":
+            yield f"### {attribute}{_signature(plain)}"
+        else:
+            continue
+        yield _doc(plain)
+
+
+def _alias(thing: object) -> str:
+    return f"An alias: `{thing}`."
+
+
+def _doc(thing: object) -> str:
+    text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
+    # Sections of a docstring are indented lists; as code they keep their lines on every page.
+    head, *sections = text.split("\n\n")
+    blocks = [head, *(f"```text\n{part}\n```" if ":\n    " in part else part for part in sections)]
+    return "\n\n".join(blocks)
+
+
+def _signature(thing: Any) -> str:
+    """Names and defaults alone: types are in the text, and print differently in every release of Python."""
+    parts, starred = [], False
+    for parameter in inspect.signature(thing).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            parts.append("*")
+        starred = starred or parameter.kind in (parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY)
+        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = parameter.default
+        plain = isinstance(default, (str, int, float, tuple, type(None)))
+        shown = f"={default!r}" if plain else "=..."
+        parts.append(f"{prefix}{parameter.name}{'' if default is parameter.empty else shown}")
+    return "(" + ", ".join(parts).replace("*, *", "*") + ")"
+
+
+def _commands(path: str, group: click.Command) -> Iterator[tuple[str, click.Command]]:
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        yield f"{path} {name}", command
+        yield from _commands(f"{path} {name}", command)
+
+
+def _row(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        name = (parameter.metavar or parameter.name or "").upper()
+        return f"| {name} | | {'' if parameter.required else 'may be left out'} |"
+    assert isinstance(parameter, click.Option)
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    kind = ""
+    if not parameter.is_flag:
+        choices = getattr(parameter.type, "choices", None)
+        kind = ", ".join(map(str, choices)) if choices else (parameter.metavar or parameter.type.name.upper())
+    notes = [parameter.help or ""]
+    if parameter.show_default and not parameter.is_flag:
+        notes.append(f"[default: {parameter.default}]")
+    if parameter.required:
+        notes.append("[required]")
+    return f"| {names} | {kind} | {'  '.join(notes)} |".replace("\n", " ")
+
+
+PAGES = {"python-api.md": python_api, "cli.md": command_line, "operations.md": operations}
+
+
+if __name__ == "__main__":
+    for page_name, render in PAGES.items():
+        (DOCS / page_name).write_text(render(), encoding="utf-8")

@@ -1,0 +1,127 @@
+"""The measurement of `ovspec bench memory`: starts and resident memory, beside OpenVINO GenAI's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import openvino as ov
+
+from ovspec.bench import footprint_child
+from ovspec.bench.source import ModelSource
+from ovspec_models import demo_pair_path
+
+ENGINES = ("openvino_genai", "ovspec")
+# The precision that ovspec takes by itself, for both.
+_CACHE: Mapping[str, str] = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_TOKEN"}
+_NEW_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Medians of the starts of one engine.
+
+    Attributes:
+        start_s: seconds from the folder to a pipeline.
+        start_cpu_s: seconds of processor time of that, which another load on the machine does not lengthen.
+        loaded_anon_bytes: anonymous resident memory (RssAnon) of the process then.
+        anon_bytes: the same behind the context.
+        file_bytes: resident memory of mapped files (RssFile), weights and libraries, which can be dropped.
+    """
+
+    engine: str
+    start_s: float
+    start_cpu_s: float
+    loaded_anon_bytes: int
+    anon_bytes: int
+    file_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FootprintBench:
+    """What to measure.
+
+    Attributes:
+        source: the model.
+        context: prompt tokens that the cache holds at the end.
+        repeat: starts of each engine, in turn.
+        properties: OpenVINO properties for both, beside a u8 cache by token.
+    """
+
+    source: ModelSource
+    context: int
+    repeat: int
+    properties: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        most = self.source.max_position_embeddings - _NEW_TOKENS
+        if not 1 <= self.context <= most:
+            raise ValueError(f"--context {self.context}: expected 1 to {most} for this model")
+        if self.repeat < 1:
+            raise ValueError(f"--repeat {self.repeat}: expected at least 1")
+
+    def run(self, tick: Callable[[str], None] = lambda step: None) -> list[Footprint]:
+        """Start every engine, each time in a new process.
+
+        Raises:
+            RuntimeError: an engine failed; it says what it said last.
+        """
+        found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
+        with _folder_of(self.source) as folder:
+            for number in range(self.repeat):
+                for engine in ENGINES:
+                    tick(f"{engine}, start {number + 1}")
+                    found[engine].append(self._start(engine, folder))
+        return [
+            Footprint(engine, **{name: median(run[name] for run in runs) for name in runs[0]})
+            for engine, runs in found.items()
+        ]
+
+    def _start(self, engine: str, folder: Path) -> dict[str, Any]:
+        task = {
+            "engine": engine,
+            "model": str(folder),
+            "context": self.context,
+            "vocab_size": self.source.vocab_size,
+            "max_new_tokens": _NEW_TOKENS,
+            "properties": {**_CACHE, **self.properties},
+        }
+        command = [sys.executable, str(footprint_child.__file__), json.dumps(task)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+            raise RuntimeError(f"{engine} failed in a process of its own: {said}")
+        figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+
+@contextmanager
+def _folder_of(source: ModelSource) -> Iterator[Path]:
+    """The folder of a model; one with random weights is written for as long as it is needed."""
+    if source.folder is not None:
+        yield source.folder
+        return
+    with TemporaryDirectory(prefix="ovspec-bench-") as name:
+        folder, shape = Path(name), source.shape
+        ov.save_model(source.load(native=False), folder / "openvino_model.xml", compress_to_fp16=False)
+        # No text is generated; any tokenizer makes the folder complete.
+        for path in demo_pair_path().glob("openvino_*tokenizer.*"):
+            shutil.copy(path, folder)
+        assert shape is not None
+        (folder / "config.json").write_text(
+            json.dumps({**asdict(shape), "eos_token_id": 0}), encoding="utf-8"
+        )
+        yield folder

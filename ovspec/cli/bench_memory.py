@@ -1,0 +1,67 @@
+"""`ovspec bench memory`: what a start and a context cost, beside OpenVINO GenAI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ovspec.bench.footprint import ENGINES, Footprint, FootprintBench
+from ovspec.cli.bench_options import read_source, source_options
+from ovspec.cli.options import properties_from, property_option
+from ovspec.cli.output import output_console, with_progress, write_json
+
+
+@click.command()
+@source_options
+@click.option("--context", type=int, default=16384, show_default=True, help="Prompt tokens in the cache.")
+@click.option("--repeat", type=int, default=3, show_default=True, help="Starts of each engine.")
+@property_option
+@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+def memory(
+    model: Path | None,
+    shape: str | None,
+    layers: int | None,
+    vocab_size: int | None,
+    weight_format: str | None,
+    context: int,
+    repeat: int,
+    properties: tuple[str, ...],
+    json_path: str | None,
+) -> None:
+    """Measure starts and resident memory of ovspec and of OpenVINO GenAI, with the same cache precision.
+
+    Every start has a process of its own. The cache is u8 by token unless --property says otherwise.
+    """
+    source = read_source(model, shape, layers, vocab_size, weight_format)
+    bench = FootprintBench(source, context, repeat, properties_from(properties))
+    records = with_progress(repeat * len(ENGINES), bench.run)
+    theirs, ours = records
+    ratios = {
+        "start": ours.start_cpu_s / theirs.start_cpu_s,
+        "anon": ours.anon_bytes / theirs.anon_bytes,
+    }
+    body = {
+        "model": source.name,
+        "context": context,
+        "records": [record.as_json() for record in records],
+        "ratios": ratios,
+    }
+    if not write_json(body, json_path):
+        show(records, ratios, f"{source.name}, {context:,} tokens, medians of {repeat}")
+
+
+def show(records: list[Footprint], ratios: dict[str, float], title: str) -> None:
+    """Print the figures as a table."""
+    table = Table("", "start s", "cpu s", "anonymous MB", "with context", "mapped MB", title=title)
+    for record in records:
+        sizes = (record.loaded_anon_bytes, record.anon_bytes, record.file_bytes)
+        table.add_row(
+            record.engine,
+            f"{record.start_s:.2f}",
+            f"{record.start_cpu_s:.2f}",
+            *(f"{size / 1e6:.0f}" for size in sizes),
+        )
+    table.add_row("ratio", "", f"{ratios['start']:.2f}", "", f"{ratios['anon']:.2f}", "")
+    output_console().print(table)

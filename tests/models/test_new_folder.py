@@ -1,0 +1,73 @@
+"""Folders that are there whole or not at all, whatever happens to the process that makes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ovspec_models.new_folder import new_folder
+
+_WORK = """
+import sys, time
+from pathlib import Path
+from ovspec_models.new_folder import new_folder
+with new_folder(Path(sys.argv[1])) as folder:
+    (folder / "openvino_model.xml").write_text("half")
+    print("at work", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def at_work(tmp_path: Path) -> subprocess.Popen[str]:
+    """A process that has written half of ``tmp_path/out``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WORK, str(tmp_path / "out")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "at work\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_whole(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "a" / "out") as folder:
+        (folder / "file").write_text("x")
+        assert not (tmp_path / "a" / "out").exists()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
+    assert (tmp_path / "a" / "out").stat().st_mode & 0o777 == 0o755
+
+
+def test_nothing_after_an_error(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with new_folder(tmp_path / "a" / "out") as folder:
+            (folder / "file").write_text("x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, at_work: subprocess.Popen[str]) -> None:
+    os.kill(at_work.pid, signal.SIGKILL)
+    at_work.wait()
+    assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.iterdir())) == 1  # hidden, under another name
+    (tmp_path / ".output.ovspec-other").mkdir()
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "file").write_text("x")
+        assert {path.name for path in tmp_path.iterdir()} == {".output.ovspec-other", folder.name}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".output.ovspec-other", "out"]
+
+
+def test_another_process_at_work_is_left_alone(tmp_path: Path, at_work: subprocess.Popen[str]) -> None:
+    theirs = set(tmp_path.iterdir())
+    with new_folder(tmp_path / "out") as folder:
+        assert set(tmp_path.iterdir()) == {*theirs, folder}
+    assert theirs < set(tmp_path.iterdir()) and at_work.poll() is None

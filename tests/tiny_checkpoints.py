@@ -113,7 +113,6 @@ TINY: dict[str, Tiny] = {
     "Mistral": _tiny("MistralConfig", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}),
     "Phi-3": _tiny(
         "Phi3Config",
-        gated=0,
         rope_parameters=_LONG_ROPE,
         original_max_position_embeddings=LONG_FROM,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},

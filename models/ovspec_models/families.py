@@ -48,7 +48,7 @@ FAMILIES = (
         "Phi-3",
         ("phi3",),
         _WINDOWED,
-        "dense: gate and up are one projection, which GatedMLP does not know",
+        _GATED,
         note="long RoPE: a text that grows past original_max_position_embeddings is computed anew, once; "
         "verify='commit' is refused for it",
     ),

@@ -154,6 +154,49 @@ def test_layers_with_a_cache(tmp_path: Path, layer_types: list[str] | None, laye
 
 
 @pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, (0, 0, 0), id="none"),
+        pytest.param({"sliding_window": 64}, (0, 0, 0), id="of a family that does not use it"),
+        pytest.param({"model_type": "mistral", "sliding_window": 64}, (64, 64, 64), id="mistral"),
+        pytest.param({"model_type": "mistral", "sliding_window": None}, (0, 0, 0), id="mistral without"),
+        pytest.param({"model_type": "gemma2", "sliding_window": 64}, (64, 0, 64), id="gemma2 of old"),
+        pytest.param(
+            {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3},
+            (64, 64, 0),
+            id="gemma3 of old",
+        ),
+        pytest.param(
+            {"sliding_window": 64, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+            (0, 64, 0),
+            id="layer types",
+        ),
+        pytest.param(
+            {"sliding_window": 64, "layer_types": ["linear_attention", "full_attention", "mamba"]},
+            (0,),
+            id="layers without a cache",
+        ),
+        pytest.param(
+            {"model_type": "mistral", "use_sliding_window": False, "sliding_window": 64},
+            (0, 0, 0),
+            id="switched off",
+        ),
+        pytest.param({"sliding_window": 0, "layer_types": ["full_attention"] * 3}, (0, 0, 0), id="zero"),
+    ],
+)
+def test_windows(tmp_path: Path, changes: dict[str, Any], expected: tuple[int, ...]) -> None:
+    assert ModelInfo.read(folder_with(tmp_path, {**BASE, **changes})).layer_windows == expected
+
+
+def test_falcon_of_the_old_architecture_has_one_kv_head(tmp_path: Path) -> None:
+    """transformers writes num_kv_heads beside multi_query, and does not read it."""
+    config = {**BASE, "model_type": "falcon", "multi_query": True, "num_key_value_heads": 6}
+    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 1
+    config["new_decoder_architecture"] = True
+    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 6
+
+
+@pytest.mark.parametrize(
     ("precision", "mode", "expected"),
     [
         # 3 layers, 2 KV heads, head size 16; by channel: 40 rows of 16 bytes for 32 keys, so 20 bytes a key.

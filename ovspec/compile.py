@@ -87,7 +87,7 @@ def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, ob
 
 
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
-    """Refuse what the device does not know and cache precisions that nothing here supports."""
+    """Refuse what the device does not know, and what `check_cache_precisions` refuses."""
     try:
         known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
     except RuntimeError as error:
@@ -100,6 +100,15 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
         raise ValueError(
             f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
         )
+    check_cache_precisions(settings)
+
+
+def check_cache_precisions(settings: Mapping[str, object]) -> None:
+    """Refuse precisions and modes of a cache that nothing here supports.
+
+    Raises:
+        ValueError: one of them.
+    """
     mode, keys = settings.get("KEY_CACHE_QUANT_MODE"), _key_precision(settings)
     if mode is not None and keys not in ("", "u8"):
         raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ovspec.compile import precision_name, with_defaults
+from ovspec.compile import check_cache_precisions, precision_name, with_defaults
 from ovspec.machine_memory import available_bytes
 from ovspec_models import ModelInfo
 
@@ -120,13 +120,15 @@ def plan_memory(
         available: bytes that may be taken; `None` asks the machine.
 
     Raises:
-        ValueError: a context that is no positive number, or beyond the model's positions.
+        ValueError: a context that is no positive number, or beyond the model's positions, or a precision of
+            the cache that is not supported.
     """
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise ValueError(f"max_context={context!r}: expected a number of tokens of at least 1")
     if info.max_position_embeddings is not None and context > info.max_position_embeddings:
         raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
     settings = with_defaults(properties or {}, device)
+    check_cache_precisions(settings)
     precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
 

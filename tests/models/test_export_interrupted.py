@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ovspec.cli import main
 from ovspec_models import ModelInfo, export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
@@ -69,21 +70,24 @@ def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -
 
 
 @pytest.mark.parametrize("room", [pytest.param(100_000, marks=pytest.mark.sweep), 1_000_000])
-def test_no_room_for_the_files(tmp_path: Path, demo_draft: Path, room: int) -> None:
+def test_no_room_for_the_files(
+    tmp_path: Path,
+    demo_draft: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    room: int,
+) -> None:
     """A limit on the size of a file fails a write as a full disk does."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
-    command = [str(Path(sys.executable).with_name("ovspec")), "export", "-m", str(demo_draft)]
-    done = subprocess.run(
-        [*command, str(tmp_path / "out"), "--weight-format", "int8"],
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1 and "make room there" in done.stderr, done.stderr
+    command = ["ovspec", "export", "-m", str(demo_draft), str(tmp_path / "out"), "--weight-format", "int8"]
+    monkeypatch.setattr("sys.argv", command)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2, error
+    assert error.count("\n") == 1 and "make room there" in error, error
     assert list(tmp_path.iterdir()) == []

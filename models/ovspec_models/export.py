@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +14,11 @@ from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
 from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
+from ovspec_models.mapped_weights import released_when_compressed
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.new_folder import check_new_folder, new_folder
+from ovspec_models.temporary_folder import compressed_within
 from ovspec_models.tokenizer_check import check_same_token_ids
 from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
@@ -188,7 +192,8 @@ def _export_one(
     }
     dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        with lifted_caps():
+        released = released_when_compressed(folder / "openvino_model.bin")
+        with lifted_caps(), released, compressed_within(folder):
             main_export(**common, **dtype, ov_config=ov_config, stateful=True, convert_tokenizer=True)
             if ov_config is not None and ov_config.quantization_config:
                 _main_quantize(**common, quantization_config=ov_config.quantization_config)
@@ -197,9 +202,18 @@ def _export_one(
         remedy = "run with verbose=True for its full output"
         if "group size" in cause:
             remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
+        elif _is_failed_write(error):
+            free = shutil.disk_usage(folder).free / 1e6
+            remedy = f"writing failed with {free:,.0f} MB left; make room there, or choose another out"
         raise RuntimeError(
             f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
         ) from error
+
+
+def _is_failed_write(error: Exception) -> bool:
+    # OpenVINO's has no number.
+    number = error.errno if isinstance(error, OSError) else None
+    return number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "iostream error" in str(error)
 
 
 def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:

@@ -1,0 +1,93 @@
+"""An export that is killed, or runs out of room, leaves nothing that is taken for a model."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ovspec.cli import main
+from ovspec_models import ModelInfo, export_model
+
+pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+
+_OTHER_FILE_SYSTEM = Path("/dev/shm")
+
+# Killed when a step begins, at moments that an export of any speed has.
+_EXPORT = """
+import os, signal, sys
+from ovspec_models import export_model
+def progress(step):
+    print(step, flush=True)
+    if sys.argv[3] and step.startswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+export_model(sys.argv[1], sys.argv[2], weight_format="int8", progress=progress)
+"""
+
+
+def export(model: Path, out: Path, killed_at: str = "") -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", _EXPORT, str(model), str(out), killed_at]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def run_again(model: Path, folder: Path) -> None:
+    export_model(model, folder / "out", weight_format="int8")
+    assert [path.name for path in folder.iterdir()] == ["out"]
+    assert ModelInfo.read(folder / "out").weight_format() == "int8"
+
+
+def test_killed_and_run_again(tmp_path: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run again with the folder for temporary files on another file system, where Linux has one."""
+    process = export(demo_draft, tmp_path / "out", killed_at="writing")
+    assert process.wait(timeout=300) == -9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.ovspec-")
+    assert (left / "openvino_model.bin").is_file() and not (left / "ovspec_config.json").exists()
+    if _OTHER_FILE_SYSTEM.is_dir():
+        monkeypatch.setattr(tempfile, "tempdir", str(_OTHER_FILE_SYSTEM))
+    run_again(demo_draft, tmp_path)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -> None:
+    """From the start to about the end; one that was done before the signal is a whole model."""
+    process = export(demo_draft, tmp_path / "out")
+    time.sleep(random.Random(seed).uniform(0.5, 25.0))
+    process.kill()
+    process.wait()
+    if (tmp_path / "out").exists():
+        assert ModelInfo.read(tmp_path / "out").weight_format() == "int8"
+        return
+    assert all(path.name.startswith(".out.ovspec-") for path in tmp_path.iterdir())
+    run_again(demo_draft, tmp_path)
+
+
+@pytest.mark.parametrize("room", [pytest.param(100_000, marks=pytest.mark.sweep), 1_000_000])
+def test_no_room_for_the_files(
+    tmp_path: Path,
+    demo_draft: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    room: int,
+) -> None:
+    """A limit on the size of a file fails a write as a full disk does."""
+    command = ["ovspec", "export", "-m", str(demo_draft), str(tmp_path / "out"), "--weight-format", "int8"]
+    monkeypatch.setattr("sys.argv", command)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2, error
+    assert error.count("\n") == 1 and "make room there" in error, error
+    assert list(tmp_path.iterdir()) == []

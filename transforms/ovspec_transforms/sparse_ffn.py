@@ -10,30 +10,24 @@ import ovspec_ops
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.ffn_layers import GATED_MLP, is_gated_mlp, match_ffn
 from ovspec_transforms.ffn_weights import columns_of, rows_of
-from ovspec_transforms.graph import NodePass, nodes_of_type, run_pass
+from ovspec_transforms.graph import nodes_of_type, run_pass
+from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
 
 
-class SparseFfn(NodePass):
+class SparseFfn(OperationPass):
     """Replace gate, up and down projections and the activation between them by a GatedMLP operation."""
 
     def __init__(self) -> None:
         super().__init__("MatMul")
-        self.unknown: dict[str, str] = {}
 
-    def rewrite(self, node: ov.Node) -> bool:
-        """Replace the gated MLP that ends with `node`, or note why it was left."""
-        if not is_gated_mlp(node):
-            return False
-        try:
-            operation = _operation(node)
-        except UnknownPatternError as error:
-            self.unknown[node.get_friendly_name()] = str(error)
-            return False
-        operation.set_friendly_name(node.get_friendly_name())
-        for port in list(node.output(0).get_target_inputs()):
-            port.replace_source_output(operation.output(0))
-        return True
+    def matches(self, node: ov.Node) -> bool:
+        """Whether a gated MLP ends with `node`."""
+        return is_gated_mlp(node)
+
+    def operation(self, node: ov.Node) -> ov.Node:
+        """Its GatedMLP."""
+        return _operation(node)
 
 
 def _operation(down: ov.Node) -> ov.Node:
@@ -74,11 +68,7 @@ def sparse_ffn(model: ov.Model, allow_partial: bool = False) -> PassReport:
     report = run_pass(model, node_pass)
     served = len(nodes_of_type(model, GATED_MLP))
     left = [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]
-    if not allow_partial and left:
-        raise ValueError(
-            f"layer {left[0]}; {len(left)} of {len(left) + served} gated MLPs can't be served, "
-            "pass allow_partial=True (--allow-partial) to leave them as they are"
-        )
-    if not allow_partial and not served:
-        raise ValueError("the model has no gated MLP of dense layers: it needs no sparse_ffn")
+    if not allow_partial:
+        none = "the model has no gated MLP of dense layers: it needs no sparse_ffn"
+        check_served("gated MLPs", served, left, none)
     return PassReport(report.name, report.changed, tuple(left))

@@ -7,7 +7,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.expert_weights import UnknownPatternError, expert_weights
-from ovspec_transforms.graph import NodePass, nodes_of_type, run_pass
+from ovspec_transforms.graph import nodes_of_type, run_pass
 from ovspec_transforms.moe_layers import (
     INDICES,
     SPARSE_MOE,
@@ -16,10 +16,11 @@ from ovspec_transforms.moe_layers import (
     router_of,
     routers,
 )
+from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
 
 
-class SparseMoE(NodePass):
+class SparseMoE(OperationPass):
     """Replace the experts of every layer, batched products over all of them, by a SparseMoE operation.
 
     The router stays: its indices and weights are the operation's inputs.
@@ -27,21 +28,14 @@ class SparseMoE(NodePass):
 
     def __init__(self) -> None:
         super().__init__("ReduceSum")
-        self.unknown: dict[str, str] = {}
 
-    def rewrite(self, node: ov.Node) -> bool:
-        """Replace one layer's experts, or note why they were left."""
-        if not is_sum_of_experts(node):
-            return False
-        try:
-            operation = _operation(node)
-        except UnknownPatternError as error:
-            self.unknown[node.get_friendly_name()] = str(error)
-            return False
-        operation.set_friendly_name(node.get_friendly_name())
-        for port in list(node.output(0).get_target_inputs()):
-            port.replace_source_output(operation.output(0))
-        return True
+    def matches(self, node: ov.Node) -> bool:
+        """Whether one layer's experts end with `node`."""
+        return is_sum_of_experts(node)
+
+    def operation(self, node: ov.Node) -> ov.Node:
+        """Their SparseMoE."""
+        return _operation(node)
 
 
 def _operation(total: ov.Node) -> ov.Node:
@@ -85,11 +79,7 @@ def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
         if router.get_friendly_name() not in served and not node_pass.unknown
     ]
     left += [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]
-    if not allow_partial and left:
-        raise ValueError(
-            f"layer {left[0]}; {len(left)} of {len(left) + len(served)} layers with experts can't be served, "
-            "pass allow_partial=True (--allow-partial) to leave them as they are"
-        )
-    if not allow_partial and not served:
-        raise ValueError("the model has no routed experts: it needs no sparse_moe")
+    if not allow_partial:
+        none = "the model has no routed experts: it needs no sparse_moe"
+        check_served("layers with experts", len(served), left, none)
     return PassReport(report.name, report.changed, tuple(left))

@@ -1,0 +1,70 @@
+"""Subgraphs that become one of our operations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import openvino as ov
+
+from ovspec_transforms.expert_weights import UnknownPatternError
+from ovspec_transforms.graph import NodePass
+
+
+class OperationPass(NodePass):
+    """Replaces the subgraphs that end with a node by an operation.
+
+    Attributes:
+        unknown: why subgraphs of a form that is not known were left, by the name of their last node.
+    """
+
+    def __init__(self, node_type: str) -> None:
+        super().__init__(node_type)
+        self.unknown: dict[str, str] = {}
+
+    @abstractmethod
+    def matches(self, node: ov.Node) -> bool:
+        """Whether a subgraph of the kind ends with `node`."""
+
+    @abstractmethod
+    def operation(self, node: ov.Node) -> ov.Node:
+        """The operation that computes it.
+
+        Raises:
+            UnknownPatternError: it has a form that is not known.
+        """
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Replace the subgraph that ends with `node`, or note why it was left."""
+        if not self.matches(node):
+            return False
+        try:
+            operation = self.operation(node)
+        except UnknownPatternError as error:
+            self.unknown[node.get_friendly_name()] = str(error)
+            return False
+        operation.set_friendly_name(node.get_friendly_name())
+        for port in list(node.output(0).get_target_inputs()):
+            port.replace_source_output(operation.output(0))
+        return True
+
+
+def check_served(what: str, served: int, left: Sequence[str], none: str) -> None:
+    """Refuse a model of which not everything became an operation.
+
+    Args:
+        what: what there may be several of, for the message.
+        served: how many of them became operations.
+        left: the others, each with its reason.
+        none: the message where there are neither.
+
+    Raises:
+        ValueError: some were left, or there were none.
+    """
+    if left:
+        raise ValueError(
+            f"layer {left[0]}; {len(left)} of {len(left) + served} {what} can't be served, "
+            "pass allow_partial=True (--allow-partial) to leave them as they are"
+        )
+    if not served:
+        raise ValueError(none)

@@ -17,6 +17,7 @@ from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, compile_paged, read_model
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.linear_backend import LinearBackend, default_linear
 from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
 from ovspec.model_check import check_windows
@@ -33,6 +34,7 @@ from ovspec_transforms import (
     ffn_layers,
     gather_logits,
     moe_layers,
+    native_linear,
     paged_layers,
     rope_limit,
     route_rows,
@@ -104,7 +106,10 @@ def transform(
     experts: ExpertConfig | None = None,
     ffn: FfnConfig | None = None,
 ) -> list[PassReport]:
-    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
+    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
+
+    Linear layers come last, `ovspec_transforms.native_linear`: what is left of them.
+    """
     reports = [to_paged(model), gather_logits(model)]
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
@@ -132,6 +137,8 @@ class ModelRunner:
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
+        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
+            OpenVINO's own, `None` with what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
@@ -148,6 +155,7 @@ class ModelRunner:
         plugin_defaults: bool = False,
         experts: ExpertConfig | None = None,
         ffn: FfnConfig | None = None,
+        linear: LinearBackend | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
         core = ov.Core()
@@ -157,8 +165,9 @@ class ModelRunner:
                     f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
                 )
             ovspec_ops.load(core)
-        for what, part in (("experts", experts), ("ffn", ffn)):
-            if part is None or part.backend != "native":
+        backends = {"experts": experts and experts.backend, "ffn": ffn and ffn.backend, "linear": linear}
+        for what, backend in backends.items():
+            if backend != "native":
                 continue
             if not device.startswith("CPU"):
                 raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
@@ -172,6 +181,11 @@ class ModelRunner:
             check_windows(ModelInfo.read(model), paged_layers(graph))
         self._expert_layers, self._ffn_layers = moe_layers(graph), ffn_layers(graph)
         self.experts, self.ffn = experts, ffn
+        self.linear = linear or default_linear(
+            self.attention.backend, device, properties or {}, plugin_defaults
+        )
+        if self.linear == "native":
+            self.reports.append(native_linear(graph))
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )

@@ -21,30 +21,35 @@ OVSPEC_INLINE IVec spread(const std::uint8_t* digits) {
     return IVec{} + load_as<std::int32_t>(digits);
 }
 
-// Sums of both digits of R rows over one group, for the `lanes` neurons at `weights`.
+OVSPEC_INLINE void ask(const std::uint8_t* quad) {
+    __builtin_prefetch(quad + ahead);
+    __builtin_prefetch(quad + ahead + 64);
+}
+
+// Adds the products of up to a slab of inputs: both digits of R rows, for the `lanes` neurons at `weights`.
 template <WeightFormat format, std::size_t R>
-OVSPEC_INLINE void sums_of(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* high_digits,
-                           const std::uint8_t* low_digits, std::size_t stride, bool asks, IVec* high,
-                           IVec* low) {
+OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* digits,
+                            std::size_t low, bool asks, IVec* high_sums, IVec* low_sums) {
     const auto add = [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
         for (std::size_t r = 0; r < R; r++) {
-            high[r] = dot(high[r], weight, spread(high_digits + r * stride + 4 * quad));
-            low[r] = dot(low[r], weight, spread(low_digits + r * stride + 4 * quad));
+            const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
+            high_sums[r] = dot(high_sums[r], weight, spread(at));
+            low_sums[r] = dot(low_sums[r], weight, spread(at + low));
         }
     };
     if constexpr (format == WeightFormat::u8) {
-        for (std::size_t q = 0; q < quads; q++) {
+        for (std::size_t q = 0; q < quads; q++, weights += quad_bytes) {
             if (asks)
-                __builtin_prefetch(weights + q * quad_bytes + ahead);
-            add(load_as<IVec>(weights + q * quad_bytes), q);
+                ask(weights);
+            add(load_as<IVec>(weights), q);
         }
     } else {
         const IVec nibble = IVec{} + 0x0f0f0f0f;
-        for (std::size_t q = 0; q < quads; q += 2) {
+        for (std::size_t q = 0; q < quads; q += 2, weights += quad_bytes) {
             if (asks)
-                __builtin_prefetch(weights + q / 2 * quad_bytes + ahead);
-            const IVec both = load_as<IVec>(weights + q / 2 * quad_bytes);
+                ask(weights);
+            const IVec both = load_as<IVec>(weights);
             add(both & nibble, q);
             add((IVec)((UVec)both >> 4) & nibble, q + 1);
         }
@@ -57,24 +62,30 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
                                        const BlockLayout& layout, const std::uint8_t* packed,
                                        std::size_t first, std::size_t row, bool asks,
                                        const PanelTarget& target) {
+    constexpr std::size_t in_byte = format == WeightFormat::u4 ? 2 : 1;
     const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
-    const std::size_t group_bytes = size * panel_width / (format == WeightFormat::u4 ? 2 : 1);
     for (std::size_t part = 0; part < panel_width; part += lanes) {
         Vec total[R];
         for (std::size_t r = 0; r < R; r++)
             total[r] = Vec{};
+        const std::uint8_t* weights = panel + w.data_at() + 4 * part;
         for (std::size_t g = 0; g < w.groups; g++) {
             IVec high[R], low[R];
 #pragma GCC unroll 8
             for (std::size_t r = 0; r < R; r++)
                 high[r] = low[r] = IVec{};
-            sums_of<format, R>(panel + w.data_at() + g * group_bytes + 4 * part, size / 4,
-                               layout.high(packed, first) + g * size, layout.low(packed, first) + g * size,
-                               layout.stride, asks && part == 0, high, low);
-            const digit_rows::Scales scales = digit_rows::scales_of(w, panel, g, part);
+            for (std::size_t k = g * size; k < (g + 1) * size;) {
+                // A group need not begin with a slab.
+                const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
+                const std::size_t some = (end < (g + 1) * size ? end : (g + 1) * size) - k;
+                add_slab<format, R>(weights, some / 4, layout.at(packed, first, k), layout.low(),
+                                    asks && part == 0, high, low);
+                weights += some * panel_width / in_byte;
+                k += some;
+            }
+            const auto scales = digit_rows::scales_of<format>(w, panel, g, part);
             for (std::size_t r = 0; r < R; r++)
-                total[r] += digit_rows::scaled(high[r], low[r], scales, layout.high_sums(packed, g)[first + r],
-                                               layout.low_sums(packed, g)[first + r]);
+                total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(packed, g), first + r);
         }
         for (std::size_t r = 0; r < R; r++)
             digit_rows::write(target, row + r, part, total[r] * layout.units(packed)[first + r]);

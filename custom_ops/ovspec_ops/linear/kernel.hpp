@@ -9,15 +9,15 @@
 
 namespace ovspec {
 
-// Neurons that lie together, interleaved by four inputs: what a tile takes, or a vector of 16 sums.
-constexpr std::size_t panel_width = 16;
+// Neurons that lie together, interleaved by four inputs: what two tiles take.
+constexpr std::size_t panel_width = 32;
 // Rows that are packed together.
 constexpr std::size_t block_rows = 16;
 // Inputs up to which sums of digits times weights fit 32 bits.
 constexpr std::size_t most_inputs = 65536;
 
 // Weights `[panels, panel_bytes]`, see layout.py; w = (data - zero_point) * scale. A panel holds scales f16
-// `[groups, 16]`, zero points u8 `[groups, 16]`, zeros up to a multiple of 64, and its data.
+// `[groups, 32]`, zero points u8 `[groups, 32]`, zeros up to a multiple of 64, and its data.
 struct LinearWeights {
     WeightFormat format; // u8, of one group, or u4
     const std::uint8_t* data;

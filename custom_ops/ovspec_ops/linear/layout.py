@@ -1,4 +1,4 @@
-"""Writes weights in the layout that Linear streams: panels of 16 neurons, interleaved by four inputs."""
+"""Writes weights in the layout that Linear streams: panels of 32 neurons, interleaved by four inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PANEL = 16
+PANEL = 32
 QUAD = 4
 MOST_INPUTS = 65536
 
@@ -24,7 +24,7 @@ def _head_bytes(groups: int) -> int:
 
 
 def _by_panel(values: NDArray[Any]) -> NDArray[Any]:
-    """`[neurons, ..]` as `[panels, 16, ..]`, zeros for the neurons that are missing."""
+    """`[neurons, ..]` as `[panels, 32, ..]`, zeros for the neurons that are missing."""
     panels = -(-len(values) // PANEL)
     if len(values) % PANEL == 0:
         return values.reshape(panels, PANEL, *values.shape[1:])
@@ -34,7 +34,7 @@ def _by_panel(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _quads(values: Bytes, padded: int) -> Bytes:
-    """`[panels, 16, inputs]` as `[panels, inputs / 4, 64]`: four inputs of every neuron side by side."""
+    """`[panels, 32, inputs]` as `[panels, inputs / 4, 128]`: four inputs of every neuron side by side."""
     panels, _, inputs = values.shape
     if inputs != padded:
         wide = np.zeros((panels, PANEL, padded), np.uint8)

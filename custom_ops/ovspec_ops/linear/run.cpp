@@ -9,7 +9,7 @@ namespace ovspec {
 namespace {
 
 // Panels of one task: enough to stream, few enough to balance.
-constexpr std::size_t task_panels = 4;
+constexpr std::size_t task_panels = 2;
 // Rows that go through together: their digits stay in the second cache.
 constexpr std::size_t round_rows = 256;
 

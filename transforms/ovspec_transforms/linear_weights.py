@@ -38,10 +38,10 @@ class LinearWeights:
         return self.scales.shape[1] if self.scales is not None else 1
 
     def values(self) -> NDArray[np.uint8]:
-        """Integers of 8 or 4 bits without a sign, one byte each, `[out, inputs]`."""
-        stored: NDArray[np.uint8] = self.data.data.view(np.uint8) ^ np.uint8(
-            _SIGNED.get(self.data.get_element_type(), 0)
-        )
+        """Integers of 8 or 4 bits without a sign, one byte each, `[out, inputs]`; not to be written to."""
+        stored: NDArray[np.uint8] = self.data.data.view(np.uint8)
+        if sign := _SIGNED.get(self.data.get_element_type()):
+            stored = stored ^ np.uint8(sign)
         if self.data.get_element_type() in (ov.Type.u4, ov.Type.i4):
             stored = np.stack([stored & 15, stored >> 4], -1)
         return stored.reshape(self.out, self.inputs)

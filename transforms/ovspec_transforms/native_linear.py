@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_ops.linear import MOST_INPUTS, pack_linear
+from ovspec_ops.linear import MOST_INPUTS, pack_linear, packed_shape
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear_weights import LinearWeights, read_weights
@@ -59,13 +62,20 @@ def _layer(matmul: ov.Node) -> _Layer | None:
     return layer
 
 
-def _operation(layers: Sequence[_Layer]) -> ov.Node:
-    packed = []
-    for layer in layers:
+def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
+    """The panels of all layers, one behind the other."""
+    shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
+    packed, first = np.zeros((sum(panels for panels, _ in shapes), shapes[0][1]), np.uint8), 0
+    for layer, (panels, _) in zip(layers, shapes, strict=True):
         weights = layer.weights
         assert weights.scales is not None and weights.zero_points is not None
-        packed.append(pack_linear(weights.values(), weights.scales, weights.zero_points, layer.fmt))
-    data = packed[0] if len(packed) == 1 else np.concatenate(packed)
+        part = packed[first : first + panels]
+        pack_linear(weights.values(), weights.scales, weights.zero_points, layer.fmt, part)
+        first += panels
+    return packed
+
+
+def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> ov.Node:
     first = layers[0]
     attributes = {
         "format": first.fmt,
@@ -73,7 +83,8 @@ def _operation(layers: Sequence[_Layer]) -> ov.Node:
         "sizes": [layer.weights.out for layer in layers],
     }
     rows = first.matmul.input(0).get_source_output()
-    return ovspec_ops.create(LINEAR, [rows, ops.constant(data, shared_memory=True).output(0)], attributes)
+    data = ops.constant(packed, shared_memory=True).output(0)
+    return ovspec_ops.create(LINEAR, [rows, data], attributes)
 
 
 def native_linear(model: ov.Model) -> PassReport:
@@ -97,8 +108,11 @@ def native_linear(model: ov.Model) -> PassReport:
         if layer is not None:
             groups.setdefault(layer.shares, []).append(layer)
     changed = []
-    for layers in groups.values():
-        operation = _operation(layers)
+    # NumPy copies outside the interpreter's lock.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        all_packed = pool.map(_pack, groups.values())
+        operations = [_operation(*pair) for pair in zip(groups.values(), all_packed, strict=True)]
+    for layers, operation in zip(groups.values(), operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]
         operation.set_friendly_name(names[0])
         for layer, output in zip(layers, operation.outputs(), strict=True):

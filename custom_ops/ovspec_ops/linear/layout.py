@@ -33,39 +33,57 @@ def _by_panel(values: NDArray[Any]) -> NDArray[Any]:
     return padded.reshape(panels, PANEL, *values.shape[1:])
 
 
-def _quads(values: Bytes, padded: int) -> Bytes:
-    """`[panels, 32, inputs]` as `[panels, inputs / 4, 128]`: four inputs of every neuron side by side."""
-    panels, _, inputs = values.shape
-    if inputs != padded:
-        wide = np.zeros((panels, PANEL, padded), np.uint8)
-        wide[..., :inputs] = values
+def packed_shape(neurons: int, inputs: int, groups: int, fmt: str) -> tuple[int, int]:
+    """Panels of a layer, and bytes of each."""
+    data = padded_inputs(inputs, groups) * PANEL // (2 if fmt == "u4" else 1)
+    return -(-neurons // PANEL), _head_bytes(groups) + data
+
+
+def _write_data(values: Bytes, fmt: str, panels: Bytes) -> None:
+    """Integers `[panels, 32, inputs]`, interleaved by four inputs, to the ends of `panels`."""
+    padded = -(-values.shape[2] // (2 * QUAD)) * 2 * QUAD
+    if values.shape[2] != padded:
+        wide = np.zeros((*values.shape[:2], padded), np.uint8)
+        wide[..., : values.shape[2]] = values
         values = wide
-    quads = np.ascontiguousarray(values).view(np.uint32).transpose(0, 2, 1)
-    return np.ascontiguousarray(quads).view(np.uint8).reshape(panels, padded // QUAD, QUAD * PANEL)
+    quads = np.ascontiguousarray(values).view(np.uint32).swapaxes(1, 2)
+    units = np.lib.stride_tricks.as_strided(
+        panels.view(np.uint32),
+        (len(panels), panels.shape[1] // (QUAD * PANEL), PANEL),
+        (panels.strides[0], QUAD * PANEL, QUAD),
+    )
+    if fmt == "u8":
+        units[:, : quads.shape[1]] = quads
+        return
+    to = units[:, : quads.shape[1] // 2]
+    np.left_shift(quads[:, 1::2], 4, out=to)
+    to |= quads[:, 0::2]
 
 
-def pack_linear(values: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str) -> Bytes:
+def pack_linear(
+    values: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str, out: Bytes | None = None
+) -> Bytes:
     """Weights of one linear layer as Linear takes them.
 
     Args:
         values: integers `[neurons, inputs]`, up to 255, or 15 with `fmt` "u4".
         scales, zero_points: f16 and u8 `[neurons, groups]`; w = (value - zero point) * scale.
         fmt: "u8" or "u4".
+        out: where to write, zeros of `packed_shape`, contiguous.
 
     Returns:
         u8 `[panels, bytes]`.
     """
     groups = scales.shape[1]
-    quads = _quads(_by_panel(values), padded_inputs(values.shape[1], groups))
-    if fmt == "u4":
-        quads = quads[:, 0::2] | quads[:, 1::2] << np.uint8(4)
-    panels = len(quads)
-    head = np.zeros((panels, _head_bytes(groups)), np.uint8)
-    by_group = np.ascontiguousarray(_by_panel(scales).swapaxes(1, 2))
+    if out is None:
+        neurons, inputs = values.shape
+        out = np.zeros(packed_shape(neurons, inputs, groups, fmt), np.uint8)
     at = groups * 2 * PANEL
-    head[:, :at] = by_group.view(np.uint8).reshape(panels, at)
-    head[:, at : at + groups * PANEL] = _by_panel(zero_points).swapaxes(1, 2).reshape(panels, -1)
-    return np.concatenate([head, quads.reshape(panels, -1)], axis=1)
+    by_group = np.ascontiguousarray(_by_panel(scales).swapaxes(1, 2))
+    out[:, :at] = by_group.view(np.uint8).reshape(len(out), at)
+    out[:, at : at + groups * PANEL] = _by_panel(zero_points).swapaxes(1, 2).reshape(len(out), -1)
+    _write_data(_by_panel(values), fmt, out[:, _head_bytes(groups) :])
+    return out
 
 
 def unpack_linear(

@@ -34,6 +34,7 @@ from ovspec_transforms.limit_channels import (
 from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
+from ovspec_transforms.paged_reader import PagedAttentionReader
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.route_rows import route_rows
 from ovspec_transforms.select_blocks import select_blocks, selecting_layers, watch_selections
@@ -63,6 +64,7 @@ __all__ = [
     "ExpertRule",
     "FfnLayer",
     "MoELayer",
+    "PagedAttentionReader",
     "PagedLayer",
     "PassReport",
     "Selection",

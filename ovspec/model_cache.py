@@ -26,10 +26,15 @@ _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
 
 Build = Callable[[], tuple[ov.Model, GraphFacts]]
+Probe = Callable[[ov.CompiledModel, GraphFacts], NDArray[np.float32]]
 
 
 class _UnusableError(Exception):
-    """Why an entry can't be used."""
+    """Why an entry can't be used, and whether another one could."""
+
+    def __init__(self, reason: str, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
 
 
 class ModelCache:
@@ -66,49 +71,60 @@ class ModelCache:
         self._entry = self._place / entry_name(core, folder, device, chosen)
         self._identity = identity(folder)
 
-    def compile(self, build: Build) -> tuple[ov.CompiledModel, GraphFacts]:
+    def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
         """The compiled model and its facts: what is kept, or else what `build` makes, which is kept then.
+
+        Args:
+            build: makes the model behind its transforms.
+            probe: what a compiled model computes; by it a model is known to be read back as it was.
 
         Raises:
             ValueError: as `build`, or as `ovspec.compile.compile_paged`.
         """
-        try:
-            if self._entry.exists():
+        keep = True
+        if self._entry.exists():
+            try:
                 return self._read()
-        except _UnusableError as reason:
-            _LOG.warning("ovspec: %s is not used, it %s; the model is compiled anew", self._entry, reason)
+            except _UnusableError as error:
+                self._say_unused(error)
+                keep = not error.final
         model, facts = build()
-        compiled = self._compile_and_keep(model, facts)
+        compiled = self._keep(model, facts, probe) if keep else None
         return compiled or compile_paged(self._core, model, self._device, self._settings), facts
 
     def _read(self) -> tuple[ov.CompiledModel, GraphFacts]:
         """Map the entry.
 
         Raises:
-            _UnusableError: it is outdated or damaged.
+            _UnusableError: it is outdated or damaged, or OpenVINO does not read what it has written.
         """
         try:
             record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
             made_of, facts = record["identity"], GraphFacts.from_json(record["facts"])
             for name, now in self._identity.items():
                 if made_of.get(name) != now:
-                    raise _UnusableError(f"was made with another {name}")
+                    raise _UnusableError(f"it was made with another {name}")
+            if record["refused"] is not None:
+                raise _UnusableError(record["refused"], final=True)
             if fingerprint(self._entry / _BLOB) != record["fingerprint"]:
-                raise _UnusableError(f"is damaged ({_BLOB} was changed)")
-            exported = ov.Tensor(_mapped(self._entry / _BLOB), shared_memory=True)
+                raise _UnusableError(f"it is damaged ({_BLOB} was changed)")
+            return self._import(self._entry / _BLOB), facts
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _UnusableError(f"is damaged ({last_line(error)})") from error
+            raise _UnusableError(f"it is damaged ({last_line(error)})") from error
+
+    def _import(self, blob: Path) -> ov.CompiledModel:
+        exported = ov.Tensor(_mapped(blob), shared_memory=True)
         self._core.add_extension(PagedAttentionReader)
         try:
-            return self._core.import_model(exported, self._device, self._settings), facts
+            return self._core.import_model(exported, self._device, self._settings)
         except RuntimeError as error:
-            raise _UnusableError(f"can't be read here ({last_line(error)})") from error
+            raise _UnusableError(f"OpenVINO does not read it ({last_line(error)})") from error
 
-    def _compile_and_keep(self, model: ov.Model, facts: GraphFacts) -> ov.CompiledModel | None:
+    def _keep(self, model: ov.Model, facts: GraphFacts, probe: Probe) -> ov.CompiledModel | None:
         """Compile the model and write the entry, or say why it can't be written.
 
         Returns:
-            The compiled model, `None` where it did not come to that.
+            As `_fill`.
         """
         compiled: ov.CompiledModel | None = None
         try:
@@ -117,12 +133,9 @@ class ModelCache:
                 shutil.rmtree(self._entry)
             _check_room(self._place, model)
             with new_folder(self._entry) as staging:
-                # OpenVINO writes it piece by piece, where export_model would hold it in memory several times.
-                settings = {**self._settings, "CACHE_DIR": str(staging)}
-                compiled = compile_paged(self._core, model, self._device, settings)
-                self._complete(staging, facts)
+                compiled = self._fill(staging, model, facts, probe)
         except OSError as error:
-            if compiled is None or not (self._entry / _RECORD).is_file():  # else another process was faster
+            if not (self._entry / _RECORD).is_file():  # else another process was faster
                 _LOG.warning(
                     "ovspec: CACHE_DIR=%s can't be written (%s); the next start compiles the model again",
                     self._place,
@@ -130,13 +143,41 @@ class ModelCache:
                 )
         return compiled
 
-    def _complete(self, staging: Path, facts: GraphFacts) -> None:
+    def _fill(
+        self, staging: Path, model: ov.Model, facts: GraphFacts, probe: Probe
+    ) -> ov.CompiledModel | None:
+        """Write the entry, and see that it is read back.
+
+        Returns:
+            The model as it is read back: weights that a transform has made are mapped then, and not held in
+            memory. `None` where it is not read, or not as it was written.
+        """
+        # OpenVINO writes it piece by piece, where export_model would hold it in memory several times.
+        settings = {**self._settings, "CACHE_DIR": str(staging)}
+        compiled = compile_paged(self._core, model, self._device, settings)
         written = list(staging.glob("*.blob"))
         if len(written) != 1:  # OpenVINO removes what it could not write, and says nothing
             raise OSError(errno.EIO, "OpenVINO could not write the compiled model")
         blob = written[0].replace(staging / _BLOB)
-        record = {"identity": self._identity, "fingerprint": fingerprint(blob), "facts": facts.as_json()}
+        record: dict[str, object] = {"identity": self._identity, "facts": facts.as_json(), "refused": None}
+        back: ov.CompiledModel | None = None
+        try:
+            back = self._import(blob)
+            expected = probe(compiled, facts)
+            del compiled  # `probe` lets go of it too, before both have packed their weights
+            if not np.array_equal(expected, probe(back, facts), equal_nan=True):
+                back = None
+                raise _UnusableError("OpenVINO reads it with other results")
+            record["fingerprint"] = fingerprint(blob)
+        except _UnusableError as error:
+            self._say_unused(error)
+            record["refused"] = str(error)
+            blob.unlink()
         (staging / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        return back
+
+    def _say_unused(self, reason: _UnusableError) -> None:
+        _LOG.warning("ovspec: %s is not used, %s; the model is compiled", self._entry, reason)
 
 
 def _check(settings: Mapping[str, object]) -> None:

@@ -46,6 +46,7 @@ from ovspec_transforms import (
 Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
+_PROBE_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,20 +175,25 @@ class ModelRunner:
         check_properties(core, device, settings)
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.experts, self.ffn = experts, ffn
-        self.compiled, facts = self._compile(core, model, device, settings)
+        self._attach(*self._compile(core, model, device, settings))
+
+    def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
+        """Run passes through a compiled model from now on, with an empty cache."""
+        experts, ffn = self.experts, self.ffn
+        if experts:
+            experts.check(facts.expert_layers)
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
+        self.cache = KVCache(self.request, cache_tensors(compiled))
+        self.blocks = BlockManager(self.block_size)
+        self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
         self.reports = facts.reports
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
-        if experts:
-            experts.check(self._expert_layers)
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
-        self.request = self.compiled.create_infer_request()
-        self.cache = KVCache(self.request, cache_tensors(self.compiled))
-        self.blocks = BlockManager(self.block_size)
-        self.last_pass = PassStats()
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
 
@@ -213,7 +219,16 @@ class ModelRunner:
             )
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
         choices = {name: part.graph if part else None for name, part in parts.items()}
-        return ModelCache(core, Path(model), device, settings, choices).compile(build)
+        return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+
+    def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
+        """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""
+        self._attach(compiled, facts)
+        sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
+        passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
+        logits = np.concatenate([np.array(self.forward([rows])) for rows in passes])
+        self.release(sequence)
+        return logits
 
     def _host_selection(self) -> NativeSelection | None:
         """The host's part in selection, `None` where the graph does not select."""

@@ -127,28 +127,22 @@ class TestHit:
             assert np.array_equal(logits(start(folder, tmp_path, properties=properties)), expected)
         assert len(entries(tmp_path)) == 1 and not said()
 
+    @pytest.mark.parametrize("verify", ["dense", "commit"])
     def test_text_is_the_same_with_and_without_it(
-        self, make_pipeline: Callable[..., ovspec.LLMPipeline], demo_ir: Path, tmp_path: Path
+        self, verify: str, make_pipeline: Callable[..., ovspec.LLMPipeline], demo_ir: Path, tmp_path: Path
     ) -> None:
-        sparse = ovspec.SparseVerify(budget=64)
-        for verify in ("dense", sparse, "commit"):
-            expected = make_pipeline(draft=True, verify=verify).generate(STORY, max_new_tokens=40)
-            for _ in range(2):
-                pipeline = ovspec.LLMPipeline(
-                    demo_ir,
-                    "CPU",
-                    draft_model=ovspec.draft_model(demo_ir / "draft"),
-                    verify=verify,
-                    CACHE_DIR=str(tmp_path),
-                    **F32,
-                )
-                # The schedule follows the clock, and what sparse verification reads follows the schedule.
-                given = {"num_assistant_tokens": 4} if verify is sparse else {}
-                text = pipeline.generate(STORY, max_new_tokens=40, **given)
-                if verify is not sparse:
-                    assert text == expected
-        # The target alike for dense and for commit with what that selects by, and so the draft.
-        assert len(entries(tmp_path)) == len({*entries(tmp_path)}) >= 4
+        expected = make_pipeline(draft=True, verify=verify).generate(STORY, max_new_tokens=24)
+        for _ in range(2):
+            pipeline = ovspec.LLMPipeline(
+                demo_ir,
+                "CPU",
+                draft_model=ovspec.draft_model(demo_ir / "draft"),
+                verify=verify,
+                CACHE_DIR=str(tmp_path),
+                **F32,
+            )
+            assert pipeline.generate(STORY, max_new_tokens=24) == expected
+            assert len(entries(tmp_path)) == 2
 
     def test_numbers_that_every_pass_is_given_share_an_entry(
         self, demo_ir: Path, moe: Path, tmp_path: Path

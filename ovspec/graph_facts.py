@@ -29,7 +29,7 @@ class GraphFacts:
 
     @classmethod
     def of(cls, model: ov.Model, reports: list[PassReport], rope_limit: int | None) -> GraphFacts:
-        """Read a graph behind its transforms, of which `reports` and `rope_limit` are known already."""
+        """Read a graph behind its transforms, as long as gated MLPs are not linear layers of ours."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(ffn_layers(model)))
 
     def as_json(self) -> dict[str, Any]:

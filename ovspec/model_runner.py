@@ -18,6 +18,7 @@ from ovspec.compile import cache_tensors, check_properties, compile_paged, read_
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.graph_facts import GraphFacts
+from ovspec.linear_backend import LinearBackend, default_linear
 from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
 from ovspec.model_cache import ModelCache
@@ -33,6 +34,7 @@ from ovspec_transforms import (
     PassReport,
     Selection,
     gather_logits,
+    native_linear,
     paged_layers,
     rope_limit,
     route_rows,
@@ -112,7 +114,10 @@ def transform(
     experts: ExpertConfig | None = None,
     ffn: FfnConfig | None = None,
 ) -> list[PassReport]:
-    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place."""
+    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
+
+    Linear layers come last, `ovspec_transforms.native_linear`: what is left of them.
+    """
     reports = [to_paged(model), gather_logits(model)]
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
@@ -140,6 +145,8 @@ class ModelRunner:
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
+        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
+            OpenVINO's own, `None` with what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
@@ -156,6 +163,7 @@ class ModelRunner:
         plugin_defaults: bool = False,
         experts: ExpertConfig | None = None,
         ffn: FfnConfig | None = None,
+        linear: LinearBackend | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
         core = ov.Core()
@@ -165,8 +173,9 @@ class ModelRunner:
                     f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
                 )
             ovspec_ops.load(core)
-        for what, part in (("experts", experts), ("ffn", ffn)):
-            if part is None or part.backend != "native":
+        backends = {"experts": experts and experts.backend, "ffn": ffn and ffn.backend, "linear": linear}
+        for what, backend in backends.items():
+            if backend != "native":
                 continue
             if not device.startswith("CPU"):
                 raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
@@ -175,6 +184,9 @@ class ModelRunner:
         check_properties(core, device, settings)
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.experts, self.ffn = experts, ffn
+        self.linear = linear or default_linear(
+            self.attention.backend, device, properties or {}, plugin_defaults
+        )
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -208,7 +220,10 @@ class ModelRunner:
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
-            return graph, GraphFacts.of(graph, reports, limit)
+            facts = GraphFacts.of(graph, reports, limit)
+            if self.linear == "native":
+                facts = replace(facts, reports=(*facts.reports, native_linear(graph)))
+            return graph, facts
 
         if "CACHE_DIR" not in settings or not device.startswith("CPU"):
             graph, facts = build()
@@ -218,7 +233,8 @@ class ModelRunner:
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
             )
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
-        choices = {name: part.graph if part else None for name, part in parts.items()}
+        choices: dict[str, object] = {name: part.graph if part else None for name, part in parts.items()}
+        choices["linear"] = self.linear
         return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
 
     def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:

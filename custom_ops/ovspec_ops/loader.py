@@ -136,7 +136,7 @@ def create(
     attributes: Mapping[str, Any],
 ) -> openvino.Node:
     """A node of the operation `op_type`: "VerifyAttention", "KeySummary", "BlockSelect", "SparseMoE",
-    "ExpertBudget" or "GatedMLP".
+    "ExpertBudget", "GatedMLP" or "Linear".
 
     `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the
     library does not load, ValueError where the inputs' types or shapes or an attribute do not fit.

@@ -6,6 +6,7 @@
 #include "common/isa.hpp"
 #include "gated_mlp/op.hpp"
 #include "key_summary/op.hpp"
+#include "linear/op.hpp"
 #include "moe/budget_op.hpp"
 #include "moe/op.hpp"
 #include "verify_attention/op.hpp"
@@ -21,6 +22,7 @@ std::vector<ov::Extension::Ptr> operations() {
         std::make_shared<ov::OpExtension<ovspec::SparseMoE>>(),
         std::make_shared<ov::OpExtension<ovspec::ExpertBudget>>(),
         std::make_shared<ov::OpExtension<ovspec::GatedMLP>>(),
+        std::make_shared<ov::OpExtension<ovspec::Linear>>(),
     };
 }
 

@@ -33,6 +33,7 @@ from ovspec_transforms.limit_channels import (
 )
 from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
+from ovspec_transforms.native_linear import native_linear
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.paged_reader import PagedAttentionReader
 from ovspec_transforms.report import PassReport
@@ -82,6 +83,7 @@ __all__ = [
     "limit_channels",
     "list_overlap",
     "moe_layers",
+    "native_linear",
     "paged_layers",
     "rope_limit",
     "route_rows",

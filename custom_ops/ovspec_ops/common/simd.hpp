@@ -64,6 +64,17 @@ OVSPEC_INLINE Vec max(Vec a, Vec b) {
 #endif
 }
 
+// a * b + c, rounded once where the instruction set can: the compiler may or may not join the two by itself
+OVSPEC_INLINE Vec fused(Vec a, Vec b, Vec c) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif OVSPEC_LANES == 8 && defined(__FMA__)
+    return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 OVSPEC_INLINE Vec to_float(ByteVec x) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
     return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)x));

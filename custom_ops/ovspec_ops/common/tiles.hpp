@@ -32,15 +32,24 @@ struct alignas(64) Configuration {
         row_bytes[7] = tile_bytes;
         rows[7] = (std::uint8_t)(rest / 4);
     }
+
+    // Tiles 0 to 3, sums, and 4 and 5, operands, of `count` rows; 6 and 7, the other operands, are full.
+    static Configuration of_rows(std::size_t count) {
+        Configuration c(tile_bytes);
+        for (int tile = 0; tile < 6; tile++)
+            c.rows[tile] = (std::uint8_t)count;
+        return c;
+    }
 };
 
 // Tiles in use for keys of `size` channels. Other libraries keep their own configuration between calls, so it
 // is put back.
 class Session {
 public:
-    explicit Session(std::size_t size) {
+    explicit Session(std::size_t size) : Session(Configuration(size % tile_bytes)) {}
+    explicit Session(const Configuration& own) {
         _tile_storeconfig(before_);
-        const Configuration own(size % tile_bytes);
+        asm volatile("" : : "m"(own)); // GCC's intrinsic says that it reads eight bytes: the others are read too
         _tile_loadconfig(&own);
     }
     ~Session() {

@@ -4,7 +4,7 @@
 
 #ifdef OVSPEC_DOT
 
-#include "gated_mlp/digits.hpp"
+#include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 

@@ -5,7 +5,7 @@
 #ifdef OVSPEC_AMX
 
 #include "common/tiles.hpp"
-#include "gated_mlp/digits.hpp"
+#include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 

@@ -61,7 +61,7 @@ OVSPEC_INLINE void split_all(const float* values, std::size_t count, float inver
 }
 
 OVSPEC_INLINE Vec joined(IVec high, IVec low) {
-    return __builtin_convertvector(high, Vec) * 256.0f + __builtin_convertvector(low, Vec);
+    return fused(__builtin_convertvector(high, Vec), splat(256.0f), __builtin_convertvector(low, Vec));
 }
 
 } // namespace digits16

@@ -1,0 +1,129 @@
+// Rows as the integer kernels read them: two signed digits of 8 bits a value, see common/digits16.hpp.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "common/digits16.hpp"
+#include "linear/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace digit_rows {
+
+// Sums of one group's digits: the high ones, the low ones, and both together.
+struct DigitSums {
+    std::int32_t high[block_rows], low[block_rows];
+    float joint[block_rows];
+};
+
+constexpr std::size_t slab = 64; // inputs of a tile
+
+// A block of rows: what a unit of each is worth, f32 `[16]`; DigitSums `[groups]`; then their digits in slabs
+// of 64 inputs, `[slabs, 2, rows, 64]`, the high ones first.
+struct BlockLayout {
+    std::size_t rows, sums, digits, slab_bytes, bytes;
+
+    BlockLayout(const LinearWeights& w, std::size_t count)
+        : rows(count), sums(block_rows * sizeof(float)), digits(sums + w.groups * sizeof(DigitSums)),
+          slab_bytes(2 * rows * slab), bytes(digits + (w.padded() + slab - 1) / slab * slab_bytes) {}
+
+    const float* units(const std::uint8_t* packed) const { return (const float*)packed; }
+    const DigitSums& group_sums(const std::uint8_t* packed, std::size_t group) const {
+        return ((const DigitSums*)(packed + sums))[group];
+    }
+    // The high digits of a row's input; its low ones lie `low` bytes further.
+    const std::uint8_t* at(const std::uint8_t* packed, std::size_t row, std::size_t input) const {
+        return packed + digits + input / slab * slab_bytes + row * slab + input % slab;
+    }
+    std::size_t low() const { return rows * slab; }
+};
+
+// Sums of `count` digits, of which whole slabs at most are added at once.
+OVSPEC_INLINE std::int32_t sum_digits(const std::int8_t* digits, std::size_t count) {
+    std::int32_t total = 0;
+    for (std::size_t k = 0; k < count; k++)
+        total += digits[k];
+    return total;
+}
+
+OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t count, std::size_t rows,
+                        std::uint8_t* packed) {
+    const BlockLayout layout(w, rows);
+    __builtin_memset(packed, 0, layout.bytes);
+    float* units = (float*)packed;
+    DigitSums* sums = (DigitSums*)(packed + layout.sums);
+    // Parts of a group that lie in one slab.
+    const std::size_t size = w.group_size(), step = w.groups > 1 && size % slab != 0 ? 8 : slab;
+    for (std::size_t r = 0; r < count; r++) {
+        const float* row = values + r * w.inputs;
+        const digits16::Unit unit = digits16::unit_of(row, w.inputs);
+        units[r] = unit.value;
+        for (std::size_t g = 0; g < w.groups; g++) {
+            std::int32_t high_sum = 0, low_sum = 0;
+            for (std::size_t k = g * size; k < (g + 1) * size; k += step) {
+                const std::size_t left = (g + 1) * size - k, some = left < step ? left : step;
+                std::int8_t high[slab + lanes], low[slab + lanes];
+                digits16::split_all(row + k, some, unit.inverse, high, low);
+                high_sum += sum_digits(high, some);
+                low_sum += sum_digits(low, some);
+                std::uint8_t* to = packed + (layout.at(packed, r, k) - packed);
+                __builtin_memcpy(to, high, some);
+                __builtin_memcpy(to + layout.low(), low, some);
+            }
+            sums[g].high[r] = high_sum;
+            sums[g].low[r] = low_sum;
+            sums[g].joint[r] = 256.0f * (float)high_sum + (float)low_sum;
+        }
+    }
+}
+
+// One group's sums, for `lanes` neurons of a panel: what they are worth, and their zero points.
+template <WeightFormat format> struct Scales;
+
+// Zero points meet the digits' sums in integers: sums over whole rows are large beside their results.
+template <> struct Scales<WeightFormat::u8> {
+    Vec scale;
+    IVec zero_point;
+
+    OVSPEC_INLINE_MEMBER Vec add(Vec total, IVec high, IVec low, const DigitSums& sums,
+                                 std::size_t row) const {
+        const IVec highs = high - zero_point * sums.high[row], lows = low - zero_point * sums.low[row];
+        return fused(digits16::joined(highs, lows), scale, total);
+    }
+};
+
+template <> struct Scales<WeightFormat::u4> {
+    Vec scale;
+    Vec offset; // -zero point * scale
+
+    OVSPEC_INLINE_MEMBER Vec add(Vec total, IVec high, IVec low, const DigitSums& sums,
+                                 std::size_t row) const {
+        return fused(offset, splat(sums.joint[row]), fused(digits16::joined(high, low), scale, total));
+    }
+};
+
+template <WeightFormat format>
+OVSPEC_INLINE Scales<format> scales_of(const LinearWeights& w, const std::uint8_t* panel, std::size_t group,
+                                       std::size_t first) {
+    const std::size_t at = group * panel_width + first;
+    const Vec scale = from_f16(load_as<HalfVec>(panel + 2 * at));
+    const ByteVec zero_point = load_as<ByteVec>(panel + w.groups * 2 * panel_width + at);
+    if constexpr (format == WeightFormat::u8)
+        return {scale, __builtin_convertvector(zero_point, IVec)};
+    else
+        return {scale, -to_float(zero_point) * scale};
+}
+
+OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t first, Vec value) {
+    float* to = target.y + row * target.stride + first;
+    if (first + lanes <= target.width)
+        store(to, value);
+    else if (first < target.width)
+        store_part(to, value, target.width - first);
+}
+
+} // namespace digit_rows
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

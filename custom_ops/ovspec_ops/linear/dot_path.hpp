@@ -1,0 +1,126 @@
+// Rows times panels with integer dot products: a vector holds four inputs of `lanes` neurons, and the digits
+// of a row are spread over it.
+#pragma once
+
+#ifdef OVSPEC_DOT
+
+#include "linear/digit_rows.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace dot_path {
+
+using digit_rows::BlockLayout;
+
+// Rows whose sums the registers hold.
+constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
+constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
+constexpr std::size_t ahead = 4096;                 // bytes that are asked for before they are read
+
+OVSPEC_INLINE IVec spread(const std::uint8_t* digits) {
+    return IVec{} + load_as<std::int32_t>(digits);
+}
+
+OVSPEC_INLINE void ask(const std::uint8_t* quad) {
+    __builtin_prefetch(quad + ahead);
+    __builtin_prefetch(quad + ahead + 64);
+}
+
+// Adds the products of up to a slab of inputs: both digits of R rows, for the `lanes` neurons at `weights`.
+template <WeightFormat format, std::size_t R>
+OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* digits,
+                            std::size_t low, bool asks, IVec* high_sums, IVec* low_sums) {
+    const auto add = [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (std::size_t r = 0; r < R; r++) {
+            const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
+            high_sums[r] = dot(high_sums[r], weight, spread(at));
+            low_sums[r] = dot(low_sums[r], weight, spread(at + low));
+        }
+    };
+    if constexpr (format == WeightFormat::u8) {
+        for (std::size_t q = 0; q < quads; q++, weights += quad_bytes) {
+            if (asks)
+                ask(weights);
+            add(load_as<IVec>(weights), q);
+        }
+    } else {
+        const IVec nibble = IVec{} + 0x0f0f0f0f;
+        for (std::size_t q = 0; q < quads; q += 2, weights += quad_bytes) {
+            if (asks)
+                ask(weights);
+            const IVec both = load_as<IVec>(weights);
+            add(both & nibble, q);
+            add((IVec)((UVec)both >> 4) & nibble, q + 1);
+        }
+    }
+}
+
+// Rows first to first + R of a block.
+template <WeightFormat format, std::size_t R>
+__attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
+                                       const BlockLayout& layout, const std::uint8_t* packed,
+                                       std::size_t first, std::size_t row, bool asks,
+                                       const PanelTarget& target) {
+    constexpr std::size_t in_byte = format == WeightFormat::u4 ? 2 : 1;
+    const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
+    for (std::size_t part = 0; part < panel_width; part += lanes) {
+        Vec total[R];
+        for (std::size_t r = 0; r < R; r++)
+            total[r] = Vec{};
+        const std::uint8_t* weights = panel + w.data_at() + 4 * part;
+        for (std::size_t g = 0; g < w.groups; g++) {
+            IVec high[R], low[R];
+#pragma GCC unroll 8
+            for (std::size_t r = 0; r < R; r++)
+                high[r] = low[r] = IVec{};
+            for (std::size_t k = g * size; k < (g + 1) * size;) {
+                // A group need not begin with a slab.
+                const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
+                const std::size_t some = (end < (g + 1) * size ? end : (g + 1) * size) - k;
+                add_slab<format, R>(weights, some / 4, layout.at(packed, first, k), layout.low(),
+                                    asks && part == 0, high, low);
+                weights += some * panel_width / in_byte;
+                k += some;
+            }
+            const auto scales = digit_rows::scales_of<format>(w, panel, g, part);
+            for (std::size_t r = 0; r < R; r++)
+                total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(packed, g), first + r);
+        }
+        for (std::size_t r = 0; r < R; r++)
+            digit_rows::write(target, row + r, part, total[r] * layout.units(packed)[first + r]);
+    }
+}
+
+template <WeightFormat format>
+OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
+                           const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets) {
+    const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
+    for (std::size_t p = 0; p < count; p++) {
+        const std::uint8_t* panel = w.panel(first + p);
+        for (std::size_t row = 0; row < rows;) {
+            const std::uint8_t* block = packed + row / block_rows * layout.bytes;
+            const std::size_t in_block = row % block_rows;
+            const std::size_t left = (rows < row - in_block + block_rows ? rows : row - in_block + block_rows) - row;
+            const bool asks = row == 0;
+            const auto take = [&](auto kernel, std::size_t some) __attribute__((always_inline)) {
+                kernel(w, panel, layout, block, in_block, row, asks, targets[p]);
+                row += some;
+            };
+            if (left >= most_rows)
+                take(rows_of<format, most_rows>, most_rows);
+            else if (left >= 4)
+                take(rows_of<format, 4>, 4);
+            else if (left >= 2)
+                take(rows_of<format, 2>, 2);
+            else
+                take(rows_of<format, 1>, 1);
+        }
+    }
+}
+
+} // namespace dot_path
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,76 @@
+#include "linear/run.hpp"
+
+#include <algorithm>
+
+#include "common/parallel.hpp"
+#include "common/tensors.hpp"
+
+namespace ovspec {
+namespace {
+
+// Panels of one task: enough to stream, few enough to balance.
+constexpr std::size_t task_panels = 2;
+// Rows that go through together: their digits stay in the second cache.
+constexpr std::size_t round_rows = 256;
+
+// Never destroyed: plugin threads may outlive static objects.
+Pool<FloatBuffer>& buffers() {
+    static auto* pool = new Pool<FloatBuffer>;
+    return *pool;
+}
+
+std::size_t panels_of(std::size_t size) {
+    return (size + panel_width - 1) / panel_width;
+}
+
+// Where the `count` panels from `first` on go, for rows from `row` on.
+void set_targets(const std::vector<LinearOutput>& outputs, std::size_t row, std::size_t first,
+                 std::size_t count, PanelTarget* targets) {
+    std::size_t output = 0;
+    for (; first >= panels_of(outputs[output].size); output++)
+        first -= panels_of(outputs[output].size);
+    for (std::size_t p = 0; p < count; p++, first++) {
+        if (first == panels_of(outputs[output].size)) {
+            output++;
+            first = 0;
+        }
+        const LinearOutput& to = outputs[output];
+        const std::size_t at = first * panel_width;
+        targets[p] = {to.y + row * to.size + at, to.size, std::min(panel_width, to.size - at)};
+    }
+}
+
+} // namespace
+
+void run_linear(const LinearWeights& weights, const float* x, std::size_t rows,
+                const std::vector<LinearOutput>& outputs) {
+    const LinearKernels& kernels = OVSPEC_KERNELS(linear_kernels);
+    std::size_t panels = 0;
+    for (const LinearOutput& output : outputs)
+        panels += panels_of(output.size);
+    auto packed_rows = buffers().take();
+    for (std::size_t row = 0; row < rows; row += round_rows) {
+        const std::size_t some = std::min(round_rows, rows - row);
+        const std::size_t in_block = std::min(some, block_rows);
+        const std::size_t blocks = (some + in_block - 1) / in_block;
+        const std::size_t block_bytes = kernels.packed_bytes(weights, in_block);
+        auto* packed = reinterpret_cast<std::uint8_t*>(
+            packed_rows->reserve(blocks * block_bytes / sizeof(float) + 1));
+        parallel_items(blocks, 4 * some * weights.inputs, [&](std::size_t block) {
+            const std::size_t first = block * in_block;
+            kernels.pack(weights, x + (row + first) * weights.inputs, std::min(in_block, some - first),
+                         in_block, packed + block * block_bytes);
+        });
+        const std::size_t tasks = (panels + task_panels - 1) / task_panels;
+        parallel_items(tasks, some * panels * panel_width * weights.inputs, [&](std::size_t task) {
+            const std::size_t first = task * task_panels, count = std::min(task_panels, panels - first);
+            PanelTarget targets[task_panels];
+            set_targets(outputs, row, first, count, targets);
+            auto scratch = buffers().take();
+            kernels.product(weights, first, count, packed, some, targets,
+                            scratch->reserve(kernels.scratch_floats(weights, some)));
+        });
+    }
+}
+
+} // namespace ovspec

@@ -1,0 +1,204 @@
+"""Linear against its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from ops.compare import assert_close
+from ops.passes import compile_op, evaluate, infer
+
+import ovspec_ops
+from ovspec_ops.linear import linear, pack_linear
+from ovspec_ops.linear.layout import unpack_linear
+
+# 16 bits of activations beside f32 sums; bf16 would be off by some 3e-3.
+TOLERANCE = 2e-4
+TOPS = {"u8": 256, "u4": 16}
+
+
+@dataclass
+class Layers:
+    """Linear layers that share their rows; every one has panels of its own."""
+
+    inputs: int
+    sizes: Sequence[int]
+    fmt: str = "u8"
+    groups: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rng, top = np.random.default_rng(self.seed), TOPS[self.fmt]
+        parts = []
+        for size in self.sizes:
+            values = rng.integers(0, top, (size, self.inputs), dtype=np.uint8)
+            zero_points = rng.integers(0, top, (size, self.groups), dtype=np.uint8)
+            scales = (rng.uniform(0.5, 1.5, (size, self.groups)) / (top * self.inputs**0.5)).astype(
+                np.float16
+            )
+            parts.append(pack_linear(values, scales, zero_points, self.fmt))
+        self.packed = np.concatenate(parts)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"format": self.fmt, "groups": self.groups, "sizes": list(self.sizes)}
+
+    def rows(self, count: int, seed: int = 1) -> NDArray[np.float32]:
+        return np.random.default_rng(seed).standard_normal((count, self.inputs)).astype(np.float32)
+
+    def tensors(self, hidden: NDArray[np.float32]) -> dict[str, ov.Tensor]:
+        return {"hidden": ov.Tensor(hidden), "weights": ov.Tensor(self.packed)}
+
+    def run(self, hidden: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        return evaluate("Linear", self.tensors(hidden), self.attributes)
+
+
+def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.float32]]:
+    rows = layers.rows(hidden) if isinstance(hidden, int) else hidden
+    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups)
+    got = layers.run(rows)
+    for size, want, have in zip(layers.sizes, expected, got, strict=True):
+        assert have.shape == (*rows.shape[:-1], size)
+        assert_close(f"output of {size}", want, have, TOLERANCE)
+    return got
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 40, 300])
+@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 1), ("u4", 2), ("u4", 8)])
+def test_rows(isa: str, fmt: str, groups: int, rows: int) -> None:
+    """Groups of 128 and 32: whole tiles, and less than one."""
+    check(Layers(256, (80,), fmt, groups), rows)
+
+
+@pytest.mark.parametrize("inputs", [1, 15, 64, 72, 200, 1000])
+@pytest.mark.parametrize("fmt", ["u8", "u4"])
+def test_odd_inputs(isa: str, fmt: str, inputs: int) -> None:
+    check(Layers(inputs, (33,), fmt), 5)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (15, 17), (64, 16, 16), (100, 3, 50)])
+def test_several_outputs(isa: str, sizes: tuple[int, ...]) -> None:
+    check(Layers(96, sizes, "u8"), 6)
+
+
+def test_more_dimensions(isa: str) -> None:
+    layers = Layers(64, (20,))
+    check(layers, layers.rows(6).reshape(2, 3, 64))
+
+
+@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 4), ("u4", 8)])
+def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int) -> None:
+    """To the last bit: a pass that verifies says what plain decoding would have."""
+    layers = Layers(256, (48, 32), fmt, groups)
+    hidden = layers.rows(300)
+    alone = [np.concatenate(parts) for parts in zip(*(layers.run(hidden[r : r + 1]) for r in range(20)))]
+    for count in (2, 5, 8, 9, 16, 20, 300):
+        for one, together in zip(alone, layers.run(hidden[:count]), strict=True):
+            np.testing.assert_array_equal(together[:20], one[: min(count, 20)])
+
+
+def test_outliers(isa: str) -> None:
+    """A row whose largest value is some 300 times the others loses less than it would in bf16."""
+    layers = Layers(512, (64,))
+    hidden = layers.rows(4)
+    hidden[:, 7] *= 300
+    (expected,) = linear(hidden, layers.packed, layers.sizes, "u8", 1)
+    halves = (hidden.view(np.uint32) + 0x8000 & 0xFFFF0000).view(np.float32)  # rows in bf16
+    (rounded,) = linear(halves, layers.packed, layers.sizes, "u8", 1)
+    (got,) = layers.run(hidden)
+    assert np.abs(got - expected).max() < 0.3 * np.abs(rounded - expected).max()
+
+
+def test_rows_of_zeros_and_not_finite(isa: str) -> None:
+    layers = Layers(128, (32,))
+    hidden = layers.rows(4)
+    hidden[0], hidden[1, 3], hidden[2, 5] = 0.0, np.inf, np.nan
+    (got,) = layers.run(hidden)
+    assert not got[0].any()
+    assert not np.isfinite(got[1:3]).any()
+    np.testing.assert_array_equal(got[3], layers.run(hidden[3:])[0][0])
+
+
+def test_reads_no_byte_beyond_its_inputs(isa: str) -> None:
+    """What surrounds rows and results in memory is poisoned, and stays so."""
+    layers = Layers(72, (21,), "u4")
+    memory = np.full((7, 72), np.nan, np.float32)
+    memory[1:6] = layers.rows(5)
+    check(layers, memory[1:6].copy())
+    node = ovspec_ops.create(
+        "Linear",
+        [
+            ov.op.Parameter(t.element_type, ov.PartialShape([-1, -1]))
+            for t in layers.tensors(memory[:1]).values()
+        ],
+        layers.attributes,
+    )
+    result = np.full((7, 21), 7.0, np.float32)
+    assert node.evaluate(
+        [ov.Tensor(result[1:6], shared_memory=True)],
+        [ov.Tensor(memory[1:6], shared_memory=True), ov.Tensor(layers.packed)],
+    )
+    assert (result[[0, 6]] == 7.0).all()
+    assert np.isfinite(result[1:6]).all()
+
+
+def test_in_a_compiled_graph(isa: str) -> None:
+    layers = Layers(128, (48, 16), "u4", 2)
+    hidden = layers.rows(9)
+    compiled = compile_op("Linear", layers.tensors(hidden), layers.attributes)
+    expected = linear(hidden, layers.packed, layers.sizes, "u4", 2)
+    for want, have in zip(expected, infer(compiled, layers.tensors(hidden)), strict=True):
+        assert_close("output", want, have, TOLERANCE)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads(threads: int) -> None:
+    layers = Layers(512, (700,))
+    hidden = layers.rows(8)
+    compiled = compile_op("Linear", layers.tensors(hidden), layers.attributes, INFERENCE_NUM_THREADS=threads)
+    np.testing.assert_array_equal(infer(compiled, layers.tensors(hidden))[0], layers.run(hidden)[0])
+
+
+@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 1), ("u4", 5)])
+def test_layout_is_invertible(fmt: str, groups: int) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, TOPS[fmt], (37, 200), dtype=np.uint8)
+    zero_points = rng.integers(0, TOPS[fmt], (37, groups), dtype=np.uint8)
+    scales = rng.standard_normal((37, groups)).astype(np.float16)
+    back = unpack_linear(pack_linear(values, scales, zero_points, fmt), 37, 200, groups, fmt)
+    for was, now in zip((values, scales, zero_points), back, strict=True):
+        np.testing.assert_array_equal(now, was)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"format": "f16"}, "attribute format is 'f16', expected u8 or u4"),
+        ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),
+        ({"groups": 0}, "attribute groups is 0"),
+        ({"sizes": []}, "attribute sizes is empty"),
+        ({"sizes": [0]}, "attribute sizes holds 0"),
+        ({"sizes": [80]}, "weights"),
+    ],
+)
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    layers = Layers(128, (48,))
+    shapes = [ov.PartialShape([-1, 128]), ov.PartialShape(list(layers.packed.shape))]
+    nodes = [ov.op.Parameter(t, s) for t, s in zip((ov.Type.f32, ov.Type.u8), shapes, strict=True)]
+    with pytest.raises(ValueError, match=message):
+        ovspec_ops.create("Linear", nodes, layers.attributes | change)
+
+
+def test_weights_that_do_not_fit_are_refused_at_run_time() -> None:
+    layers = Layers(128, (48,))
+    with pytest.raises(ValueError, match="expected 2 panels of"):
+        evaluate(
+            "Linear",
+            {"hidden": ov.Tensor(layers.rows(2)), "weights": ov.Tensor(layers.packed[:1])},
+            layers.attributes,
+        )

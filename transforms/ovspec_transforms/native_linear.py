@@ -1,0 +1,110 @@
+"""Linear layers with compressed weights as one native operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+import ovspec_ops
+from ovspec_ops.linear import MOST_INPUTS, pack_linear
+from ovspec_transforms.expert_weights import UnknownPatternError
+from ovspec_transforms.graph import nodes_of_type
+from ovspec_transforms.linear_weights import LinearWeights, read_weights
+from ovspec_transforms.report import PassReport
+
+LINEAR = "Linear"
+_EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A MatMul with weights that Linear takes."""
+
+    matmul: ov.Node
+    weights: LinearWeights
+
+    @property
+    def fmt(self) -> str:
+        return "u8" if self.weights.data.get_element_type() in _EIGHT_BITS else "u4"
+
+    @property
+    def shares(self) -> tuple[str, int, str, int]:
+        """What layers have in common that become one operation: their rows, and how rows are read."""
+        rows = self.matmul.input(0).get_source_output()
+        return rows.get_node().get_friendly_name(), rows.get_index(), self.fmt, self.weights.groups
+
+
+def _layer(matmul: ov.Node) -> _Layer | None:
+    """The layer behind a MatMul; `None` where its weights are not compressed.
+
+    Raises:
+        UnknownPatternError: compressed weights of a form that is not known.
+    """
+    if len(matmul.input(1).get_partial_shape()) != 2 or matmul.get_attributes()["transpose_a"]:
+        return None
+    layer = _Layer(matmul, read_weights(matmul, "a linear layer"))
+    weights = layer.weights
+    if weights.scales is None:
+        return None
+    if weights.inputs > MOST_INPUTS:
+        raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
+    if weights.groups > 1 and weights.inputs // weights.groups % 8:
+        raise UnknownPatternError(
+            f"groups are of {weights.inputs // weights.groups} weights, expected a multiple of 8"
+        )
+    return layer
+
+
+def _operation(layers: Sequence[_Layer]) -> ov.Node:
+    packed = []
+    for layer in layers:
+        weights = layer.weights
+        assert weights.scales is not None and weights.zero_points is not None
+        packed.append(pack_linear(weights.values(), weights.scales, weights.zero_points, layer.fmt))
+    data = packed[0] if len(packed) == 1 else np.concatenate(packed)
+    first = layers[0]
+    attributes = {
+        "format": first.fmt,
+        "groups": first.weights.groups,
+        "sizes": [layer.weights.out for layer in layers],
+    }
+    rows = first.matmul.input(0).get_source_output()
+    return ovspec_ops.create(LINEAR, [rows, ops.constant(data, shared_memory=True).output(0)], attributes)
+
+
+def native_linear(model: ov.Model) -> PassReport:
+    """Replace products with compressed weights by Linear; those of the same rows become one operation.
+
+    Weights of 8 bits with a scale a neuron, and of 4 bits in groups, as NNCF writes them. They are copied,
+    into the order in which the operation reads them. A layer of another form stays as it is, and is reported
+    as `left`.
+
+    Args:
+        model: changed in place.
+    """
+    groups: dict[tuple[str, int, str, int], list[_Layer]] = {}
+    left = []
+    for matmul in nodes_of_type(model, "MatMul"):
+        try:
+            layer = _layer(matmul)
+        except UnknownPatternError as error:
+            left.append(f"{matmul.get_friendly_name()}: {error}")
+            continue
+        if layer is not None:
+            groups.setdefault(layer.shares, []).append(layer)
+    changed = []
+    for layers in groups.values():
+        operation = _operation(layers)
+        names = [layer.matmul.get_friendly_name() for layer in layers]
+        operation.set_friendly_name(names[0])
+        for layer, output in zip(layers, operation.outputs(), strict=True):
+            output.add_names(layer.matmul.output(0).get_names())
+            for port in list(layer.matmul.output(0).get_target_inputs()):
+                port.replace_source_output(output)
+        changed += names
+    model.validate_nodes_and_infer_types()
+    return PassReport("NativeLinear", tuple(changed), tuple(left))

@@ -24,12 +24,14 @@ class CachedStart:
         start_s: seconds from the folder to a pipeline.
         start_cpu_s: seconds of processor time of that.
         first_token_s: seconds from there to the first token behind one.
+        anon_bytes: anonymous resident memory (RssAnon) of the process then.
     """
 
     name: str
     start_s: float
     start_cpu_s: float
     first_token_s: float
+    anon_bytes: int
 
     def as_json(self) -> dict[str, Any]:
         """The record as a JSON object."""

@@ -74,9 +74,10 @@ def show(records: list[Footprint], ratios: dict[str, float], title: str) -> None
 
 def show_cached(starts: list[CachedStart], ratio: float) -> None:
     """Print the starts from CACHE_DIR as a table."""
-    table = Table("", "start s", "cpu s", "first token s", title="starts from CACHE_DIR")
+    titles = ("start s", "cpu s", "first token s", "anonymous MB")
+    table = Table("", *titles, title="starts from CACHE_DIR")
     for start in starts:
         seconds = (start.start_s, start.start_cpu_s, start.first_token_s)
-        table.add_row(start.name, *(f"{value:.3f}" for value in seconds))
-    table.add_row("ratio to the quickest other", "", f"{ratio:.2f}", "")
+        table.add_row(start.name, *(f"{value:.3f}" for value in seconds), f"{start.anon_bytes / 1e6:.0f}")
+    table.add_row("ratio to the quickest other", "", f"{ratio:.2f}", "", "")
     output_console().print(table)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ovspec.draft_model import DraftModel
 from ovspec.drafters import AssistantDrafter
 from ovspec.expert_budgets import ExpertConfig
+from ovspec.linear_backend import LinearBackend
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.routing import sparse_attention
 from ovspec.verify_mode import VerifyMode, attention_part
@@ -21,6 +22,7 @@ def load_assistant(
     verify: VerifyMode,
     properties: Mapping[str, object],
     prefill_chunk: int,
+    linear: LinearBackend | None = None,
 ) -> AssistantDrafter:
     """Compile the draft model; its attention reads as much as the target's may.
 
@@ -32,6 +34,7 @@ def load_assistant(
         verify: how the target verifies.
         properties: of the target.
         prefill_chunk: rows per pass while a prompt is read.
+        linear: of the target.
 
     Raises:
         ValueError: a model or setting that can't be served.
@@ -46,5 +49,6 @@ def load_assistant(
         AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
         draft.properties or properties,
         experts=ExpertConfig(backend, optional=True),
+        linear=linear if backend == "native" else "stock",
     )
     return AssistantDrafter(runner, target.vocab_size, prefill_chunk, info.max_position_embeddings, sparse)

@@ -44,6 +44,7 @@ from ovspec.inputs import (
     texts_of,
     token_rows,
 )
+from ovspec.linear_backend import LinearBackend
 from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
@@ -86,6 +87,8 @@ class LLMPipeline:
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
             as the model was exported.
+        linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
+            OpenVINO's own. By default native where it is faster, which is with AMX.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
@@ -110,6 +113,7 @@ class LLMPipeline:
         attention: Attention = "native",
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
+        linear: LinearBackend | None = None,
         max_num_batched_tokens: int | None = None,
         max_context: int | None = None,
         **properties: Any,
@@ -158,6 +162,7 @@ class LLMPipeline:
             properties,
             experts=limits or ExpertConfig(experts or attention, optional=experts is None),
             ffn=ffn_routing(ffn or "native", self.verify, choice) or (FfnConfig(ffn) if ffn else None),
+            linear=linear,
         )
         if self._target.long_rope and isinstance(mode, CommitVerify):
             raise ValueError(
@@ -175,6 +180,7 @@ class LLMPipeline:
                 self.verify,
                 properties,
                 max_num_batched_tokens,
+                linear,
             )
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice

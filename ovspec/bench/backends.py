@@ -16,6 +16,7 @@ from ovspec.compile import cache_tensors
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.ffn_budgets import ffn_config
 from ovspec.limits import DENSE
+from ovspec.linear_backend import LinearBackend
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
@@ -40,6 +41,7 @@ def load_runner(
     anchor_layers: tuple[int, ...] | None,
     properties: Mapping[str, object],
     sparse: SparseVerify | None,
+    linear: LinearBackend | None = None,
 ) -> R:
     """Compile one of the models behind the backends.
 
@@ -53,6 +55,7 @@ def load_runner(
         anchor_layers: as in `AttentionConfig`.
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
+        linear: of "native", as in `ModelRunner`.
     """
     if name == "stock":
         return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
@@ -67,6 +70,7 @@ def load_runner(
         properties,
         experts=experts or ExpertConfig(backend, optional=True),
         ffn=ffn,
+        linear=linear if name == "native" else None,
     )
 
 
@@ -161,10 +165,10 @@ class Subject:
         return int(self.runner.compiled.get_property("INFERENCE_NUM_THREADS"))
 
     def settings(self) -> dict[str, str]:
-        """Precisions in force: `inference`, `key_cache`, `value_cache`."""
+        """In force: precisions `inference`, `key_cache`, `value_cache`, and what computes `linear` layers."""
         precision = self.runner.compiled.get_property("INFERENCE_PRECISION_HINT")
         block_size = self.runner.block_size
-        found = {"inference": str(precision.get_type_name())}
+        found = {"inference": str(precision.get_type_name()), "linear": self.runner.linear}
         for spec in cache_tensors(self.runner.compiled):
             if spec.name.startswith(KEYS_AND_VALUES):
                 found[spec.name.split(".")[0]] = cache_layout(spec, block_size)

@@ -117,7 +117,7 @@ class Report:
         ]
         lines += [
             f"{backend}: inference {found['inference']}, keys {found['key_cache']}, "
-            f"values {found['value_cache']}"
+            f"values {found['value_cache']}, linear layers {found['linear']}"
             for backend, found in self.settings.items()
         ]
         if not self.interleaved:

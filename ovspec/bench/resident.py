@@ -16,6 +16,7 @@ import openvino as ov
 
 from ovspec.bench.backends import Subject, load_runner
 from ovspec.bench.source import ModelSource
+from ovspec.linear_backend import LinearBackend
 from ovspec.model_runner import ModelRunner
 from ovspec.verify_config import SparseVerify
 
@@ -52,6 +53,7 @@ class MemoryTask:
         tokens: rows of the pass.
         sparse: what the pass may read; `None` for all.
         properties: OpenVINO properties.
+        linear: as in `load_runner`.
     """
 
     source: ModelSource
@@ -61,6 +63,7 @@ class MemoryTask:
     tokens: int
     sparse: SparseVerify | None
     properties: Mapping[str, object]
+    linear: LinearBackend | None = None
 
     def run(self) -> Resident:
         """Compile, run the pass, read the memory of this process."""
@@ -69,7 +72,13 @@ class MemoryTask:
         else:
             model = ov.Core().read_model(self.random_weights)
         runner = load_runner(
-            ModelRunner, self.name, model, self.source.anchor_layers, self.properties, self.sparse
+            ModelRunner,
+            self.name,
+            model,
+            self.source.anchor_layers,
+            self.properties,
+            self.sparse,
+            self.linear,
         )
         del model
         subject = Subject(runner, self.context + self.tokens, self.source.vocab_size)
@@ -105,6 +114,7 @@ def measure_resident(
     sparse: SparseVerify | None,
     properties: Mapping[str, object],
     tick: Callable[[str], None],
+    linear: LinearBackend | None = None,
 ) -> dict[str, Resident]:
     """Memory of several models after a pass, each in a process of its own that reads the IR from disk.
 
@@ -115,7 +125,7 @@ def measure_resident(
         for name in names:
             tick(f"memory of {name}")
             limits = None if name == "stock" else sparse
-            task = MemoryTask(source, random_weights, name, context, tokens, limits, dict(properties))
+            task = MemoryTask(source, random_weights, name, context, tokens, limits, dict(properties), linear)
             found[name] = task.run_in_fresh_process()
     return found
 

@@ -16,6 +16,7 @@ from ovspec.bench.memory import fits_together
 from ovspec.bench.report import Record, Report, Spread
 from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
+from ovspec.linear_backend import LinearBackend
 from ovspec.machine_memory import available_bytes
 from ovspec.model_runner import ModelRunner
 from ovspec.tables import MAX_VERIFY_ROWS
@@ -39,6 +40,7 @@ class VerifyBench:
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
         memory: whether the memory of every compiled model is measured as well, each in a fresh process.
+        linear: what computes our backends' linear layers, as in `ModelRunner`.
 
     Raises:
         ValueError: a number out of range, or a context beyond the model's positions.
@@ -52,6 +54,7 @@ class VerifyBench:
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
     memory: bool = False
+    linear: LinearBackend | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
@@ -146,7 +149,14 @@ class VerifyBench:
         if self.memory:
             point = max(self.contexts), max(self.tokens)
             resident = measure_resident(
-                self.source, model, self.compiled_models, *point, self.sparse, self.properties, tick
+                self.source,
+                model,
+                self.compiled_models,
+                *point,
+                self.sparse,
+                self.properties,
+                tick,
+                self.linear,
             )
         records = [
             self._record(point, timings[point], weights, token_bytes[point[2]])
@@ -178,6 +188,7 @@ class VerifyBench:
             self.source.anchor_layers,
             properties,
             self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
+            self.linear,
         )
         return Subject(runner, max_context, self.source.vocab_size)
 

@@ -24,9 +24,17 @@ from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_trace import trace
-from ovspec.cli.options import int_list, properties_from, property_option, sparse_from, weight_options
+from ovspec.cli.options import (
+    int_list,
+    linear_option,
+    properties_from,
+    property_option,
+    sparse_from,
+    weight_options,
+)
 from ovspec.cli.output import output_console, with_progress, write_json
 from ovspec.compile import CACHE_PRECISIONS
+from ovspec.linear_backend import LinearBackend
 
 DEFAULT_BUDGET = 2048
 
@@ -66,6 +74,7 @@ bench.add_command(trace)
     help="Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
 )
 @weight_options
+@linear_option
 @property_option
 @click.option("--memory", is_flag=True, help="Measure RssAnon as well, of every model in a fresh process.")
 @click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
@@ -82,6 +91,7 @@ def verify(
     budget: int,
     backend: str,
     kv_cache_precision: str | None,
+    linear: LinearBackend | None,
     properties: tuple[str, ...],
     memory: bool,
     repeat: int,
@@ -108,6 +118,7 @@ def verify(
         backends=tuple(backend.split(",")),
         properties=chosen,
         memory=memory,
+        linear=linear,
     )
     if json_path not in (None, "-"):
         check_writable("--json", Path(str(json_path)))

@@ -15,6 +15,7 @@ from ovspec.cli.options import (
     ffn_option,
     float_list,
     int_list,
+    linear_option,
     properties_from,
     property_option,
     verify_from,
@@ -28,6 +29,7 @@ from ovspec.eval.setting import sweep_option
 from ovspec.expert_budgets import ExpertBackend
 from ovspec.ffn_budgets import FfnBackend
 from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.linear_backend import LinearBackend
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
 from ovspec.verify_mode import VerifyMode, parse_verify
@@ -84,6 +86,7 @@ def evaluate() -> None:
 )
 @experts_option
 @ffn_option
+@linear_option
 @property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
@@ -106,6 +109,7 @@ def fidelity(
     attention: Attention,
     experts: ExpertBackend | None,
     ffn: FfnBackend | None,
+    linear: LinearBackend | None,
     properties: tuple[str, ...],
     json_path: str | None,
     plot: Path | None,
@@ -146,6 +150,7 @@ def fidelity(
             attention=attention,
             experts=experts,
             ffn=ffn,
+            linear=linear,
             **chosen,
         )
 

@@ -13,6 +13,7 @@ from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_
 from ovspec.cli.options import (
     experts_option,
     ffn_option,
+    linear_option,
     properties_from,
     property_option,
     verify_from,
@@ -21,6 +22,7 @@ from ovspec.cli.options import (
 from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.expert_budgets import ExpertBackend
 from ovspec.ffn_budgets import FfnBackend
+from ovspec.linear_backend import LinearBackend
 from ovspec.metrics import PerfMetrics
 from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
@@ -59,6 +61,7 @@ from ovspec.verify_mode import VerifyMode
 )
 @experts_option
 @ffn_option
+@linear_option
 @property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
 @drafting_options
@@ -72,6 +75,7 @@ def generate(
     attention: Attention,
     experts: ExpertBackend | None,
     ffn: FfnBackend | None,
+    linear: LinearBackend | None,
     properties: tuple[str, ...],
     as_json: bool,
     commit_interval: int | None,
@@ -92,6 +96,7 @@ def generate(
         max_context=max_context,
         experts=experts,
         ffn=ffn,
+        linear=linear,
         **properties_from(properties),
     )
     streamer = None if as_json else print_piece

@@ -39,6 +39,13 @@ ffn_option = click.option(
 )
 
 
+linear_option = click.option(
+    "--linear",
+    type=click.Choice(["native", "stock"]),
+    help="Linear layers with compressed weights: our operation, or OpenVINO's.  [default: ours with AMX]",
+)
+
+
 def verify_options(command: Command) -> Command:
     """`--verify` and what shapes a sparse one."""
     for option in reversed(

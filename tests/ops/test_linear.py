@@ -69,7 +69,7 @@ def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 40, 300])
-@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 1), ("u4", 2), ("u4", 8)])
+@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 2), ("u4", 8)])
 def test_rows(isa: str, fmt: str, groups: int, rows: int) -> None:
     """Groups of 128 and 32: whole tiles, and less than one."""
     check(Layers(256, (80,), fmt, groups), rows)
@@ -91,12 +91,15 @@ def test_more_dimensions(isa: str) -> None:
     check(layers, layers.rows(6).reshape(2, 3, 64))
 
 
-@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 4), ("u4", 8)])
+@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 4), ("u4", 8)])
 def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int) -> None:
     """To the last bit: a pass that verifies says what plain decoding would have."""
     layers = Layers(256, (48, 32), fmt, groups)
     hidden = layers.rows(300)
-    alone = [np.concatenate(parts) for parts in zip(*(layers.run(hidden[r : r + 1]) for r in range(20)))]
+    alone = [
+        np.concatenate(parts)
+        for parts in zip(*(layers.run(hidden[r : r + 1]) for r in range(20)), strict=True)
+    ]
     for count in (2, 5, 8, 9, 16, 20, 300):
         for one, together in zip(alone, layers.run(hidden[:count]), strict=True):
             np.testing.assert_array_equal(together[:20], one[: min(count, 20)])
@@ -164,7 +167,7 @@ def test_any_number_of_threads(threads: int) -> None:
     np.testing.assert_array_equal(infer(compiled, layers.tensors(hidden))[0], layers.run(hidden)[0])
 
 
-@pytest.mark.parametrize("fmt, groups", [("u8", 1), ("u4", 1), ("u4", 5)])
+@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 5)])
 def test_layout_is_invertible(fmt: str, groups: int) -> None:
     rng = np.random.default_rng(3)
     values = rng.integers(0, TOPS[fmt], (37, 200), dtype=np.uint8)
@@ -176,7 +179,7 @@ def test_layout_is_invertible(fmt: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "message"),
     [
         ({"format": "f16"}, "attribute format is 'f16', expected u8 or u4"),
         ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),

@@ -57,9 +57,10 @@ OVSPEC_INLINE std::size_t scratch_bytes(const LinearWeights& w, std::size_t rows
     return held * (w.padded() / w.groups) * panel_width + 64;
 }
 
+// Into the second cache: the first one has few places for lines that are on their way.
 OVSPEC_INLINE void ask(const std::uint8_t* from, std::size_t bytes) {
     for (std::size_t at = 0; at < bytes; at += 64)
-        _mm_prefetch((const char*)from + at, _MM_HINT_T0);
+        _mm_prefetch((const char*)from + at, _MM_HINT_T1);
 }
 
 // Two quads of inputs lie in the two halves of every byte.

@@ -135,7 +135,7 @@ class ModelCache:
             with new_folder(self._entry) as staging:
                 compiled = self._fill(staging, model, facts, probe)
         except OSError as error:
-            if not (self._entry / _RECORD).is_file():  # else another process was faster
+            if error.errno != errno.ENOTEMPTY:  # another process was faster
                 _LOG.warning(
                     "ovspec: CACHE_DIR=%s can't be written (%s); the next start compiles the model again",
                     self._place,

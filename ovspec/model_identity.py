@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import openvino as ov
 
 import ovspec_ops
 import ovspec_transforms
 from ovspec.compile import precision_name
+from ovspec_models import ModelInfo
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
@@ -48,7 +48,11 @@ def identity(folder: Path) -> dict[str, str]:
 
     Returns:
         A text per part; an entry in which one differs is outdated. The parts' names are for messages.
+
+    Raises:
+        ValueError: the folder holds no model.
     """
+    ModelInfo.read(folder)
     xml, weights = folder / "openvino_model.xml", folder / "openvino_model.bin"
     return {
         "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
@@ -74,9 +78,10 @@ def fingerprint(path: Path) -> str:
 
 
 def _code_state() -> str:
-    """Of the transforms as they are installed: with an editable install they change without the version."""
-    folder = Path(ovspec_transforms.__file__).parent
-    return _digest_text("".join(f"{path.name} {_state(path)}" for path in sorted(folder.glob("*.py"))))
+    """Of the code as it is installed: with an editable install it changes without the version."""
+    files = (__file__, ovspec_transforms.__file__, ovspec_ops.__file__)
+    paths = [path for file in files for path in sorted(Path(file).parent.rglob("*.py"))]
+    return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
 
 
 def _state(path: Path) -> str:
@@ -86,12 +91,8 @@ def _state(path: Path) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
-def _digest(paths: Any) -> str:
+def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.read_bytes() if path.is_file() else b"none")
     return digest.hexdigest()
-
-
-def _digest_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -27,6 +27,7 @@ import ovspec
 from ovspec.cache import CachedSequence
 from ovspec.expert_budgets import ExpertConfig
 from ovspec.ffn_budgets import FfnConfig
+from ovspec.model_identity import fingerprint
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
 from ovspec_models.shapes import get_shape
@@ -64,6 +65,29 @@ def logits(runner: ModelRunner) -> NDArray[np.float32]:
 def entries(place: Path) -> dict[Path, int]:
     """What is kept, with the time of its record: with another it was written anew."""
     return {entry: (entry / "entry.json").stat().st_mtime_ns for entry in place.glob("ovspec-*")}
+
+
+@pytest.fixture(scope="module")
+def compiled(demo_ir: Path) -> NDArray[np.float32]:
+    """Logits of the draft without a cache."""
+    return logits(start(demo_ir / "draft", None))
+
+
+@pytest.fixture(scope="module")
+def filled(demo_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a start has kept the draft."""
+    place = tmp_path_factory.mktemp("filled")
+    start(demo_ir / "draft", place)
+    return place
+
+
+@pytest.fixture
+def place(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test to change; nothing in an entry says where it lies."""
+    copy = Path(shutil.copytree(filled, tmp_path / "cache"))
+    for blob in copy.glob("*/model.blob"):
+        blob.chmod(0o600)
+    return copy
 
 
 @pytest.fixture
@@ -179,12 +203,12 @@ class TestHit:
             start(folder, tmp_path, **dict(setting))
         assert entries(tmp_path) == kept and not said()
 
-    def test_a_kept_model_outlives_its_file_and_its_runner(self, demo_ir: Path, tmp_path: Path) -> None:
-        folder = demo_ir / "draft"
-        expected = logits(start(folder, tmp_path))
-        runner = start(folder, tmp_path)
-        shutil.rmtree(tmp_path)
-        assert np.array_equal(logits(runner), expected)
+    def test_a_kept_model_outlives_its_file(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path
+    ) -> None:
+        runner = start(demo_ir / "draft", place)
+        shutil.rmtree(place)
+        assert np.array_equal(logits(runner), compiled)
 
 
 class TestOutdated:
@@ -210,18 +234,19 @@ class TestOutdated:
         assert len(entries(place)) == 1
 
     @pytest.mark.parametrize("part", ["graph", "configuration", "ovspec", "OpenVINO", "native library"])
-    def test_every_part_counts(self, part: str, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+    def test_every_part_counts(
+        self, part: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
         folder = demo_ir / "draft"
-        expected = logits(start(folder, tmp_path))
-        [(entry, written)] = entries(tmp_path).items()
+        [(entry, written)] = entries(place).items()
         record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
         record["identity"][part] = "another"
         (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
-        assert np.array_equal(logits(start(folder, tmp_path)), expected)
+        assert np.array_equal(logits(start(folder, place)), compiled)
         [line] = said()
         assert f"another {part};" in line and "\n" not in line
-        assert list(entries(tmp_path)) == [entry] and entries(tmp_path)[entry] != written
-        start(folder, tmp_path)
+        assert list(entries(place)) == [entry] and entries(place)[entry] != written
+        start(folder, place)
         assert not said()
 
 
@@ -254,35 +279,31 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 class TestDamaged:
     @pytest.mark.parametrize("damage", DAMAGE)
-    def test_is_dropped_with_a_line(self, damage: str, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+    def test_is_dropped_with_a_line(
+        self, damage: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
         folder = demo_ir / "draft"
-        expected = logits(start(folder, tmp_path))
-        [entry] = entries(tmp_path)
-        (entry / "model.blob").chmod(0o600)
+        [entry] = entries(place)
         DAMAGE[damage](entry)
-        assert np.array_equal(logits(start(folder, tmp_path)), expected)
+        assert np.array_equal(logits(start(folder, place)), compiled)
         [line] = said()
         assert str(entry) in line and "is damaged" in line and "\n" not in line
-        kept = entries(tmp_path)
-        assert np.array_equal(logits(start(folder, tmp_path)), expected)
-        assert entries(tmp_path) == kept and not said()
+        kept = entries(place)
+        assert np.array_equal(logits(start(folder, place)), compiled)
+        assert entries(place) == kept and not said()
 
-    def test_what_openvino_refuses_is_dropped_too(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+    def test_what_openvino_refuses_is_dropped_too(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
         """A blob whose fingerprint holds, as another processor of the same name might have left it."""
-        from ovspec.model_identity import fingerprint
-
-        folder = demo_ir / "draft"
-        expected = logits(start(folder, tmp_path))
-        [entry] = entries(tmp_path)
-        blob = entry / "model.blob"
-        blob.chmod(0o600)
+        [entry] = entries(place)
         cut(entry)
         record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
-        record["fingerprint"] = fingerprint(blob)
+        record["fingerprint"] = fingerprint(entry / "model.blob")
         (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
-        assert np.array_equal(logits(start(folder, tmp_path)), expected)
+        assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
         [line] = said()
-        assert "it is not used, OpenVINO does not read it" in line.replace(str(entry), "it")
+        assert f"{entry} is not used, OpenVINO does not read it" in line
 
     def test_what_openvino_never_reads_is_not_written_again(
         self, moe: Path, tmp_path: Path, said: Said
@@ -301,6 +322,7 @@ class TestDamaged:
 START = """
 import sys
 from pathlib import Path
+from ovspec.model_identity import fingerprint
 from ovspec.model_runner import ModelRunner
 properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
 ModelRunner(sys.argv[1], "CPU", properties={**properties, "CACHE_DIR": sys.argv[2]})
@@ -314,7 +336,9 @@ def process(folder: Path, place: Path, before: str = "") -> subprocess.Popen[str
 
 class TestProcesses:
     @pytest.mark.parametrize("name", ["compile_paged", "fingerprint"])
-    def test_killed_while_it_writes(self, name: str, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+    def test_killed_while_it_writes(
+        self, name: str, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
         """Before the blob is there, and between the blob and the record."""
         folder = demo_ir / "draft"
         kill = (
@@ -324,19 +348,21 @@ class TestProcesses:
         killed = process(folder, tmp_path, kill)
         assert killed.wait() == -signal.SIGKILL
         assert not entries(tmp_path) and len(list(tmp_path.iterdir())) == 1
-        assert np.array_equal(logits(start(folder, tmp_path)), logits(start(folder, None)))
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
         kept = entries(tmp_path)
         assert list(tmp_path.iterdir()) == list(kept)
         start(folder, tmp_path)
         assert entries(tmp_path) == kept and not said()
 
-    def test_two_at_once(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+    def test_two_at_once(
+        self, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
         folder = demo_ir / "draft"
         for started in [process(folder, tmp_path) for _ in range(2)]:
             assert started.communicate()[1] == "" and started.returncode == 0
         kept = entries(tmp_path)
         assert len(kept) == 1 and list(tmp_path.iterdir()) == list(kept)
-        assert np.array_equal(logits(start(folder, tmp_path)), logits(start(folder, None)))
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
         assert entries(tmp_path) == kept and not said()
 
     def test_a_disk_that_takes_no_more(self, tmp_path: Path, demo_ir: Path) -> None:
@@ -353,25 +379,24 @@ class TestProcesses:
 
 
 class TestPlaces:
-    def test_one_that_cannot_be_made(self, demo_ir: Path, said: Said) -> None:
-        folder = demo_ir / "draft"
-        runner = start(folder, Path("/proc/ovspec/cache"))
+    def test_one_that_cannot_be_made(self, compiled: NDArray[np.float32], demo_ir: Path, said: Said) -> None:
+        runner = start(demo_ir / "draft", Path("/proc/ovspec/cache"))
         [line] = said()
         assert "CACHE_DIR=/proc/ovspec/cache can't be written" in line and "\n" not in line
-        assert np.array_equal(logits(runner), logits(start(folder, None)))
+        assert np.array_equal(logits(runner), compiled)
 
-    def test_one_that_is_only_read(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
-        folder = demo_ir / "draft"
-        expected = logits(start(folder, tmp_path))
-        kept = entries(tmp_path)
-        for path in (*kept, tmp_path):
+    def test_one_that_is_only_read(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        kept = entries(place)
+        for path in (*kept, place):
             path.chmod(0o555)
         try:
-            assert np.array_equal(logits(start(folder, tmp_path)), expected)
+            assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
         finally:
-            for path in (tmp_path, *kept):
+            for path in (place, *kept):
                 path.chmod(0o755)
-        assert entries(tmp_path) == kept and not said()
+        assert entries(place) == kept and not said()
 
     def test_refusals(self, tmp_path: Path, demo_ir: Path) -> None:
         folder, file = demo_ir / "draft", tmp_path / "file"
@@ -385,6 +410,8 @@ class TestPlaces:
                 start(folder, tmp_path, properties=setting)
         with pytest.raises(ValueError, match="only the model of a folder"):
             ModelRunner(ov.Core().read_model(folder / "openvino_model.xml"), properties={"CACHE_DIR": "x"})
+        with pytest.raises(ValueError, match=r"does not exist|no OpenVINO model"):
+            start(tmp_path / "none", tmp_path)
         assert list(tmp_path.iterdir()) == [file]
 
     def test_nothing_is_kept_of_a_model_that_is_refused(self, tmp_path: Path, demo_ir: Path) -> None:

@@ -166,6 +166,8 @@ class ModelRunner:
         linear: LinearBackend | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
+        if linear not in (None, "native", "stock"):
+            raise ValueError(f"linear={linear!r}: expected 'native' or 'stock'")
         core = ov.Core()
         if self.attention.backend == "native":
             if not device.startswith("CPU"):

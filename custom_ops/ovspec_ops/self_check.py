@@ -17,6 +17,7 @@ from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.gated_mlp import f16_bytes, gated_mlp, pack_columns_u4, pack_columns_u8, pack_rows_u4
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
+from ovspec_ops.linear import linear, pack_linear
 from ovspec_ops.moe.reference import dequantise, expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import verify_attention
 
@@ -225,6 +226,25 @@ def _check_mlp(core: ov.Core, bits: int) -> float:
     return _worst(output, expected)
 
 
+def _check_linear(core: ov.Core, bits: int) -> float:
+    """Linear, two layers of the same rows."""
+    rng = np.random.default_rng(5)
+    rows, inputs, sizes, fmt = 9, 320, (70, 33), f"u{bits}"
+    groups = 1 if bits == 8 else inputs // 64
+    panels = []
+    for size in sizes:
+        values = rng.integers(0, 1 << bits, (size, inputs), dtype=np.uint8)
+        zero_points = rng.integers(0, 1 << bits, (size, groups), dtype=np.uint8)
+        scales = rng.uniform(0.5, 1.5, (size, groups)) / ((1 << bits) * inputs**0.5)
+        panels.append(pack_linear(values, scales.astype(np.float16), zero_points, fmt))
+    tensors: Inputs = {"hidden": rng.standard_normal((rows, inputs)).astype(np.float32)}
+    tensors["weights"] = np.concatenate(panels)
+    attributes = {"format": fmt, "groups": groups, "sizes": list(sizes)}
+    outputs = _run(core, "Linear", tensors, attributes)
+    expected = linear(*tensors.values(), sizes, fmt, groups)
+    return max(_worst(output, want) for output, want in zip(outputs, expected, strict=True))
+
+
 def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
     for precision in ("f32", "u8"):
@@ -252,6 +272,7 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     for bits in (8, 4):
         yield CheckResult(f"SparseMoE int{bits}", isa, _check_experts(core, bits), 1e-4)
         yield CheckResult(f"GatedMLP int{bits}", isa, _check_mlp(core, bits), 2e-4)
+        yield CheckResult(f"Linear int{bits}", isa, _check_linear(core, bits), 2e-4)
 
 
 def self_check() -> list[CheckResult]:

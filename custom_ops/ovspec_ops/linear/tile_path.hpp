@@ -31,12 +31,12 @@ struct Panel {
     const LinearWeights& w;
     const std::uint8_t* head;
     const std::uint8_t* data;
-    std::size_t groups;
+    std::size_t bytes, groups;
     std::size_t inputs; // of a group, filled up
 
     Panel(const LinearWeights& weights, std::size_t index)
-        : w(weights), head(weights.panel(index)), data(head + weights.data_at()), groups(weights.groups),
-          inputs(weights.groups == 1 ? weights.padded() : weights.group_size()) {}
+        : w(weights), head(weights.panel(index)), data(head + weights.data_at()), bytes(weights.panel_bytes()),
+          groups(weights.groups), inputs(weights.groups == 1 ? weights.padded() : weights.group_size()) {}
 };
 
 // The rows of a call.
@@ -62,6 +62,12 @@ OVSPEC_INLINE void ask(const std::uint8_t* from, std::size_t bytes) {
     for (std::size_t at = 0; at < bytes; at += 64)
         _mm_prefetch((const char*)from + at, _MM_HINT_T1);
 }
+
+// What to ask for meanwhile: `step` bytes with every slab, from `from` on.
+struct Meanwhile {
+    const std::uint8_t* from;
+    std::size_t step;
+};
 
 // Two quads of inputs lie in the two halves of every byte.
 OVSPEC_INLINE void widen(const std::uint8_t* from, std::size_t bytes, std::uint8_t* to) {
@@ -89,24 +95,23 @@ OVSPEC_INLINE const std::uint8_t* bytes_of(const Panel& panel, std::size_t group
 // Sums of digits times weights, `[16, 16]` a tile: of high and of low digits, or of the rows' high digits and
 // then their low ones in one.
 struct alignas(64) Products {
-    std::int32_t sums[halves][2][block_rows][tile_width];
+    typedef std::int32_t Row[tile_width];
 
-    OVSPEC_INLINE_MEMBER IVec high(std::size_t half, std::size_t row) const {
-        return load_as<IVec>(sums[half][0][row]);
-    }
-    OVSPEC_INLINE_MEMBER IVec low(std::size_t half, std::size_t row, std::size_t rows) const {
-        return load_as<IVec>(rows <= shared_rows ? sums[half][0][rows + row] : sums[half][1][row]);
+    Row sums[halves][2][block_rows];
+
+    const Row* high(std::size_t half) const { return sums[half][0]; }
+    const Row* low(std::size_t half, std::size_t rows) const {
+        return rows <= shared_rows ? sums[half][0] + rows : sums[half][1];
     }
 };
 
 // Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights.
 OVSPEC_INLINE void shared_products(const std::uint8_t* weights, std::size_t slabs, const BlockLayout& layout,
-                                   const std::uint8_t* digits, bool asks, Products& to) {
+                                   const std::uint8_t* digits, Meanwhile meanwhile, Products& to) {
     _tile_zero(0);
     _tile_zero(1);
     for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
-        if (asks)
-            ask(weights + ahead, slab_bytes);
+        ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
         _tile_loadd(4, digits, slab);
         _tile_loadd(6, weights, quad_bytes);
         _tile_loadd(7, weights + quad_bytes / 2, quad_bytes);
@@ -118,14 +123,13 @@ OVSPEC_INLINE void shared_products(const std::uint8_t* weights, std::size_t slab
 }
 
 OVSPEC_INLINE void split_products(const std::uint8_t* weights, std::size_t slabs, const BlockLayout& layout,
-                                  const std::uint8_t* digits, bool asks, Products& to) {
+                                  const std::uint8_t* digits, Meanwhile meanwhile, Products& to) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
-        if (asks)
-            ask(weights + ahead, slab_bytes);
+        ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
         _tile_loadd(4, digits, slab);
         _tile_loadd(6, weights, quad_bytes);
         _tile_dpbsud(0, 4, 6);
@@ -153,19 +157,24 @@ OVSPEC_INLINE void finish(const Panel& panel, const PackedRows& rows, const Step
     const std::size_t some = left < in_block ? left : in_block;
     const std::uint8_t* block = rows.block(step.row);
     const DigitSums& digit_sums = rows.layout.group_sums(block, step.group);
-    const bool first = step.group == 0, last = step.group + 1 == panel.groups;
+    const bool last = step.group + 1 == panel.groups;
     for (std::size_t half = 0; half < halves; half++) {
         const auto scales = digit_rows::scales_of<format>(panel.w, panel.head, step.group, half * tile_width);
+        const Products::Row *high = products.high(half), *low = products.low(half, in_block);
         float* sum = sums + half * tile_width;
-        for (std::size_t r = 0; r < some; r++, sum += panel_width) {
-            const Vec total = scales.add(first ? Vec{} : load(sum), products.high(half, r),
-                                         products.low(half, r, in_block), digit_sums, r);
-            if (last)
+        const auto joined = [&](Vec total, std::size_t r) __attribute__((always_inline)) {
+            return scales.add(total, load_as<IVec>(high[r]), load_as<IVec>(low[r]), digit_sums, r);
+        };
+        if (step.group == 0)
+            for (std::size_t r = 0; r < some; r++)
+                store(sum + r * panel_width, joined(Vec{}, r));
+        else
+            for (std::size_t r = 0; r < some; r++)
+                store(sum + r * panel_width, joined(load(sum + r * panel_width), r));
+        if (last)
+            for (std::size_t r = 0; r < some; r++)
                 digit_rows::write(target, step.row + r, half * tile_width,
-                                  total * rows.layout.units(block)[r]);
-            else
-                store(sum, total);
-        }
+                                  load(sum + r * panel_width) * rows.layout.units(block)[r]);
     }
 }
 
@@ -176,8 +185,14 @@ __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& ro
                                         std::uint8_t* widened) {
     const BlockLayout& layout = rows.layout;
     const std::size_t slabs = panel.inputs / slab, group_bytes = panel.inputs * panel_width;
-    const std::size_t held = rows.count > block_rows ? panel.groups : 2;
+    const bool many = rows.count > block_rows;
+    const std::size_t held = many ? panel.groups : 2;
     const auto bytes_at = [&](std::size_t g) { return widened + g % held * group_bytes; };
+    // Many rows take their time: a part of the next panel comes with each slab of each block. Few do not.
+    const std::size_t steps = slabs * panel.groups * ((rows.count + block_rows - 1) / block_rows);
+    Meanwhile meanwhile{panel.data + ahead, format == WeightFormat::u8 ? slab_bytes : 0};
+    if (many)
+        meanwhile = {panel.head + panel.bytes, (panel.bytes / steps + 64) / 64 * 64};
     Products products[2];
     alignas(64) float sums[block_rows * panel_width];
     Step before{};
@@ -187,11 +202,11 @@ __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& ro
         const std::uint8_t* digits = rows.block(row) + layout.digits;
         for (std::size_t g = 0; g < panel.groups; g++, digits += slabs * layout.slab_bytes) {
             const std::uint8_t* weights = next;
-            const bool asks = format == WeightFormat::u8 && row == 0;
             if (layout.rows <= shared_rows)
-                shared_products(weights, slabs, layout, digits, asks, products[turn % 2]);
+                shared_products(weights, slabs, layout, digits, meanwhile, products[turn % 2]);
             else
-                split_products(weights, slabs, layout, digits, asks, products[turn % 2]);
+                split_products(weights, slabs, layout, digits, meanwhile, products[turn % 2]);
+            meanwhile.from += slabs * meanwhile.step;
             const std::size_t following = (g + 1) % panel.groups;
             if (format == WeightFormat::u4)
                 next = row == 0 && following != 0 ? bytes_of<format>(panel, following, bytes_at(following))

@@ -100,10 +100,16 @@ def test_flags_give_the_format_and_the_models_logits(
     assert done.exit_code == 0, done.output
     assert matrices(out / "openvino_model.xml") == expected
     assert ModelInfo.read(out).weight_format() == flags[1]
-    runner = ModelRunner(out, "CPU", properties={**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0})
-    got = runner.forward([Rows(CachedSequence(), prompt, sampled=len(prompt))])
-    error = np.linalg.norm(got - reference("Llama")) / np.linalg.norm(reference("Llama"))
-    assert error < TOLERANCE[max(expected, key=lambda kind: expected[kind])]
+    compressed = sum(count for kind, count in expected.items() if kind in ("u8", "i8", "u4", "i4"))
+    linear = compressed - (expected.get("u8", 0) + expected.get("i8", 0) > 0)  # the embedding is none
+    for backend, taken in (("stock", None), ("native", linear)):
+        exact = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+        runner = ModelRunner(out, "CPU", properties=exact, linear=backend)
+        fired = {report.name: report.count for report in runner.reports}
+        assert fired.get("NativeLinear") == taken
+        got = runner.forward([Rows(CachedSequence(), prompt, sampled=len(prompt))])
+        error = np.linalg.norm(got - reference("Llama")) / np.linalg.norm(reference("Llama"))
+        assert error < TOLERANCE[max(expected, key=lambda kind: expected[kind])]
 
 
 class TestDatasets:

@@ -43,24 +43,21 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
 
 
 def compile_paged(
-    core: ov.Core,
-    model: ov.Model,
-    device: str,
-    properties: Mapping[str, object],
-    plugin_defaults: bool = False,
+    core: ov.Core, model: ov.Model, device: str, settings: Mapping[str, object]
 ) -> ov.CompiledModel:
     """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
 
-    What `properties` leaves open is ours to choose, or the plugin's with `plugin_defaults`.
+    Args:
+        core: with the operations that the model holds.
+        model: behind its transforms.
+        device: OpenVINO device.
+        settings: OpenVINO properties, of which `check_properties` holds.
 
     Raises:
-        ValueError: an unknown device or property, a bad value, or a cache precision that this
-            device and inference precision do not give.
+        ValueError: a bad value, or a cache precision that this device and inference precision do not give.
     """
-    settings = dict(properties) if plugin_defaults else with_defaults(properties, device)
-    check_properties(core, device, settings)
     try:
-        compiled = core.compile_model(model, device, settings)
+        compiled = core.compile_model(model, device, dict(settings))
     except RuntimeError as error:
         reason = last_line(error)
         if "kvcache" in reason:

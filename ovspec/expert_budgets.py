@@ -69,6 +69,11 @@ class ExpertConfig:
             if not math.isfinite(bound) or not 0.0 <= bound <= 1.0:
                 raise ValueError(f"share bound {bound}: expected a share from 0 to 1")
 
+    @property
+    def graph(self) -> tuple[object, ...]:
+        """What of it decides the graph; the numbers are inputs of every pass."""
+        return (self.backend, self.rule, self.optional)
+
     def transform(self, model: ov.Model) -> list[PassReport]:
         """Change the experts of `model` in place.
 

@@ -92,6 +92,11 @@ class FfnConfig:
         if not 0.0 < self.decay <= 1.0:
             raise ValueError(f"ffn decay {self.decay}: expected a number above 0 and at most 1")
 
+    @property
+    def graph(self) -> tuple[object, ...]:
+        """What of it decides the graph; the other numbers are inputs of every pass."""
+        return (self.backend, self.rule, self.score, self.orders)
+
     def transform(self, model: ov.Model) -> list[PassReport]:
         """Change the gated MLPs of `model` in place.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 import ovspec_ops
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compaction import compact
-from ovspec.compile import cache_tensors, compile_paged, read_model
+from ovspec.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.graph_facts import GraphFacts
 from ovspec.linear_backend import LinearBackend, default_linear
 from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
+from ovspec.model_cache import ModelCache
 from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
@@ -31,9 +33,7 @@ from ovspec_transforms import (
     EXPERTS_READ,
     PassReport,
     Selection,
-    ffn_layers,
     gather_logits,
-    moe_layers,
     native_linear,
     paged_layers,
     rope_limit,
@@ -48,6 +48,7 @@ from ovspec_transforms import (
 Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
+_PROBE_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,13 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
+
+    @property
+    def graph(self) -> dict[str, object]:
+        """What of it decides the graph, in words of JSON; the coverage is an input of every pass."""
+        fields = asdict(self)
+        del fields["coverage"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,31 +182,71 @@ class ModelRunner:
             if not device.startswith("CPU"):
                 raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
             ovspec_ops.load(core)
-        graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
+        settings = dict(properties or {}) if plugin_defaults else with_defaults(properties or {}, device)
+        check_properties(core, device, settings)
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
-        limit = rope_limit(graph)
-        self.long_rope = None if limit is None else LongRope(limit)
-        self.reports = transform(graph, self.attention, self.block_size, experts, ffn)
-        if not isinstance(model, ov.Model):
-            check_windows(ModelInfo.read(model), paged_layers(graph))
-        self._expert_layers, self._ffn_layers = moe_layers(graph), ffn_layers(graph)
         self.experts, self.ffn = experts, ffn
         self.linear = linear or default_linear(
             self.attention.backend, device, properties or {}, plugin_defaults
         )
-        if self.linear == "native":
-            self.reports.append(native_linear(graph))
+        self._attach(*self._compile(core, model, device, settings))
+
+    def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
+        """Run passes through a compiled model from now on, with an empty cache."""
+        experts, ffn = self.experts, self.ffn
+        if experts:
+            experts.check(facts.expert_layers)
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
+        self.cache = KVCache(self.request, cache_tensors(compiled))
+        self.blocks = BlockManager(self.block_size)
+        self.last_pass = PassStats()
+        self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
+        self.reports = facts.reports
+        self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
-        self.compiled = compile_paged(core, graph, device, properties or {}, plugin_defaults)
-        self.request = self.compiled.create_infer_request()
-        self.cache = KVCache(self.request, cache_tensors(self.compiled))
-        self.blocks = BlockManager(self.block_size)
-        self.last_pass = PassStats()
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
+
+    def _compile(
+        self, core: ov.Core, model: str | Path | ov.Model, device: str, settings: dict[str, object]
+    ) -> tuple[ov.CompiledModel, GraphFacts]:
+        """The transformed model, from the user's CACHE_DIR where there is one."""
+
+        def build() -> tuple[ov.Model, GraphFacts]:
+            graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
+            limit = rope_limit(graph)
+            reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn)
+            if not isinstance(model, ov.Model):
+                check_windows(ModelInfo.read(model), paged_layers(graph))
+            facts = GraphFacts.of(graph, reports, limit)
+            if self.linear == "native":
+                facts = replace(facts, reports=(*facts.reports, native_linear(graph)))
+            return graph, facts
+
+        if "CACHE_DIR" not in settings or not device.startswith("CPU"):
+            graph, facts = build()
+            return compile_paged(core, graph, device, settings), facts
+        if isinstance(model, ov.Model):
+            raise ValueError(
+                "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
+            )
+        parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
+        choices: dict[str, object] = {name: part.graph if part else None for name, part in parts.items()}
+        choices["linear"] = self.linear
+        return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+
+    def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
+        """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""
+        self._attach(compiled, facts)
+        sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
+        passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
+        logits = np.concatenate([np.array(self.forward([rows])) for rows in passes])
+        self.release(sequence)
+        return logits
 
     def _host_selection(self) -> NativeSelection | None:
         """The host's part in selection, `None` where the graph does not select."""

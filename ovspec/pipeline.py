@@ -92,8 +92,9 @@ class LLMPipeline:
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
-        properties: OpenVINO properties of the target. The cache defaults to u8 by token. `scheduler_config`
-            and `prompt_lookup` mean what they mean for openvino_genai.
+        properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
+            compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
+            `prompt_lookup` mean what they mean for openvino_genai.
 
     Raises:
         ValueError: a folder, model, draft or setting that can't be served; the message says why.

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -38,17 +38,17 @@ def new_folder(out: Path) -> Iterator[Path]:
     try:
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
-        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.absolute().parent))
-        try:
-            staging.chmod(0o755)  # mkdtemp makes it private
-            with _locked(staging):
+        with ExitStack() as held:
+            staging = _new_staging(out, held)
+            try:
+                staging.chmod(0o755)  # mkdtemp makes it private
                 yield staging
                 if out.exists():
                     out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
                 staging.rename(out)
-        except BaseException:
-            shutil.rmtree(staging)
-            raise
+            except BaseException:
+                shutil.rmtree(staging)
+                raise
     except BaseException:
         for folder in made:
             if folder.exists() and not any(folder.iterdir()):
@@ -58,6 +58,18 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def _prefix(out: Path) -> str:
     return f".{out.name}.ovspec-"
+
+
+def _new_staging(out: Path, held: ExitStack) -> Path:
+    """A temporary sibling of `out`, locked as long as `held` is open."""
+    while True:
+        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.absolute().parent))
+        try:
+            held.enter_context(_locked(staging))
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process took it for abandoned before it was locked
+        if staging.exists():
+            return staging
 
 
 @contextmanager

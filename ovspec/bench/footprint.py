@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec.bench import footprint_child
+from ovspec.bench.cached_start import CACHED_STARTS, CachedStart
 from ovspec.bench.source import ModelSource
 from ovspec_models import demo_pair_path
 
@@ -73,31 +74,52 @@ class FootprintBench:
         if self.repeat < 1:
             raise ValueError(f"--repeat {self.repeat}: expected at least 1")
 
-    def run(self, tick: Callable[[str], None] = lambda step: None) -> list[Footprint]:
-        """Start every engine, each time in a new process.
+    @property
+    def num_steps(self) -> int:
+        """Processes that `run` starts."""
+        return self.repeat * len(ENGINES) + (1 + self.repeat) * len(CACHED_STARTS)
+
+    def run(
+        self, tick: Callable[[str], None] = lambda step: None
+    ) -> tuple[list[Footprint], list[CachedStart]]:
+        """Start every engine in turn, each time in a new process; also from a CACHE_DIR that is filled first.
 
         Raises:
             RuntimeError: an engine failed; it says what it said last.
         """
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
-        with _folder_of(self.source) as folder:
+        cached: dict[str, list[dict[str, Any]]] = {name: [] for name in CACHED_STARTS}
+        with _folder_of(self.source) as folder, TemporaryDirectory(prefix="ovspec-bench-") as place:
+            for name in cached:
+                tick(f"{name}, which fills CACHE_DIR")
+                self._start_cached(name, folder, place)
             for number in range(self.repeat):
                 for engine in ENGINES:
                     tick(f"{engine}, start {number + 1}")
-                    found[engine].append(self._start(engine, folder))
-        return [
-            Footprint(engine, **{name: median(run[name] for run in runs) for name in runs[0]})
-            for engine, runs in found.items()
-        ]
+                    found[engine].append(self._start(engine, folder, self.context, _NEW_TOKENS, {}))
+                for name in cached:
+                    tick(f"{name} from CACHE_DIR, start {number + 1}")
+                    cached[name].append(self._start_cached(name, folder, place))
+        return (
+            [Footprint(engine, **_medians(runs, Footprint)) for engine, runs in found.items()],
+            [CachedStart(name, **_medians(runs, CachedStart)) for name, runs in cached.items()],
+        )
 
-    def _start(self, engine: str, folder: Path) -> dict[str, Any]:
+    def _start_cached(self, name: str, folder: Path, place: str) -> dict[str, Any]:
+        engine, asked = CACHED_STARTS[name]
+        figures = self._start(engine, folder, 1, 1, {**asked, "CACHE_DIR": place})
+        return {**figures, "first_token_s": figures["generate_s"]}
+
+    def _start(
+        self, engine: str, folder: Path, context: int, new_tokens: int, asked: Mapping[str, Any]
+    ) -> dict[str, Any]:
         task = {
             "engine": engine,
             "model": str(folder),
-            "context": self.context,
+            "context": context,
             "vocab_size": self.source.vocab_size,
-            "max_new_tokens": _NEW_TOKENS,
-            "properties": {**_CACHE, **self.properties},
+            "max_new_tokens": new_tokens,
+            "properties": {**_CACHE, **self.properties, **asked},
         }
         command = [sys.executable, str(footprint_child.__file__), json.dumps(task)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -106,6 +128,11 @@ class FootprintBench:
             raise RuntimeError(f"{engine} failed in a process of its own: {said}")
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return figures
+
+
+def _medians(runs: list[dict[str, Any]], kind: type[Footprint] | type[CachedStart]) -> dict[str, Any]:
+    names = [field.name for field in fields(kind) if field.name in runs[0]]
+    return {name: median(run[name] for run in runs) for name in names}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ovspec.bench import ModelSource
+from ovspec.bench.cached_start import CACHED_STARTS
 from ovspec.bench.footprint import ENGINES, FootprintBench
 from ovspec.cli import cli
 
@@ -29,6 +30,11 @@ def test_a_folder(demo_ir: Path) -> None:
         assert record["file_bytes"] > (demo_ir / "openvino_model.bin").stat().st_size
     ours, theirs = body["records"][1], body["records"][0]
     assert body["ratios"]["anon"] == ours["anon_bytes"] / theirs["anon_bytes"]
+    starts = {start["name"]: start for start in body["cached_starts"]}
+    assert list(starts) == list(CACHED_STARTS)
+    assert all(start["start_cpu_s"] > 0 and start["first_token_s"] > 0 for start in starts.values())
+    quickest = min(starts[name]["start_cpu_s"] for name in starts if name != "ovspec")
+    assert body["ratios"]["cached_start"] == starts["ovspec"]["start_cpu_s"] / quickest
 
 
 def test_a_shape() -> None:

@@ -57,7 +57,7 @@ def inline_commands() -> list[str]:
 
 
 def scaled(text: str) -> str:
-    for old, new in {**{k: str(v) for k, v in CHECKPOINTS.items()}, **SMALLER, "DIR": "qwen3"}.items():
+    for old, new in {**{k: str(v) for k, v in CHECKPOINTS.items()}, **SMALLER, " DIR": " qwen3"}.items():
         text = text.replace(old, new)
     return text
 

@@ -35,6 +35,7 @@ from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rop
 from ovspec_transforms.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.native_linear import native_linear
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
+from ovspec_transforms.paged_reader import PagedAttentionReader
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.route_rows import route_rows
 from ovspec_transforms.select_blocks import select_blocks, selecting_layers, watch_selections
@@ -64,6 +65,7 @@ __all__ = [
     "ExpertRule",
     "FfnLayer",
     "MoELayer",
+    "PagedAttentionReader",
     "PagedLayer",
     "PassReport",
     "Selection",

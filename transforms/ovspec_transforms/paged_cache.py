@@ -17,7 +17,7 @@ from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type
 from ovspec_transforms.report import PassReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
-QUERY, KEY, KEY_CACHE, VALUE_CACHE = 0, 1, 3, 4
+QUERY, KEY, VALUE, KEY_CACHE, VALUE_CACHE = 0, 1, 2, 3, 4
 PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS = 5, 6, 7, 8
 SCALE, SLIDING_WINDOW, ALIBI_SLOPES, MAX_CONTEXT_LEN = 9, 10, 11, 12
 SINKS = 20

@@ -1,0 +1,54 @@
+"""What a runner has to know of a transformed graph beside the compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import openvino as ov
+
+from ovspec_transforms import FfnLayer, MoELayer, PassReport, ffn_layers, moe_layers
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """Facts of one graph, which are kept with it where the compiled model is kept.
+
+    Attributes:
+        reports: what the transforms changed, in their order.
+        rope_limit: length of text up to which the short rotary frequencies hold, `None` without long ones.
+        expert_layers: layers with routed experts.
+        ffn_layers: gated MLPs.
+    """
+
+    reports: tuple[PassReport, ...]
+    rope_limit: int | None
+    expert_layers: tuple[MoELayer, ...]
+    ffn_layers: tuple[FfnLayer, ...]
+
+    @classmethod
+    def of(cls, model: ov.Model, reports: list[PassReport], rope_limit: int | None) -> GraphFacts:
+        """Read a graph behind its transforms, as long as gated MLPs are not linear layers of ours."""
+        return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(ffn_layers(model)))
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:
+        """The facts that `as_json` wrote.
+
+        Raises:
+            KeyError, TypeError: it is something else.
+        """
+        return cls(
+            tuple(
+                PassReport(report["name"], tuple(report["changed"]), tuple(report["left"]))
+                for report in body["reports"]
+            ),
+            body["rope_limit"],
+            tuple(MoELayer(**layer) for layer in body["expert_layers"]),
+            tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
+        )

@@ -49,7 +49,9 @@ public:
     explicit Session(std::size_t size) : Session(Configuration(size % tile_bytes)) {}
     explicit Session(const Configuration& own) {
         _tile_storeconfig(before_);
-        asm volatile("" : : "m"(own)); // GCC's intrinsic says that it reads eight bytes: the others are read too
+        asm volatile(""
+                     :
+                     : "m"(own)); // GCC's intrinsic says that it reads eight bytes: the others are read too
         _tile_loadconfig(&own);
     }
     ~Session() {

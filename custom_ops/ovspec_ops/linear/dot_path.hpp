@@ -101,7 +101,8 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         for (std::size_t row = 0; row < rows;) {
             const std::uint8_t* block = packed + row / block_rows * layout.bytes;
             const std::size_t in_block = row % block_rows;
-            const std::size_t left = (rows < row - in_block + block_rows ? rows : row - in_block + block_rows) - row;
+            const std::size_t left =
+                (rows < row - in_block + block_rows ? rows : row - in_block + block_rows) - row;
             const bool asks = row == 0;
             const auto take = [&](auto kernel, std::size_t some) __attribute__((always_inline)) {
                 kernel(w, panel, layout, block, in_block, row, asks, targets[p]);

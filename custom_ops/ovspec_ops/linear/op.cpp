@@ -58,8 +58,8 @@ void Linear::validate_and_infer_types() {
         fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
     ov::PartialShape shape = get_input_partial_shape(hidden);
     if (shape.rank().is_static() && shape.size() < 2)
-        fail(name, "hidden (input 0) has " + text(shape.size()) +
-                       " dimensions, expected [rows, size] or more");
+        fail(name,
+             "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
     std::int64_t rows = -1, bytes = -1;
     if (shape.rank().is_static() && shape[shape.size() - 1].is_static()) {
         rows = static_cast<std::int64_t>(panels());

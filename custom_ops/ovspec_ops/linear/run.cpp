@@ -54,8 +54,8 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows,
         const std::size_t in_block = std::min(some, block_rows);
         const std::size_t blocks = (some + in_block - 1) / in_block;
         const std::size_t block_bytes = kernels.packed_bytes(weights, in_block);
-        auto* packed = reinterpret_cast<std::uint8_t*>(
-            packed_rows->reserve(blocks * block_bytes / sizeof(float) + 1));
+        auto* packed =
+            reinterpret_cast<std::uint8_t*>(packed_rows->reserve(blocks * block_bytes / sizeof(float) + 1));
         parallel_items(blocks, 4 * some * weights.inputs, [&](std::size_t block) {
             const std::size_t first = block * in_block;
             kernels.pack(weights, x + (row + first) * weights.inputs, std::min(in_block, some - first),

@@ -35,8 +35,9 @@ struct Panel {
     std::size_t inputs; // of a group, filled up
 
     Panel(const LinearWeights& weights, std::size_t index)
-        : w(weights), head(weights.panel(index)), data(head + weights.data_at()), bytes(weights.panel_bytes()),
-          groups(weights.groups), inputs(weights.groups == 1 ? weights.padded() : weights.group_size()) {}
+        : w(weights), head(weights.panel(index)), data(head + weights.data_at()),
+          bytes(weights.panel_bytes()), groups(weights.groups),
+          inputs(weights.groups == 1 ? weights.padded() : weights.group_size()) {}
 };
 
 // The rows of a call.
@@ -48,8 +49,8 @@ struct PackedRows {
     const std::uint8_t* block(std::size_t row) const { return packed + row / block_rows * layout.bytes; }
 };
 
-// Weights of 4 bits once they are bytes: of the whole panel where more than one block of rows meets them, else
-// of this group and the next.
+// Weights of 4 bits once they are bytes: of the whole panel where more than one block of rows meets them,
+// else of this group and the next.
 OVSPEC_INLINE std::size_t scratch_bytes(const LinearWeights& w, std::size_t rows) {
     if (w.format != WeightFormat::u4)
         return 0;

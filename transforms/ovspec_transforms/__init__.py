@@ -21,6 +21,7 @@ from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
 from ovspec_transforms.gather_logits import gather_logits
+from ovspec_transforms.group_channels import group_ffn_channels
 from ovspec_transforms.limit_channels import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -43,6 +44,7 @@ from ovspec_transforms.sparse_ffn import sparse_ffn
 from ovspec_transforms.sparse_moe import sparse_moe
 from ovspec_transforms.watch_channels import GATE_ACTIVATIONS, watch_channels
 from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
+from ovspec_transforms.weight_parts import WeightParts, decompression_convert
 
 __all__ = [
     "CHANNELS_READ",
@@ -66,6 +68,7 @@ __all__ = [
     "PagedLayer",
     "PassReport",
     "Selection",
+    "WeightParts",
     "anchor_of",
     "budget_experts",
     "budget_experts_stock",
@@ -73,9 +76,11 @@ __all__ = [
     "check_expert_budget",
     "check_expert_rule",
     "choose_anchors",
+    "decompression_convert",
     "default_anchor_layers",
     "ffn_layers",
     "gather_logits",
+    "group_ffn_channels",
     "last_line",
     "limit_channels",
     "list_overlap",

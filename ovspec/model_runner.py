@@ -167,10 +167,12 @@ class ModelRunner:
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         limit = rope_limit(graph)
         self.long_rope = None if limit is None else LongRope(limit)
+        # Before some of them become parts.
+        self._ffn_layers = ffn_layers(graph)
         self.reports = transform(graph, self.attention, self.block_size, experts, ffn)
         if not isinstance(model, ov.Model):
             check_windows(ModelInfo.read(model), paged_layers(graph))
-        self._expert_layers, self._ffn_layers = moe_layers(graph), ffn_layers(graph)
+        self._expert_layers = moe_layers(graph)
         self.experts, self.ffn = experts, ffn
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
@@ -322,12 +324,10 @@ class ModelRunner:
             ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
         """
         graph = self.ffn
-        rules = [(config.backend, config.rule, config.score) if config else None for config in (graph, ffn)]
-        if graph is None or rules[0] != rules[1]:
-            found = f"rule {graph.rule!r} of the {graph.score} score" if graph and graph.rule else "no limits"
+        if graph is None or graph.built_for != ffn.built_for:
+            found = graph.built_for if graph and graph.rule else "no limits"
             raise ValueError(
-                f"ffn rule {ffn.rule!r} of the {ffn.score} score: this pipeline's graph has {found}; make "
-                "another LLMPipeline for it"
+                f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn

@@ -78,6 +78,7 @@ class VerifySection:
     ffn_density: float | list[float] | None = None
     ffn_threshold: float | list[float] | None = None
     ffn_score: str | None = None
+    ffn_rule: str | None = None
 
 
 @dataclass(slots=True)
@@ -234,6 +235,10 @@ class OvspecConfig:
         _need(good, where, "verify.ffn_threshold", threshold, expected)
         good = score is None or (score in ("max", "mean") and (density, threshold) != (None, None))
         _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
+        rule = verify.ffn_rule
+        good = rule is None or (rule in ("top_k", "static", "groups") and density is not None)
+        expected = "'top_k', 'static' or 'groups' beside an ffn_density, or null"
+        _need(good and (rule != "static" or score is None), where, "verify.ffn_rule", rule, expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:

@@ -68,8 +68,9 @@ class MemoryTask:
             model = self.source.load(native=self.name == "native")
         else:
             model = ov.Core().read_model(self.random_weights)
+        source = self.source
         runner = load_runner(
-            ModelRunner, self.name, model, self.source.anchor_layers, self.properties, self.sparse
+            ModelRunner, self.name, model, source.anchor_layers, self.properties, self.sparse, source.folder
         )
         del model
         subject = Subject(runner, self.context + self.tokens, self.source.vocab_size)

@@ -178,6 +178,7 @@ class VerifyBench:
             self.source.anchor_layers,
             properties,
             self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
+            self.source.folder,
         )
         return Subject(runner, max_context, self.source.vocab_size)
 

@@ -21,7 +21,7 @@ from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
 from ovspec_transforms.gather_logits import gather_logits
-from ovspec_transforms.group_channels import group_ffn_channels
+from ovspec_transforms.group_channels import group_ffn_channels, leading_parts
 from ovspec_transforms.limit_channels import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -82,6 +82,7 @@ __all__ = [
     "gather_logits",
     "group_ffn_channels",
     "last_line",
+    "leading_parts",
     "limit_channels",
     "list_overlap",
     "moe_layers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
@@ -40,6 +40,26 @@ def _activated(rows: ov.Node, activation: str) -> ov.Node:
         # `ops.swish` adds an input for beta, with which the plugin's fusions do not match.
         return _FACTORY.create("Swish", [rows.output(0)])
     return ops.gelu(rows, activation.removeprefix("gelu_"))
+
+
+def leading_parts(order: Channels, share: float, blocks: int) -> list[Channels]:
+    """A layer's channels in two parts: the most important ones, and the others.
+
+    Args:
+        order: i32 `[channels]`, the most important first.
+        share: of the channels that the first part takes, of every block as many.
+        blocks: of neighbouring channels, as `FfnLayer.blocks`.
+
+    Returns:
+        The parts i32 `[channels of a part]`, ascending; one alone where the first takes all.
+    """
+    size = len(order) // blocks
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    ranks = places.reshape(blocks, size).argsort(1).argsort(1).reshape(-1)
+    first = ranks < max(1, round(share * size))
+    parts = [np.flatnonzero(part).astype(np.int32) for part in (first, ~first)]
+    return [part for part in parts if len(part)]
 
 
 class _Weights:
@@ -174,8 +194,8 @@ def _check(
         raise ValueError("the model has no gated MLP of a known form whose channels could be grouped")
     if native := [layer.name for layer in layers if layer.native]:
         raise ValueError(
-            f"layer {native[0]} is our operation, whose channels can't be grouped: take the model as exported "
-            "without --sparse-ffn"
+            f"layer {native[0]} is our operation, whose channels can't be grouped: take the model as "
+            "exported without --sparse-ffn"
         )
     for what, values in (("parts", parts), ("probes", probes)):
         if values is not None and len(values) != len(layers):
@@ -195,8 +215,8 @@ def _check(
         probe = np.asarray(probes[layer.index])
         if probe.ndim != 2 or len(probe) != len(mine) or probe.size == 0:
             raise ValueError(
-                f"probes of layer {layer.name} are {list(probe.shape)}, expected some channels of each of its "
-                f"{len(mine)} groups"
+                f"probes of layer {layer.name} are {list(probe.shape)}, expected some channels for each of "
+                f"its {len(mine)} groups"
             )
         if probe.min() < 0 or probe.max() >= layer.channels:
             raise ValueError(f"probes of layer {layer.name} are not among its {layer.channels} channels")
@@ -212,13 +232,13 @@ def group_ffn_channels(
 
     Every gated MLP becomes the sum of its parts, MatMuls of their own with weights that are compressed as
     before. A part that a pass does not keep gets no rows, and MatMuls without rows are not computed. Adds
-    inputs and outputs as `limit_channels` does: `verify_channel_limits` f32 `[gated MLPs]` (-1: all channels),
-    with probes and the score "mean" `verify_row_weights` f32 `[rows]`, and the output `channels_read` i32
-    `[gated MLPs]`. A part is kept while those before it have fewer channels than the limit; the limit holds
-    for all rows of a pass.
+    inputs and outputs as `limit_channels` does: `verify_channel_limits` f32 `[gated MLPs]` (-1: all
+    channels), with probes and the score "mean" `verify_row_weights` f32 `[rows]`, and the output
+    `channels_read` i32 `[gated MLPs]`. A part is kept while those before it have fewer channels than the
+    limit, which holds for all rows of a pass.
 
     Args:
-        model: a model whose gated MLPs are as optimum-intel exports them, stateful or paged; changed in place.
+        model: with gated MLPs as optimum-intel exports them, stateful or paged; changed in place.
         parts: per gated MLP its channels in parts, i32 `[channels of a part]` each. Where several inputs of
             the down projection share a scale, a part takes as many channels of each such block. A layer with
             one part is left as it is.

@@ -20,7 +20,7 @@ _STORED = (ov.Type.f32, ov.Type.f16, ov.Type.u8, ov.Type.i8, *_FOUR_BITS)
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """The weights `[out, in]` of a MatMul, of which parts become MatMuls of their own, value by value the same.
+    """The weights `[out, in]` of a MatMul, to take parts of, value by value the same.
 
     Attributes:
         dtype: that they are stored in.
@@ -48,9 +48,8 @@ class WeightParts:
         data, zero_point, scale = split_weights(source_node(matmul, 1), what)
         dtype = data.get_element_type()
         if dtype not in _STORED or (scale is None) != (dtype in (ov.Type.f32, ov.Type.f16)):
-            raise UnknownPatternError(
-                f"weights of {what} are of type {dtype.get_type_name()} {'with' if scale else 'without'} scales"
-            )
+            found = f"{dtype.get_type_name()} {'with' if scale else 'without'} scales"
+            raise UnknownPatternError(f"weights of {what} are of type {found}")
         if scale is None:
             return cls(dtype, data.data.reshape(out, 1, inputs))
         blocks = math.prod(scale.get_output_shape(0)) // out
@@ -88,7 +87,9 @@ class WeightParts:
                 f"{size} channels share a scale, and a part takes {counts.max()} of some and {counts.min()} "
                 "of others: it must take as many of all"
             )
-        return replace(self, data=self.data[:, chosen // size, chosen % size].reshape(len(self.data), self.blocks, -1))
+        return replace(
+            self, data=self.data[:, chosen // size, chosen % size].reshape(len(self.data), self.blocks, -1)
+        )
 
     def node(self) -> ov.Node:
         """f32 `[out, in]`, with the decompression that plugins know."""

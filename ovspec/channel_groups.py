@@ -50,7 +50,7 @@ def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _assign(likeness: NDArray[np.float32], blocks: int) -> NDArray[np.int64]:
-    """The group of every channel, i64 `[channels]`, by f32 `[channels, groups]`; each takes as many of a block."""
+    """The group of every channel, i64 `[channels]`, by f32 `[channels, groups]`; blocks are spread evenly."""
     channels, groups = likeness.shape
     block = np.arange(channels) // (channels // blocks)
     labels = np.full(channels, -1)

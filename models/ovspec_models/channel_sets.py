@@ -24,7 +24,7 @@ class ChannelSets:
 
     Attributes:
         orders: per gated MLP its channels i32 ``[channels]``, the most important first.
-        groups: channels that are active together, i32 ``[groups, channels of a group]``; empty where no groups
+        groups: channels that are active together, i32 ``[groups, channels of a group]``; empty where none
             were made.
         probes: channels whose gates stand for a group's, i32 ``[groups, probes]``; empty likewise.
     """

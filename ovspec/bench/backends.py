@@ -145,6 +145,8 @@ class Subject:
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self._sequence = random_context(runner, max_context, self._rng)
+        # Weights are packed when they are first used, those of a channel group perhaps in a later pass.
+        self.time_pass(1, 1, None)
 
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.

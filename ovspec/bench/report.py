@@ -151,7 +151,9 @@ class Report:
         lines = []
         for backend in (backend for backend in self.settings if backend in SPARSE):
             budgets = [r.budget for r in self.records if r.backend == backend and r.budget is not None]
-            parts = [f"{max(budgets)} tokens of the context, the blocks that score highest"]
+            parts = []
+            if self.sparse.limits_attention:
+                parts.append(f"{max(budgets)} tokens of the context, the blocks that score highest")
             if self.sparse.limits_experts:
                 rule = self.sparse.expert_rule or "mass"
                 parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")

@@ -50,7 +50,8 @@ class FfnConfig:
             operations to as many of every block of channels that share a scale.
         threshold: of rule "threshold": lowest score of a channel that is read, 0 or above: one number, or one
             per gated MLP.
-        score: what a channel's or a group's score is over the rows of a draft, "max" or "mean".
+        score: of the rules "threshold" and "top_k": what a channel's score is over the rows of a draft, "max"
+            or "mean".
         decay: of score "mean": weight of a row by that of the one before it, above 0 to 1.
         channels: of the rules "static" and "groups": what calibration found.
 
@@ -113,13 +114,10 @@ class FfnConfig:
     @property
     def built_for(self) -> str:
         """What a graph is made for, in words; other numbers can be set anew."""
-        if self.rule == "static":
-            parted = self.backend == "stock"
-            return (
-                f"rule 'static' with weights in parts of density {self.density}"
-                if parted
-                else "rule 'static'"
-            )
+        if self.rule == "static" and self.backend == "stock":
+            return f"rule 'static' with weights in parts of density {self.density}"
+        if self.rule in STOCK_RULES:
+            return f"rule {self.rule!r}"
         return f"rule {self.rule!r} of the {self.score} score"
 
     def transform(self, model: ov.Model) -> list[PassReport]:
@@ -150,7 +148,7 @@ class FfnConfig:
         assert self.channels is not None
         if self.rule == "groups":
             parts = [list(groups) for groups in self.channels.groups]
-            return group_ffn_channels(model, parts, self.channels.probes, self.score)
+            return group_ffn_channels(model, parts, self.channels.estimates)
         return group_ffn_channels(model, self._leading(layers))
 
     def _leading(self, layers: Sequence[FfnLayer]) -> list[list[NDArray[np.int32]]]:
@@ -219,7 +217,7 @@ def ffn_config(
             f"ffn_rule={rule!r}: the model's channels were not calibrated; run `ovspec calibrate -m DIR "
             f"--data TEXTS.jsonl --ffn-rule {rule}`"
         )
-    return FfnConfig(backend or "stock", rule, density=sparse.ffn_density, score=score, channels=channels)
+    return FfnConfig(backend or "stock", rule, density=sparse.ffn_density, channels=channels)
 
 
 def calibrated_channels(folder: str | Path, passes: Iterable[SparseVerify]) -> ChannelSets | None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.channel_statistics import ChannelStatistics
 from ovspec.eval.fidelity_meter import Fidelity
 from ovspec.expert_statistics import ExpertStatistics
-from ovspec.verify_config import FfnRule, SparseVerify
-from ovspec_models import ChannelSets
+from ovspec.verify_config import SparseVerify
 from ovspec_transforms import ExpertRule
 
 COVERAGES = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35)
@@ -84,19 +84,12 @@ def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterat
             yield {"expert_budget": kept, "expert_rule": rule}
 
 
-def channel_part(
-    statistics: ChannelStatistics,
-    score: str | None,
-    rule: FfnRule | None = None,
-    sets: ChannelSets | None = None,
-) -> Part:
-    """Densities, layer by layer; by the rules "static" and "groups" of channel `sets`."""
-    names = {"ffn_score": score, "ffn_rule": rule}
-    given = {name: value for name, value in names.items() if value is not None}
-    if sets is None or rule is None:
-        densities = [statistics.densities(energy) for energy in ENERGIES]
-    else:
-        densities = [statistics.set_densities(sets, rule, energy) for energy in ENERGIES]
+def channel_part(statistics: ChannelStatistics | ChannelProfiles, score: str | None) -> Part:
+    """Densities, layer by layer."""
+    given = {} if score is None else {"ffn_score": score}
+    if isinstance(statistics, ChannelProfiles):
+        given["ffn_rule"] = statistics.rule
+    densities = (statistics.densities(energy) for energy in ENERGIES)
     limited = ({"ffn_density": layers, **given} for layers in densities if min(layers) < 1.0)
     return Part("channels", {"ffn_density": 1.0}, tuple(_distinct(limited)))
 

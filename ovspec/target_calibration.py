@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibration import Observer
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.channel_statistics import ChannelStatistics
 from ovspec.eval.fidelity_meter import FidelityMeter
 from ovspec.expert_budgets import ExpertConfig, expert_config
@@ -20,8 +21,7 @@ from ovspec.ffn_budgets import FfnConfig, ffn_config
 from ovspec.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
 from ovspec.model_runner import ModelRunner
 from ovspec.routing import sparse_attention
-from ovspec.verify_config import AMOUNT_FIELDS, FfnRule, SparseVerify
-from ovspec_models import ChannelSets
+from ovspec.verify_config import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ExpertRule, ffn_layers, moe_layers
 
 _CHUNK = 512
@@ -32,9 +32,9 @@ class TargetCalibration:
 
     Args:
         given: the user's settings, which stand.
-        rules: by which open parts are searched: `expert_rule`, `ffn_rule`, `ffn_score`.
+        rules: by which open parts are searched: `expert_rule`, `ffn_score`.
         model: gets the outputs that are observed.
-        channels: what is measured of its channels anyway; `None` where that is nothing.
+        profiles: observe its channels for a rule that goes by fixed sets; `None` where no such rule is asked.
 
     Attributes:
         experts: what its experts contribute; `None` where they are not searched for.
@@ -49,9 +49,9 @@ class TargetCalibration:
         given: SparseVerify,
         rules: Mapping[str, str],
         model: ov.Model,
-        channels: ChannelStatistics | None = None,
+        profiles: ChannelProfiles | None = None,
     ) -> None:
-        self._given, self._rules = given, rules
+        self._given, self._rules, self._profiles = given, rules, profiles
         for rule, layers, what in (
             ("expert_rule", moe_layers, "routed experts"),
             ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
@@ -61,22 +61,21 @@ class TargetCalibration:
         open_experts = given.expert_budget is None and bool(moe_layers(model))
         open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None
-        self.channels = (channels or ChannelStatistics(model)) if open_channels else None
+        self.channels = (profiles or ChannelStatistics(model)) if open_channels else None
 
     @property
     def observers(self) -> list[Observer]:
         """What is to see the verification passes."""
         return [observer for observer in (self.experts, self.channels) if observer]
 
-    def parts(self, sets: ChannelSets | None = None) -> list[Part]:
+    def parts(self) -> list[Part]:
         """What is searched for, with the candidates that the statistics give."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
-            expert_rule = cast(ExpertRule, self._rules.get("expert_rule", "mass"))
-            parts.append(expert_part(self.experts, expert_rule))
+            rule = cast(ExpertRule, self._rules.get("expert_rule", "mass"))
+            parts.append(expert_part(self.experts, rule))
         if self.channels:
-            rule = cast(FfnRule | None, self._rules.get("ffn_rule"))
-            parts.append(channel_part(self.channels, self._rules.get("ffn_score"), rule, sets))
+            parts.append(channel_part(self.channels, self._rules.get("ffn_score")))
         return parts
 
     def search(
@@ -87,7 +86,6 @@ class TargetCalibration:
         positions: int,
         target: float,
         properties: Mapping[str, object],
-        sets: ChannelSets | None = None,
     ) -> Found:
         """Measure candidates until all parts together keep to the target.
 
@@ -98,19 +96,18 @@ class TargetCalibration:
             positions: at which settings are compared, over all texts.
             target: mean KL per position, nats.
             properties: OpenVINO properties.
-            sets: channels for the rules that go by them.
 
         Raises:
             ValueError: texts too short to compare anything.
         """
-        parts = self.parts(sets)
+        parts = self.parts()
         runner = ModelRunner(
             folder,
             "CPU",
             sparse_attention("native", selecting, selecting.anchor_layers),
             properties,
             experts=self._experts(parts),
-            ffn=self._ffn(parts, sets),
+            ffn=self._ffn(parts),
         )
         meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), _CHUNK)
         if not meter.positions:
@@ -123,10 +120,11 @@ class TargetCalibration:
         limits = expert_config("native", _first("experts", parts, self._given))
         return limits or ExpertConfig(optional=True)
 
-    def _ffn(self, parts: Sequence[Part], sets: ChannelSets | None) -> FfnConfig | None:
+    def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
         sparse = _first("channels", parts, self._given)
+        sets = self._profiles.sets if self._profiles else None
         # Our operation takes any density of the rule "static"; stock operations are built for one.
-        return ffn_config(None if sparse.ffn_rule == "groups" else "native", sparse, sets)
+        return ffn_config("stock" if sparse.ffn_rule == "groups" else "native", sparse, sets)
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:

@@ -56,10 +56,10 @@ class SparseVerify:
             or one per layer.
         ffn_rule: which channels `ffn_density` keeps: "top_k" (default), those with the highest scores. With
             channels that were calibrated for the model: "static", always the same ones, that matter most;
-            "groups", the groups of channels with the highest scores, as their probes estimate them.
+            "groups", the groups of channels that a pass needs most, as the gates of some estimate it.
         ffn_threshold: instead of it, the lowest score of a channel that is read, at least 0.
         ffn_score: of a channel, from the magnitudes of its activated gate: "max" over the draft's rows
-            (default), or "mean", in which later rows count less. The rule "static" has none.
+            (default), or "mean", in which later rows count less. Not for the rules "static" and "groups".
 
     Raises:
         ValueError: a value out of range, more than one of `L0`/`rho`, `budget` and `coverage`, or of
@@ -152,9 +152,9 @@ class SparseVerify:
             raise ValueError(f"ffn_rule={self.ffn_rule!r}: expected one of {', '.join(FFN_RULES)}")
         if self.ffn_rule is not None and self.ffn_density is None:
             raise ValueError(f"ffn_rule={self.ffn_rule!r} needs an amount: give ffn_density as well")
-        if self.ffn_rule == "static" and self.ffn_score is not None:
+        if self.ffn_rule in ("static", "groups") and self.ffn_score is not None:
             raise ValueError(
-                f"ffn_score={self.ffn_score!r} with ffn_rule='static', which has none: leave it out"
+                f"ffn_score={self.ffn_score!r} with ffn_rule={self.ffn_rule!r}, which has none: leave it out"
             )
         for share in numbers_of(self.ffn_density):
             if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:

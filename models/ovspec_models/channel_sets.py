@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec_models.files import replace_file
+from ovspec_transforms import GroupEstimate
 
 CHANNELS_NAME = "ovspec_channels.npz"
-_KINDS = ("order", "groups", "probes")
+# What the file holds of a layer: type and dimensions.
+_ARRAYS = {
+    "order": (np.int32, 1),
+    "groups": (np.int32, 2),
+    "probes": (np.int32, 1),
+    "weights": (np.float32, 2),
+    "bias": (np.float32, 1),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelSets:
-    """Channels of every gated MLP of a model; the numbers are for the model that they were measured on.
+    """Channels of every gated MLP of the model that they were measured on.
 
     Attributes:
         orders: per gated MLP its channels i32 ``[channels]``, the most important first.
-        groups: channels that are active together, i32 ``[groups, channels of a group]``; empty where none
-            were made.
-        probes: channels whose gates stand for a group's, i32 ``[groups, probes]``; empty likewise.
+        groups: channels that are active together, i32 ``[groups, channels of a group]``; empty where channels
+            were not grouped.
+        estimates: how much a pass needs each group; empty likewise.
     """
 
     orders: tuple[NDArray[np.int32], ...]
     groups: tuple[NDArray[np.int32], ...] = ()
-    probes: tuple[NDArray[np.int32], ...] = ()
+    estimates: tuple[GroupEstimate, ...] = ()
 
     @classmethod
     def load(cls, folder: str | Path) -> ChannelSets | None:
@@ -44,41 +52,41 @@ class ChannelSets:
             return None
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                kinds = {kind: _layers(dict(arrays), kind) for kind in _KINDS}
+                return cls._of(dict(arrays))
         except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"{path}: not a file of channels ({error}); run `ovspec calibrate` again"
+                f"{path}: not what calibration writes ({error}); run `ovspec calibrate` again"
             ) from None
-        sets = cls(kinds["order"], kinds["groups"], kinds["probes"])
-        if (
-            not sets.orders
-            or len(sets.groups) != len(sets.probes)
-            or len(sets.groups) not in (0, len(sets.orders))
-        ):
-            raise ValueError(f"{path}: layers are missing in it; run `ovspec calibrate` again")
-        return sets
+
+    @classmethod
+    def _of(cls, arrays: Mapping[str, NDArray[Any]]) -> ChannelSets:
+        layers = sum(name.startswith("order.") for name in arrays)
+        for name, values in arrays.items():
+            dtype, dimensions = _ARRAYS[name.partition(".")[0]]
+            if values.dtype != dtype or values.ndim != dimensions:
+                raise ValueError(f"{name} is {values.dtype} of {values.ndim} dimensions")
+        grouped = len(arrays) > layers
+        if not layers or len(arrays) != layers * (len(_ARRAYS) if grouped else 1):
+            raise ValueError(f"{len(arrays)} arrays for {layers} layers")
+        orders = tuple(arrays[f"order.{layer}"] for layer in range(layers))
+        if not grouped:
+            return cls(orders)
+        groups = tuple(arrays[f"groups.{layer}"] for layer in range(layers))
+        estimates = (
+            GroupEstimate(*(arrays[f"{kind}.{layer}"] for kind in ("probes", "weights", "bias")))
+            for layer in range(layers)
+        )
+        return cls(orders, groups, tuple(estimates))
 
     def save(self, folder: str | Path) -> Path:
         """Write ``folder/ovspec_channels.npz`` atomically and return its path."""
-        arrays: dict[str, NDArray[np.int32]] = {}
-        for kind, layers in zip(_KINDS, (self.orders, self.groups, self.probes), strict=True):
-            arrays |= {f"{kind}.{layer}": values for layer, values in enumerate(layers)}
+        arrays: dict[str, Any] = {f"order.{layer}": order for layer, order in enumerate(self.orders)}
+        for layer, (groups, estimate) in enumerate(zip(self.groups, self.estimates, strict=True)):
+            arrays[f"groups.{layer}"] = groups
+            for kind in ("probes", "weights", "bias"):
+                arrays[f"{kind}.{layer}"] = getattr(estimate, kind)
         buffer = io.BytesIO()
-        np.savez(buffer, **_as_any(arrays))
+        np.savez(buffer, **arrays)
         path = Path(folder) / CHANNELS_NAME
         replace_file(path, buffer.getvalue())
         return path
-
-
-def _as_any(arrays: dict[str, NDArray[np.int32]]) -> dict[str, Any]:
-    return dict(arrays)
-
-
-def _layers(arrays: dict[str, NDArray[Any]], kind: str) -> tuple[NDArray[np.int32], ...]:
-    count = sum(name.startswith(f"{kind}.") for name in arrays)
-    layers: Sequence[NDArray[Any]] = [arrays[f"{kind}.{layer}"] for layer in range(count)]
-    dimensions = 1 if kind == "order" else 2
-    for layer, values in enumerate(layers):
-        if values.ndim != dimensions or values.dtype != np.int32:
-            raise ValueError(f"{kind}.{layer} is {values.dtype} of {values.ndim} dimensions")
-    return tuple(layers)

@@ -237,8 +237,9 @@ class OvspecConfig:
         _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
         rule = verify.ffn_rule
         good = rule is None or (rule in ("top_k", "static", "groups") and density is not None)
-        expected = "'top_k', 'static' or 'groups' beside an ffn_density, or null"
-        _need(good and (rule != "static" or score is None), where, "verify.ffn_rule", rule, expected)
+        expected = "'top_k' beside an ffn_density, 'static' or 'groups' without an ffn_score too, or null"
+        good = good and (rule not in ("static", "groups") or score is None)
+        _need(good, where, "verify.ffn_rule", rule, expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import CachedSequence
-from ovspec.channel_groups import DEFAULT_GROUPS, num_probes
+from ovspec.channel_groups import DEFAULT_GROUPS, group_estimate
 from ovspec.compile import cache_tensors
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.ffn_budgets import calibrated_channels, ffn_config
@@ -33,6 +33,7 @@ MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock
 SPARSE = ("sparse", "sparse_stock")
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
+_RANDOM_PASSES = 64
 
 
 R = TypeVar("R", bound=ModelRunner)
@@ -92,7 +93,11 @@ def random_channels(model: ov.Model) -> ChannelSets:
         for layer in layers
         if layer.channels % (layer.blocks * DEFAULT_GROUPS) == 0
     )
-    return ChannelSets(orders, groups, tuple(group[:, : num_probes(group)] for group in groups))
+    estimates = []
+    for group in groups:
+        gates, energies = rng.random((2, _RANDOM_PASSES, group.size), np.float32)
+        estimates.append(group_estimate(gates, energies, group))
+    return ChannelSets(orders, groups, tuple(estimates))
 
 
 def _random_groups(layer: FfnLayer, rng: np.random.Generator) -> NDArray[np.int32]:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from ovspec.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
 from ovspec.channel_groups import DEFAULT_GROUPS
-from ovspec.channel_statistics import ChannelStatistics
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
 from ovspec.cli.output import output_console
@@ -144,16 +144,13 @@ def calibrate(
     texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
     chosen_properties = dict(properties_from(properties))
     graph = read_model(ov.Core(), model)
-    channels = ChannelStatistics(graph, keep=True) if rule in STOCK_RULES else None
-    if channels is not None:
-        groups = (ffn_groups or DEFAULT_GROUPS) if rule == "groups" else None
-        channels.check(groups)
-    target = TargetCalibration(given, rules, graph, channels) if target_kl is not None else None
+    profiles = ChannelProfiles(graph, rule, ffn_groups or DEFAULT_GROUPS) if rule in STOCK_RULES else None
+    target = TargetCalibration(given, rules, graph, profiles) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))
     observers: list[Observer] = target.observers if target else []
-    if channels is not None and channels not in observers:
-        observers.append(channels)
+    if profiles is not None and profiles not in observers:
+        observers.append(profiles)
     meter = OverlapMeter(graph, sparse, chosen_properties, observers)
     check_anchors(anchors, meter.layers)
     measured = measure(meter, texts, stride)
@@ -162,21 +159,20 @@ def calibrate(
         anchors = len(measured.default_anchors())
     chosen = measured.choose(anchors, overlap)
     found = None
-    sets = channels.sets(groups) if channels else None
     if target is not None and target_kl is not None:
         selecting = replace(sparse, anchor_layers=chosen)
-        found = target.search(model, selecting, texts, positions, target_kl, chosen_properties, sets)
-    channels_path = sets.save(model) if sets else None
+        found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
+    channels = profiles.sets.save(model) if profiles else None
     config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
-        body["channels"] = str(channels_path) if channels_path else None
+        body["channels"] = str(channels) if channels else None
         click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
     else:
         show(measured, chosen, path)
-        if sets:
-            click.echo(f"channels of {len(sets.orders)} layers written to {channels_path}")
+        if profiles:
+            click.echo(f"channels of {len(profiles.layers)} layers written to {channels}")
         if found:
             show_target(found, target_kl)
 

@@ -21,7 +21,7 @@ from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
 from ovspec_transforms.gather_logits import gather_logits
-from ovspec_transforms.group_channels import group_ffn_channels, leading_parts
+from ovspec_transforms.group_channels import GroupEstimate, group_ffn_channels, leading_parts
 from ovspec_transforms.limit_channels import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -42,12 +42,20 @@ from ovspec_transforms.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.selection import Selection
 from ovspec_transforms.sparse_ffn import sparse_ffn
 from ovspec_transforms.sparse_moe import sparse_moe
-from ovspec_transforms.watch_channels import GATE_ACTIVATIONS, watch_channels
+from ovspec_transforms.watch_channels import (
+    CHANNEL_ENERGIES,
+    CHANNEL_GATES,
+    GATE_ACTIVATIONS,
+    watch_channels,
+    watch_contributions,
+)
 from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
 from ovspec_transforms.weight_parts import WeightParts, decompression_convert
 
 __all__ = [
     "CHANNELS_READ",
+    "CHANNEL_ENERGIES",
+    "CHANNEL_GATES",
     "CHANNEL_RULES",
     "CHANNEL_SCORES",
     "EXPERTS_READ",
@@ -64,6 +72,7 @@ __all__ = [
     "ChannelScore",
     "ExpertRule",
     "FfnLayer",
+    "GroupEstimate",
     "MoELayer",
     "PagedLayer",
     "PassReport",
@@ -97,6 +106,7 @@ __all__ = [
     "split_long_rope",
     "to_paged",
     "watch_channels",
+    "watch_contributions",
     "watch_routing",
     "watch_selections",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -13,18 +14,28 @@ from openvino.utils.node_factory import NodeFactory
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.ffn_layers import FfnLayer, FfnPattern, Product, ffn_layers, match_ffn
 from ovspec_transforms.graph import NodePass, add_parameter, run_pass
-from ovspec_transforms.limit_channels import (
-    CHANNEL_SCORES,
-    CHANNELS_READ,
-    VERIFY_CHANNEL_LIMITS,
-    VERIFY_ROW_WEIGHTS,
-    ChannelScore,
-)
+from ovspec_transforms.limit_channels import CHANNELS_READ, VERIFY_CHANNEL_LIMITS
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weight_parts import WeightParts
 
 _FACTORY = NodeFactory("opset4")
 Channels = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupEstimate:
+    """How much a pass needs each group of a layer's channels: `mean |gates| @ weights + bias`.
+
+    Attributes:
+        probes: channels, i32 `[probes]`, whose activated gates are computed for every pass, beside the
+            groups; their mean magnitude over its rows counts.
+        weights: f32 `[probes, groups]`.
+        bias: f32 `[groups]`.
+    """
+
+    probes: Channels
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
 
 
 def _i64(*values: int) -> ov.Node:
@@ -98,16 +109,12 @@ class GroupChannels(NodePass):
         model: ov.Model,
         layers: list[FfnLayer],
         parts: Sequence[Sequence[Channels]],
-        probes: Sequence[NDArray[np.int32]] | None,
-        score: ChannelScore,
+        estimates: Sequence[GroupEstimate] | None,
     ) -> None:
         super().__init__("MatMul")
         self._layers = {layer.name: layer for layer in layers}
-        self._parts, self._probes, self._score = parts, probes, score
+        self._parts, self._estimates = parts, estimates
         limits = add_parameter(model, VERIFY_CHANNEL_LIMITS, [len(layers)], ov.Type.f32)
-        self._weights: ov.Node | None = None
-        if probes is not None and score == "mean":
-            self._weights = add_parameter(model, VERIFY_ROW_WEIGHTS, [-1], ov.Type.f32)
         sizes = np.zeros((len(layers), max(map(len, parts))), np.int32)
         for row, layer in zip(sizes, parts, strict=True):
             row[: len(layer)] = [len(part) for part in layer]
@@ -138,31 +145,31 @@ class GroupChannels(NodePass):
         parts, weights = self._parts[index], _Weights(pattern)
         kept = ops.gather(self._kept, _scalar(index), _scalar(0))
         fed = ops.multiply(ops.slice(kept, _i64(0), _i64(len(parts)), _i64(1), _i64(0)), count)
-        if self._probes is not None:
-            gates = weights.gate(rows, self._probes[index].reshape(-1))
-            fed = ops.scatter_elements_update(fed, self._ranked(gates, len(parts)), fed, _scalar(0))
+        if self._estimates is not None:
+            estimate = self._estimates[index]
+            ranked = _ranked(weights.gate(rows, estimate.probes), estimate)
+            fed = ops.scatter_elements_update(fed, ranked, fed, _scalar(0))
         stops = ops.split(fed, _scalar(0), len(parts))
         outputs = []
         for place, part in enumerate(parts):
             taken = ops.slice(rows, _i64(0), stops.output(place), _i64(1), _i64(0))
-            always = place == 0 and self._probes is None
+            always = place == 0 and self._estimates is None
             outputs.append(weights.output(rows if always else taken, np.sort(part)))
         # The parts that were fed, one behind the other.
         dims = ops.concat([_i64(-1), count, _i64(hidden)], 0)
         stacked = ops.reshape(ops.concat(outputs, 0), dims, special_zero=False)
         return ops.reshape(ops.reduce_sum(stacked, _i64(0)), shape, special_zero=False)
 
-    def _ranked(self, gates: ov.Node, groups: int) -> ov.Node:
-        """The groups by their probes' scores over the rows, the highest first: i32 `[groups]`."""
-        split = ops.reshape(ops.abs(gates), _i64(0, groups, -1), special_zero=True)
-        scores = ops.reduce_sum(split, _i64(2))
-        if self._weights is None:
-            scores = ops.reduce_max(scores, _i64(0))
-        else:
-            weighted = ops.multiply(scores, ops.unsqueeze(self._weights, _i64(1)))
-            scores = ops.reduce_sum(weighted, _i64(0))
-        ranked = ops.topk(scores, _scalar(groups), 0, "max", "value", index_element_type="i32")
-        return ranked.output(1)
+
+def _ranked(gates: ov.Node, estimate: GroupEstimate) -> ov.Node:
+    """The groups by what activated gates f32 `[rows, probes]` say of them, highest first: i32 `[groups]`."""
+    seen = ops.reduce_mean(ops.abs(gates), _i64(0), keep_dims=True)
+    found = ops.add(
+        ops.matmul(seen, ops.constant(estimate.weights), False, False), ops.constant(estimate.bias)
+    )
+    scores = ops.reshape(found, _i64(-1), special_zero=False)
+    count = len(estimate.bias)
+    return ops.topk(scores, _scalar(count), 0, "max", "value", index_element_type="i32").output(1)
 
 
 def _places(limits: ov.Node, sizes: NDArray[np.int32]) -> tuple[ov.Node, ov.Node]:
@@ -185,11 +192,8 @@ def _places(limits: ov.Node, sizes: NDArray[np.int32]) -> tuple[ov.Node, ov.Node
 def _check(
     layers: list[FfnLayer],
     parts: Sequence[Sequence[Channels]],
-    probes: Sequence[NDArray[np.int32]] | None,
-    score: ChannelScore,
+    estimates: Sequence[GroupEstimate] | None,
 ) -> None:
-    if score not in CHANNEL_SCORES:
-        raise ValueError(f"channel score {score!r}: expected one of {', '.join(CHANNEL_SCORES)}")
     if not layers:
         raise ValueError("the model has no gated MLP of a known form whose channels could be grouped")
     if native := [layer.name for layer in layers if layer.native]:
@@ -197,7 +201,7 @@ def _check(
             f"layer {native[0]} is our operation, whose channels can't be grouped: take the model as "
             "exported without --sparse-ffn"
         )
-    for what, values in (("parts", parts), ("probes", probes)):
+    for what, values in (("parts", parts), ("estimates", estimates)):
         if values is not None and len(values) != len(layers):
             raise ValueError(f"{what} of {len(values)} layers, expected {len(layers)}: one per gated MLP")
     for layer in layers:
@@ -208,52 +212,50 @@ def _check(
             raise ValueError(
                 f"the parts of layer {layer.name} do not hold each of its {layer.channels} channels once"
             )
-        if probes is None:
-            continue
-        if len({len(part) for part in mine}) > 1:
-            raise ValueError(f"the groups of layer {layer.name} are not of one size")
-        probe = np.asarray(probes[layer.index])
-        if probe.ndim != 2 or len(probe) != len(mine) or probe.size == 0:
-            raise ValueError(
-                f"probes of layer {layer.name} are {list(probe.shape)}, expected some channels for each of "
-                f"its {len(mine)} groups"
-            )
-        if probe.min() < 0 or probe.max() >= layer.channels:
-            raise ValueError(f"probes of layer {layer.name} are not among its {layer.channels} channels")
+        if estimates is not None:
+            _check_estimate(layer, [len(part) for part in mine], estimates[layer.index])
+
+
+def _check_estimate(layer: FfnLayer, sizes: list[int], estimate: GroupEstimate) -> None:
+    if len(set(sizes)) > 1:
+        raise ValueError(f"the groups of layer {layer.name} are not of one size")
+    probes, weights, bias = estimate.probes, estimate.weights, estimate.bias
+    if weights.shape != (len(probes), len(sizes)) or bias.shape != (len(sizes),):
+        raise ValueError(
+            f"the estimate of layer {layer.name} has weights {list(weights.shape)} and bias "
+            f"{list(bias.shape)}, expected {[len(probes), len(sizes)]} and {[len(sizes)]}"
+        )
+    if not len(probes) or probes.min() < 0 or probes.max() >= layer.channels:
+        raise ValueError(f"probes of layer {layer.name}: expected some of its {layer.channels} channels")
 
 
 def group_ffn_channels(
     model: ov.Model,
     parts: Sequence[Sequence[Channels]],
-    probes: Sequence[NDArray[np.int32]] | None = None,
-    score: ChannelScore = "max",
+    estimates: Sequence[GroupEstimate] | None = None,
 ) -> PassReport:
     """Let a pass limit the channels that its gated MLPs compute, with stock operations, on any device.
 
     Every gated MLP becomes the sum of its parts, MatMuls of their own with weights that are compressed as
-    before. A part that a pass does not keep gets no rows, and MatMuls without rows are not computed. Adds
-    inputs and outputs as `limit_channels` does: `verify_channel_limits` f32 `[gated MLPs]` (-1: all
-    channels), with probes and the score "mean" `verify_row_weights` f32 `[rows]`, and the output
-    `channels_read` i32 `[gated MLPs]`. A part is kept while those before it have fewer channels than the
-    limit, which holds for all rows of a pass.
+    before. A part that a pass does not keep gets no rows, and MatMuls without rows are not computed. Adds the
+    input `verify_channel_limits` f32 `[gated MLPs]` (-1: all channels) and the output `channels_read` i32
+    `[gated MLPs]`, as `limit_channels` does. A part is kept while those before it have fewer channels than
+    the limit, which holds for all rows of a pass.
 
     Args:
         model: with gated MLPs as optimum-intel exports them, stateful or paged; changed in place.
         parts: per gated MLP its channels in parts, i32 `[channels of a part]` each. Where several inputs of
             the down projection share a scale, a part takes as many channels of each such block. A layer with
             one part is left as it is.
-        probes: without them, parts are kept in the order that they are given in. With them, i32
-            `[parts, probes]` per gated MLP, by their scores in the pass: the sum of the activated gates'
-            magnitudes of their probes, which are computed for every pass, beside the parts; parts of a layer
-            are then of one size.
-        score: of a part over the rows: "max", or the mean weighted by `verify_row_weights`.
+        estimates: without them, parts are kept in the order that they are given in. With them, per gated
+            MLP, those that they say most of in a pass; parts of a layer are then of one size.
 
     Raises:
-        ValueError: no gated MLP of a known form, or parts, probes or a score that do not fit it.
+        ValueError: no gated MLP of a known form, or parts or estimates that do not fit it.
     """
     layers = ffn_layers(model)
-    _check(layers, parts, probes, score)
-    node_pass = GroupChannels(model, layers, parts, probes, score)
+    _check(layers, parts, estimates)
+    node_pass = GroupChannels(model, layers, parts, estimates)
     report = run_pass(model, node_pass).require(sum(len(layer) > 1 for layer in parts))
     node_pass.counts.output(0).set_names({CHANNELS_READ})
     model.add_results([ops.result(node_pass.counts)])

@@ -91,6 +91,19 @@ class WeightParts:
             self, data=self.data[:, chosen // size, chosen % size].reshape(len(self.data), self.blocks, -1)
         )
 
+    def column_norms(self) -> NDArray[np.float32]:
+        """Length of the vector of weights that each input has, f32 `[in]`."""
+        squares = np.zeros(self.data.shape[1:])
+        for row, stored in enumerate(self.data):
+            values = stored.astype(np.float32)
+            if self.dtype == ov.Type.i4:
+                values[stored > 7] -= 16
+            if self.scales is not None:
+                shift = 0 if self.zero_points is None else self.zero_points[row].astype(np.float32)[:, None]
+                values = (values - shift) * self.scales[row].astype(np.float32)[:, None]
+            squares += values**2
+        return np.sqrt(squares).astype(np.float32).reshape(-1)
+
     def node(self) -> ov.Node:
         """f32 `[out, in]`, with the decompression that plugins know."""
         shape = (len(self.data), self.blocks * self.data.shape[2])

@@ -186,8 +186,8 @@ class FfnConfig:
         expected = [layer.channels for layer in layers]
         if found != expected:
             raise ValueError(
-                f"ffn rule {self.rule!r}: {CHANNELS_NAME} has {_sizes(found)} channels, this "
-                f"model's gated MLPs have {_sizes(expected)}; run `ovspec calibrate` for this model"
+                f"ffn rule {self.rule!r}: {CHANNELS_NAME} holds channels of {_sizes(found)}, this "
+                f"model's gated MLPs have {_sizes(expected)}; run `ovspec calibrate` for it"
             )
 
 

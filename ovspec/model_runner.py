@@ -326,8 +326,10 @@ class ModelRunner:
         graph = self.ffn
         if graph is None or graph.built_for != ffn.built_for:
             found = graph.built_for if graph and graph.rule else "no limits"
+            both = graph is not None and graph.rule == ffn.rule == "static"
             raise ValueError(
                 f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
+                + (", or one with ffn='native', which takes any density" if both else "")
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn

@@ -109,7 +109,7 @@ def test_pipelines_read_their_share_and_say_so(make: Make, folder: Path, rule: A
             make(verify=half, ffn="native")
     else:
         with pytest.raises(
-            ValueError, match=r"density 0.75: this pipeline's graph .*density 0.5; make another"
+            ValueError, match=r"density 0.75: this pipeline's graph .*density 0.5; .* ffn='native'"
         ):
             pipeline.verify = replace(half, ffn_density=0.75)
         native = make(verify=half, ffn="native")

@@ -54,10 +54,13 @@ class TargetCalibration:
         self._given, self._rules, self._profiles = given, rules, profiles
         for rule, layers, what in (
             ("expert_rule", moe_layers, "routed experts"),
+            ("ffn_rule", ffn_layers, "gated MLPs of dense layers"),
             ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
         ):
             if rule in rules and not layers(model):
                 raise ValueError(f"{rule}={rules[rule]!r}: this model has no {what}; leave it out")
+        channel_rules: dict[str, Any] = {name: rules.get(name) for name in ("ffn_rule", "ffn_score")}
+        _ = SparseVerify(ffn_density=1.0, **channel_rules)  # refuses what contradicts
         open_experts = given.expert_budget is None and bool(moe_layers(model))
         open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None

@@ -69,6 +69,9 @@ class ChannelSets:
         if not layers or len(arrays) != layers * (len(_ARRAYS) if grouped else 1):
             raise ValueError(f"{len(arrays)} arrays for {layers} layers")
         orders = tuple(arrays[f"order.{layer}"] for layer in range(layers))
+        for layer, order in enumerate(orders):
+            if not np.array_equal(np.sort(order), np.arange(len(order))):
+                raise ValueError(f"order.{layer} does not hold each of {len(order)} channels once")
         if not grouped:
             return cls(orders)
         groups = tuple(arrays[f"groups.{layer}"] for layer in range(layers))

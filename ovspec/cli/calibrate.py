@@ -126,17 +126,8 @@ def calibrate(
     ovspec_config.json, from where sparse verification takes what a user leaves open. --ffn-rule static or
     groups also writes every layer's channels by importance, and in groups, to ovspec_channels.npz.
     """
-    if target_kl is not None and not 0.0 < target_kl < math.inf:
-        raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
-    if anchors is not None and overlap is not None:
-        raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
-    if overlap is not None and not 0.0 <= overlap <= 1.0:
-        raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
     rule = options["ffn_rule"]
-    if ffn_groups is not None and rule != "groups":
-        raise ValueError(
-            f"--ffn-groups {ffn_groups} is for --ffn-rule groups: give that as well, or leave it out"
-        )
+    check_options(anchors, overlap, target_kl, ffn_groups, rule)
     rules = open_rules(options, target_kl is not None)
     given = sparse_from(options)
     config = folder_config(model)
@@ -175,6 +166,26 @@ def calibrate(
             click.echo(f"channels of {len(profiles.layers)} layers written to {channels}")
         if found:
             show_target(found, target_kl)
+
+
+def check_options(
+    anchors: int | None,
+    overlap: float | None,
+    target_kl: float | None,
+    ffn_groups: int | None,
+    ffn_rule: str | None,
+) -> None:
+    """Refuse numbers out of range, and options that do not go together."""
+    if target_kl is not None and not 0.0 < target_kl < math.inf:
+        raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
+    if anchors is not None and overlap is not None:
+        raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
+    if overlap is not None and not 0.0 <= overlap <= 1.0:
+        raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
+    if ffn_groups is not None and ffn_rule != "groups":
+        raise ValueError(
+            f"--ffn-groups {ffn_groups} is for --ffn-rule groups: give that as well, or leave it out"
+        )
 
 
 def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> SparseVerify:

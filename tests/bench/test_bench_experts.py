@@ -98,8 +98,3 @@ def test_sets_of_channels_with_stock_operations(
     assert read == {"stock": None, "sparse": 0.5, "sparse_stock": 0.5} and figures["ffn_rule"] == rule
     assert {record["density"] for record in figures["records"]} == {1.0}
     assert list(figures["rss_bytes"]) == ["stock", "native", "portable"]
-
-
-def test_no_limit_at_all(bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench_verify("--shape", "qwen3-0.6b", "--layers", "1", "--budget", "0") == 2
-    assert "--budget 0: nothing would be limited" in capsys.readouterr().err

@@ -153,6 +153,10 @@ BAD = {
         "5 groups of channels: layer .* 1 x 768 of them;",
     ),
     "groups alone": (["--ffn-groups", "4"], "--ffn-groups 4 is for --ffn-rule groups"),
+    "score": (
+        ["--target-kl", "1", "--ffn-rule", "static", "--ffn-score", "max"],
+        "ffn_score='max' with ffn_rule='static', which has none",
+    ),
     "no amount": (["--ffn-rule", "top_k"], "ffn_rule='top_k' needs an amount"),
     "threshold": (["--ffn-rule", "static", "--ffn-threshold", "1"], "ffn_rule='static' needs an amount"),
 }

@@ -47,6 +47,7 @@ BAD: dict[str, dict[str, np.ndarray]] = {
     "another array": {"order.0": ORDER, "labels.0": ORDER},
     "another type": {"order.0": ORDER.astype(np.int64)},
     "another shape": {"order.0": GROUPS},
+    "a channel twice": {"order.0": np.zeros(4, np.int32)},
     "objects": {"order.0": np.array([{}], object)},
     "groups alone": {"order.0": ORDER, "groups.0": GROUPS},
     "a layer is missing": {"order.0": ORDER, "order.2": ORDER},

@@ -54,9 +54,10 @@ class ChannelStatistics:
         Args:
             covered: 0 to 1.
         """
-        found = []
-        for layer, total in zip(self.layers, self._covered, strict=True):
-            curve = total / self._passes
-            count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, layer.channels)
-            found.append(round(count / layer.channels, 4))
-        return tuple(found)
+        return tuple(share_of(total / self._passes, covered) for total in self._covered)
+
+
+def share_of(curve: NDArray[np.floating], covered: float) -> float:
+    """The share of a rising curve's places that it takes to reach a height."""
+    count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, len(curve))
+    return round(count / len(curve), 4)

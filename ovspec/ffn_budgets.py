@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
+from ovspec_models import CHANNELS_NAME, ChannelSets
 from ovspec_transforms import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -23,11 +25,15 @@ from ovspec_transforms import (
     FfnLayer,
     PassReport,
     ffn_layers,
+    group_ffn_channels,
+    leading_parts,
     limit_channels,
     sparse_ffn,
 )
 
 FfnBackend = Literal["native", "stock"]
+# Rules that OpenVINO's operations follow, with channels that were calibrated.
+STOCK_RULES = ("static", "groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,19 @@ class FfnConfig:
     """How the gated MLPs of dense layers are computed.
 
     Attributes:
-        backend: "native" replaces them by our operation, "stock" leaves them to OpenVINO.
-        rule: how passes are limited, as in `ovspec_transforms.limit_channels`; `None` for a graph that has
-            no limits.
-        density: of the rules "top_k" and "static": share of a layer's channels that a pass reads, above 0 to
-            1: one number, or one per gated MLP.
+        backend: "native" replaces them by our operation, "stock" leaves them to OpenVINO's.
+        rule: how passes are limited: "threshold", "top_k" and "static" as in
+            `ovspec_transforms.limit_channels`, natively; "static" and "groups" as in
+            `ovspec_transforms.group_ffn_channels`, with stock operations. `None` for a graph without limits.
+        density: of all rules but "threshold": share of a layer's channels that a pass reads, above 0 to 1:
+            one number, or one per gated MLP. "groups" rounds it to whole groups, "static" with stock
+            operations to as many of every block of channels that share a scale.
         threshold: of rule "threshold": lowest score of a channel that is read, 0 or above: one number, or one
             per gated MLP.
-        score: what a channel's score is over the rows of a draft, "max" or "mean".
+        score: of the rules "threshold" and "top_k": what a channel's score is over the rows of a draft, "max"
+            or "mean".
         decay: of score "mean": weight of a row by that of the one before it, above 0 to 1.
-        orders: of rule "static": per gated MLP its channels, the most important first.
+        channels: of the rules "static" and "groups": what calibration found.
 
     Raises:
         ValueError: an unknown backend, rule or score, a limit that the rule does not take or misses, or a
@@ -52,34 +61,44 @@ class FfnConfig:
     """
 
     backend: FfnBackend = "native"
-    rule: ChannelRule | None = None
+    rule: ChannelRule | Literal["groups"] | None = None
     density: float | tuple[float, ...] | None = None
     threshold: float | tuple[float, ...] | None = None
     score: ChannelScore = "max"
     decay: float = 0.8
-    orders: tuple[tuple[int, ...], ...] | None = None
+    channels: ChannelSets | None = None
 
     def __post_init__(self) -> None:
         for what, value, known in (
             ("ffn", self.backend, ("native", "stock")),
-            ("ffn rule", self.rule, (None, *CHANNEL_RULES)),
+            ("ffn rule", self.rule, (None, *CHANNEL_RULES, "groups")),
             ("ffn score", self.score, CHANNEL_SCORES),
         ):
             if value not in known:
                 expected = ", ".join(repr(name) for name in known)
                 raise ValueError(f"{what}={value!r}: expected one of {expected}")
-        if self.backend == "stock" and self.rule is not None:
-            raise ValueError(f"ffn rule {self.rule!r} with ffn='stock': limits need ffn='native'")
+        if self.backend == "stock" and self.rule not in (None, *STOCK_RULES):
+            raise ValueError(
+                f"ffn rule {self.rule!r} with ffn='stock': it needs ffn='native'; OpenVINO's operations "
+                "limit channels by the rules 'static' and 'groups'"
+            )
+        if self.backend == "native" and self.rule == "groups":
+            raise ValueError("ffn rule 'groups' with ffn='native': it needs ffn='stock'")
         for what, limit, rules in (
-            ("density", self.density, ("top_k", "static")),
+            ("density", self.density, ("top_k", "static", "groups")),
             ("threshold", self.threshold, ("threshold",)),
-            ("orders", self.orders, ("static",)),
+            ("channels", self.channels, ("static", "groups")),
         ):
             if (limit is not None) != (self.rule in rules):
                 raise ValueError(
                     f"ffn rule {self.rule!r} with ffn {what} {_short(limit)}: it belongs to "
                     + " and ".join(repr(rule) for rule in rules)
                 )
+        if self.rule == "groups" and self.channels is not None and not self.channels.groups:
+            raise ValueError(
+                "ffn rule 'groups': the model's channels were calibrated without groups; run `ovspec "
+                "calibrate` with --ffn-rule groups"
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:
@@ -95,7 +114,18 @@ class FfnConfig:
     @property
     def graph(self) -> tuple[object, ...]:
         """What of it decides the graph; the other numbers are inputs of every pass."""
-        return (self.backend, self.rule, self.score, self.orders)
+        parts = self.density if self.rule == "static" and self.backend == "stock" else None
+        found = self.channels.fingerprint() if self.channels else None
+        return (self.backend, self.rule, self.score, parts, found)
+
+    @property
+    def built_for(self) -> str:
+        """What a graph is made for, in words; other numbers can be set anew."""
+        if self.rule == "static" and self.backend == "stock":
+            return f"rule 'static' with weights in parts of density {self.density}"
+        if self.rule in STOCK_RULES:
+            return f"rule {self.rule!r}"
+        return f"rule {self.rule!r} of the {self.score} score"
 
     def transform(self, model: ov.Model) -> list[PassReport]:
         """Change the gated MLPs of `model` in place.
@@ -104,19 +134,37 @@ class FfnConfig:
             ValueError: gated MLPs of a form that is not known, none at all, or limits that do not fit them.
         """
         layers = ffn_layers(model)
-        if self.backend == "stock":
-            if native := [layer.name for layer in layers if layer.native]:
-                raise ValueError(
-                    f"ffn='stock': layer {native[0]} is our operation already, as the model was exported "
-                    "with --sparse-ffn; pass ffn='native', or export it without"
-                )
-            return []
+        native = [layer.name for layer in layers if layer.native]
+        if self.backend == "stock" and native:
+            raise ValueError(
+                f"ffn='stock': layer {native[0]} is our operation already, as the model was exported "
+                "with --sparse-ffn; pass ffn='native', or export it without"
+            )
         self.limits(layers)
-        reports = [] if layers and all(layer.native for layer in layers) else [sparse_ffn(model)]
+        if self.backend == "stock":
+            return [] if self.rule is None else [self._group(model, layers)]
+        reports = [] if layers and len(native) == len(layers) else [sparse_ffn(model)]
         if self.rule is None:
             return reports
-        orders = [np.array(order, np.int32) for order in self.orders] if self.orders is not None else None
+        assert self.rule != "groups"
+        orders = self.channels.orders if self.channels else None
         return [*reports, limit_channels(model, self.rule, self.score, orders)]
+
+    def _group(self, model: ov.Model, layers: Sequence[FfnLayer]) -> PassReport:
+        """Part the channels with stock operations."""
+        assert self.channels is not None
+        if self.rule == "groups":
+            parts = [list(groups) for groups in self.channels.groups]
+            return group_ffn_channels(model, parts, self.channels.estimates)
+        return group_ffn_channels(model, self._leading(layers))
+
+    def _leading(self, layers: Sequence[FfnLayer]) -> list[list[NDArray[np.int32]]]:
+        assert self.channels is not None
+        densities = _per_layer("density", self.density, len(layers))
+        return [
+            leading_parts(order, share, layer.blocks)
+            for order, share, layer in zip(self.channels.orders, densities, layers, strict=True)
+        ]
 
     def limits(self, layers: Sequence[FfnLayer]) -> NDArray[np.float32]:
         """What `verify_channel_limits` is where the rule holds, f32 `[gated MLPs]`."""
@@ -124,23 +172,76 @@ class FfnConfig:
             return np.array(_per_layer("threshold", self.threshold, len(layers)), np.float32)
         if self.rule is None:
             return np.full(len(layers), -1, np.float32)
+        self._check_sets(layers)
         densities = _per_layer("density", self.density, len(layers))
-        kept = [max(1, round(share * layer.channels)) for share, layer in zip(densities, layers, strict=True)]
+        if self.backend == "stock" and self.rule == "static":
+            return np.array([len(parts[0]) for parts in self._leading(layers)], np.float32)
+        sizes = [1] * len(layers)
+        if self.rule == "groups" and self.channels is not None:
+            sizes = [groups.shape[1] for groups in self.channels.groups]
+        kept = [
+            max(1, round(share * layer.channels / size)) * size
+            for share, layer, size in zip(densities, layers, sizes, strict=True)
+        ]
         return np.array(kept, np.float32)
 
+    def _check_sets(self, layers: Sequence[FfnLayer]) -> None:
+        """Refuse channels that were calibrated for another model."""
+        if self.channels is None:
+            return
+        found = [order.size for order in self.channels.orders]
+        expected = [layer.channels for layer in layers]
+        if found != expected:
+            raise ValueError(
+                f"ffn rule {self.rule!r}: {CHANNELS_NAME} holds channels of {_sizes(found)}, this "
+                f"model's gated MLPs have {_sizes(expected)}; run `ovspec calibrate` for it"
+            )
 
-def ffn_config(backend: FfnBackend, sparse: SparseVerify) -> FfnConfig | None:
-    """What the channels' part of `sparse` asks of a graph, `None` where it limits nothing."""
+
+def ffn_config(
+    backend: FfnBackend | None, sparse: SparseVerify, channels: ChannelSets | None = None
+) -> FfnConfig | None:
+    """What the channels' part of `sparse` asks of a graph, `None` where it limits nothing.
+
+    Args:
+        backend: `None` is the one that serves the rule best: "stock" for "static" and "groups".
+        sparse: the setting.
+        channels: as calibrated for the model, for these two.
+
+    Raises:
+        ValueError: a rule that the backend does not know, or channels that were not calibrated.
+    """
     if not sparse.limits_channels:
         return None
     score = sparse.ffn_score or "max"
     if sparse.ffn_threshold is not None:
-        return FfnConfig(backend, "threshold", threshold=sparse.ffn_threshold, score=score)
-    return FfnConfig(backend, "top_k", density=sparse.ffn_density, score=score)
+        return FfnConfig(backend or "native", "threshold", threshold=sparse.ffn_threshold, score=score)
+    rule = sparse.ffn_rule or "top_k"
+    if rule == "top_k":
+        return FfnConfig(backend or "native", rule, density=sparse.ffn_density, score=score)
+    if channels is None:
+        raise ValueError(
+            f"ffn_rule={rule!r}: the model's channels were not calibrated; run `ovspec calibrate -m DIR "
+            f"--data TEXTS.jsonl --ffn-rule {rule}`"
+        )
+    return FfnConfig(backend or "stock", rule, density=sparse.ffn_density, channels=channels)
+
+
+def calibrated_channels(folder: str | Path, passes: Iterable[SparseVerify]) -> ChannelSets | None:
+    """The channels that were calibrated for the model of a folder, where a setting goes by them."""
+    wanted = any(sparse.limits_channels and sparse.ffn_rule in STOCK_RULES for sparse in passes)
+    return ChannelSets.load(folder) if wanted else None
 
 
 def _short(value: object) -> str:
+    if isinstance(value, ChannelSets):
+        return f"of {len(value.orders)} layers"
     return f"of {len(value)} values" if isinstance(value, tuple) else str(value)
+
+
+def _sizes(channels: Sequence[int]) -> str:
+    distinct = sorted(set(channels))
+    return f"{len(channels)} x {' or '.join(map(str, distinct))}"
 
 
 def _values(value: float | tuple[float, ...] | None) -> tuple[float, ...]:
@@ -169,7 +270,7 @@ class FfnLimits:
     def __init__(self, config: FfnConfig, layers: Sequence[FfnLayer]) -> None:
         self._limits = config.limits(layers)
         self._none = np.full(len(layers), -1, np.float32)
-        self._decay = config.decay
+        self._decay, self._backend = config.decay, config.backend
 
     @property
     def names(self) -> set[str]:
@@ -177,9 +278,14 @@ class FfnLimits:
         return {VERIFY_CHANNEL_LIMITS, VERIFY_ROW_WEIGHTS}
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`verify_channel_limits` and `verify_row_weights` of a pass."""
+        """`verify_channel_limits` and `verify_row_weights` of a pass.
+
+        Our operation leaves rows out that are not limited; stock operations can't, so there a pass with any
+        such row has no limits.
+        """
         weights = [self._row_weights(rows) for rows in batch]
-        limited = any(rows.limits_channels for rows in batch)
+        limits = [rows.limits_channels for rows in batch]
+        limited = any(limits) if self._backend == "native" else all(limits)
         return {
             VERIFY_CHANNEL_LIMITS: self._limits if limited else self._none,
             VERIFY_ROW_WEIGHTS: np.concatenate(weights).astype(np.float32),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.channel_statistics import ChannelStatistics
 from ovspec.eval.fidelity_meter import Fidelity
 from ovspec.expert_statistics import ExpertStatistics
@@ -83,9 +84,11 @@ def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterat
             yield {"expert_budget": kept, "expert_rule": rule}
 
 
-def channel_part(statistics: ChannelStatistics, score: str | None) -> Part:
+def channel_part(statistics: ChannelStatistics | ChannelProfiles, score: str | None) -> Part:
     """Densities, layer by layer."""
     given = {} if score is None else {"ffn_score": score}
+    if isinstance(statistics, ChannelProfiles):
+        given["ffn_rule"] = statistics.rule
     densities = (statistics.densities(energy) for energy in ENERGIES)
     limited = ({"ffn_density": layers, **given} for layers in densities if min(layers) < 1.0)
     return Part("channels", {"ffn_density": 1.0}, tuple(_distinct(limited)))

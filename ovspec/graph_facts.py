@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import openvino as ov
 
-from ovspec_transforms import FfnLayer, MoELayer, PassReport, ffn_layers, moe_layers
+from ovspec_transforms import FfnLayer, MoELayer, PassReport, moe_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,15 @@ class GraphFacts:
     ffn_layers: tuple[FfnLayer, ...]
 
     @classmethod
-    def of(cls, model: ov.Model, reports: list[PassReport], rope_limit: int | None) -> GraphFacts:
-        """Read a graph behind its transforms, as long as gated MLPs are not linear layers of ours."""
-        return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(ffn_layers(model)))
+    def of(
+        cls,
+        model: ov.Model,
+        reports: Sequence[PassReport],
+        rope_limit: int | None,
+        mlps: Sequence[FfnLayer],
+    ) -> GraphFacts:
+        """Read a graph behind its transforms; `mlps` are those that it had before."""
+        return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
 
     def as_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""

@@ -218,11 +218,11 @@ class ModelRunner:
 
         def build() -> tuple[ov.Model, GraphFacts]:
             graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
-            limit = rope_limit(graph)
+            limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
-            facts = GraphFacts.of(graph, reports, limit)
+            facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.linear == "native":
                 facts = replace(facts, reports=(*facts.reports, native_linear(graph)))
             return graph, facts
@@ -386,12 +386,12 @@ class ModelRunner:
             ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
         """
         graph = self.ffn
-        rules = [(config.backend, config.rule, config.score) if config else None for config in (graph, ffn)]
-        if graph is None or rules[0] != rules[1]:
-            found = f"rule {graph.rule!r} of the {graph.score} score" if graph and graph.rule else "no limits"
+        if graph is None or graph.built_for != ffn.built_for:
+            found = graph.built_for if graph and graph.rule else "no limits"
+            both = graph is not None and graph.rule == ffn.rule == "static"
             raise ValueError(
-                f"ffn rule {ffn.rule!r} of the {ffn.score} score: this pipeline's graph has {found}; make "
-                "another LLMPipeline for it"
+                f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
+                + (", or one with ffn='native', which takes any density" if both else "")
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn

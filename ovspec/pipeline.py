@@ -31,7 +31,7 @@ from ovspec.drafters import (
 from ovspec.engine import Engine
 from ovspec.errors import InvalidValueError
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig
-from ovspec.ffn_budgets import FfnBackend, FfnConfig
+from ovspec.ffn_budgets import FfnBackend, FfnConfig, calibrated_channels
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -49,7 +49,7 @@ from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_runner import Attention, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import expert_routing, ffn_routing, limit_anew, routing
+from ovspec.routing import expert_routing, ffn_routing, limit_anew, routing, sparse_passes
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
@@ -85,8 +85,8 @@ class LLMPipeline:
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
-        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited, else
-            as the model was exported.
+        ffn: the same for the gated MLPs of dense layers. By default, where channels are limited, "stock" by
+            the rules "static" and "groups", else "native"; where they are not, as the model was exported.
         linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
             OpenVINO's own. By default native where it is faster, which is with AMX.
         max_num_batched_tokens: rows per pass while a prompt is read (512).
@@ -156,13 +156,14 @@ class LLMPipeline:
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         limits = expert_routing(experts or attention, self.verify, choice)
+        channels = calibrated_channels(models_path, sparse_passes(self.verify, choice))
         self._target = ModelRunner(
             models_path,
             device,
             graph,
             properties,
             experts=limits or ExpertConfig(experts or attention, optional=experts is None),
-            ffn=ffn_routing(ffn or "native", self.verify, choice) or (FfnConfig(ffn) if ffn else None),
+            ffn=ffn_routing(ffn, self.verify, choice, channels) or (FfnConfig(ffn) if ffn else None),
             linear=linear,
         )
         if self._target.long_rope and isinstance(mode, CommitVerify):
@@ -292,7 +293,10 @@ class LLMPipeline:
     def verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        limit_anew(self._target, chosen, self._choice)
+        channels = self._target.ffn.channels if self._target.ffn else None
+        if channels is None:
+            channels = calibrated_channels(self._info.folder, sparse_passes(chosen, self._choice))
+        limit_anew(self._target, chosen, self._choice, channels)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
             self._assistant.sparse = attention_part(chosen)

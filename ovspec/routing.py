@@ -10,6 +10,7 @@ from ovspec.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
 from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import VerifyMode, attention_part, sparse_part
+from ovspec_models import ChannelSets
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
@@ -18,7 +19,7 @@ def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | No
     Raises:
         ValueError: verification and the drafter ask for different rules of selection.
     """
-    parts = [sparse for sparse in _sparse_passes(verify, choice) if sparse.limits_attention]
+    parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:
         return AttentionConfig(attention)
     rule = parts[0]
@@ -53,7 +54,7 @@ def expert_routing(
     Raises:
         ValueError: verification and the drafter ask for different limits.
     """
-    asked = (expert_config(backend, sparse) for sparse in _sparse_passes(verify, choice))
+    asked = (expert_config(backend, sparse) for sparse in sparse_passes(verify, choice))
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
         raise ValueError(
@@ -63,13 +64,19 @@ def expert_routing(
     return limits[0] if limits else None
 
 
-def ffn_routing(backend: FfnBackend, verify: VerifyMode, choice: DrafterChoice | None) -> FfnConfig | None:
-    """How channels are limited, `None` where they are not.
+def ffn_routing(
+    backend: FfnBackend | None,
+    verify: VerifyMode,
+    choice: DrafterChoice | None,
+    channels: ChannelSets | None,
+) -> FfnConfig | None:
+    """How channels are limited, `None` where they are not; as `ffn_config`.
 
     Raises:
-        ValueError: verification and the drafter ask for different limits, or stock operations are to limit.
+        ValueError: verification and the drafter ask for different limits, a rule that the backend does not
+            know, or channels that were not calibrated.
     """
-    asked = (ffn_config(backend, sparse) for sparse in _sparse_passes(verify, choice))
+    asked = (ffn_config(backend, sparse, channels) for sparse in sparse_passes(verify, choice))
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
         mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
@@ -77,8 +84,10 @@ def ffn_routing(backend: FfnBackend, verify: VerifyMode, choice: DrafterChoice |
     return limits[0] if limits else None
 
 
-def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None) -> None:
-    """Let a target's next passes read what another setting says.
+def limit_anew(
+    target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None, channels: ChannelSets | None
+) -> None:
+    """Let a target's next passes read what another setting says; `channels` as in `ffn_routing`.
 
     Raises:
         ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
@@ -91,20 +100,21 @@ def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | 
             f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
         )
     experts = expert_routing(target.experts.backend if target.experts else "stock", verify, choice)
-    if (channels := ffn_routing("native", verify, choice)) is not None:
-        target.set_ffn(channels)
+    backend = before.backend if before and before.rule else None
+    if (limits := ffn_routing(backend, verify, choice, channels)) is not None:
+        target.set_ffn(limits)
     try:
         if experts is not None:
             target.set_experts(experts)
     except ValueError:
-        if channels is not None and before is not None:
+        if limits is not None and before is not None:
             target.set_ffn(before)
         raise
     if sparse is not None:
         target.set_coverage(needed.coverage)
 
 
-def _sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
+def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
     """What sparse verification and sparse drafting may read."""
     drafting = choice.sparse if isinstance(choice, SparseSelf) else None
     return [sparse for sparse in (sparse_part(verify), drafting) if sparse]

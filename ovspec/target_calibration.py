@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibration import Observer
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.channel_statistics import ChannelStatistics
 from ovspec.eval.fidelity_meter import FidelityMeter
 from ovspec.expert_budgets import ExpertConfig, expert_config
@@ -33,6 +34,7 @@ class TargetCalibration:
         given: the user's settings, which stand.
         rules: by which open parts are searched: `expert_rule`, `ffn_score`.
         model: gets the outputs that are observed.
+        profiles: observe its channels for a rule that goes by fixed sets; `None` where no such rule is asked.
 
     Attributes:
         experts: what its experts contribute; `None` where they are not searched for.
@@ -42,18 +44,27 @@ class TargetCalibration:
         ValueError: a rule for a part that the model lacks, or channels that can't be observed.
     """
 
-    def __init__(self, given: SparseVerify, rules: Mapping[str, str], model: ov.Model) -> None:
-        self._given, self._rules = given, rules
+    def __init__(
+        self,
+        given: SparseVerify,
+        rules: Mapping[str, str],
+        model: ov.Model,
+        profiles: ChannelProfiles | None = None,
+    ) -> None:
+        self._given, self._rules, self._profiles = given, rules, profiles
         for rule, layers, what in (
             ("expert_rule", moe_layers, "routed experts"),
+            ("ffn_rule", ffn_layers, "gated MLPs of dense layers"),
             ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
         ):
             if rule in rules and not layers(model):
                 raise ValueError(f"{rule}={rules[rule]!r}: this model has no {what}; leave it out")
+        channel_rules: dict[str, Any] = {name: rules.get(name) for name in ("ffn_rule", "ffn_score")}
+        _ = SparseVerify(ffn_density=1.0, **channel_rules)  # refuses what contradicts
         open_experts = given.expert_budget is None and bool(moe_layers(model))
         open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None
-        self.channels = ChannelStatistics(model) if open_channels else None
+        self.channels = (profiles or ChannelStatistics(model)) if open_channels else None
 
     @property
     def observers(self) -> list[Observer]:
@@ -113,7 +124,10 @@ class TargetCalibration:
         return limits or ExpertConfig(optional=True)
 
     def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
-        return ffn_config("native", _first("channels", parts, self._given))
+        sparse = _first("channels", parts, self._given)
+        sets = self._profiles.sets if self._profiles else None
+        # Our operation takes any density of the rule "static"; stock operations are built for one.
+        return ffn_config("stock" if sparse.ffn_rule == "groups" else "native", sparse, sets)
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ovspec.limits import DENSE, Limits
 from ovspec_models import OvspecConfig
@@ -12,6 +12,8 @@ from ovspec_transforms import CHANNEL_SCORES, ChannelScore, ExpertRule, Selectio
 
 Query = Literal["last", "union"]
 Summary = Literal["mean", "min_max"]
+FfnRule = Literal["top_k", "static", "groups"]
+FFN_RULES: tuple[FfnRule, ...] = get_args(FfnRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,12 @@ class SparseVerify:
         expert_share_bound: of the rule "share", 0 to 1: one number, or one per layer with experts.
         ffn_density: share of a feed-forward layer's channels that a pass reads, above 0, up to 1: one number,
             or one per layer.
+        ffn_rule: which channels `ffn_density` keeps: "top_k" (default), those with the highest scores. With
+            channels that were calibrated for the model: "static", always the same ones, that matter most;
+            "groups", the groups of channels that a pass needs most, as the gates of some estimate it.
         ffn_threshold: instead of it, the lowest score of a channel that is read, at least 0.
         ffn_score: of a channel, from the magnitudes of its activated gate: "max" over the draft's rows
-            (default), or "mean", in which later rows count less.
+            (default), or "mean", in which later rows count less. Not for the rules "static" and "groups".
 
     Raises:
         ValueError: a value out of range, more than one of `L0`/`rho`, `budget` and `coverage`, or of
@@ -77,6 +82,7 @@ class SparseVerify:
     ffn_density: float | tuple[float, ...] | None = None
     ffn_threshold: float | tuple[float, ...] | None = None
     ffn_score: ChannelScore | None = None
+    ffn_rule: FfnRule | None = None
 
     def __post_init__(self) -> None:
         for name in PER_LAYER_FIELDS:
@@ -142,6 +148,14 @@ class SparseVerify:
             raise ValueError(f"ffn_score={self.ffn_score!r}: expected one of {', '.join(CHANNEL_SCORES)}")
         if self.ffn_score is not None and self.ffn_density is None and self.ffn_threshold is None:
             raise ValueError(f"ffn_score={self.ffn_score!r} needs ffn_density or ffn_threshold: give one")
+        if self.ffn_rule is not None and self.ffn_rule not in FFN_RULES:
+            raise ValueError(f"ffn_rule={self.ffn_rule!r}: expected one of {', '.join(FFN_RULES)}")
+        if self.ffn_rule is not None and self.ffn_density is None:
+            raise ValueError(f"ffn_rule={self.ffn_rule!r} needs an amount: give ffn_density as well")
+        if self.ffn_rule in ("static", "groups") and self.ffn_score is not None:
+            raise ValueError(
+                f"ffn_score={self.ffn_score!r} with ffn_rule={self.ffn_rule!r}, which has none: leave it out"
+            )
         for share in numbers_of(self.ffn_density):
             if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
                 raise ValueError(f"ffn_density={share!r}: expected a share above 0, up to 1")
@@ -233,7 +247,7 @@ DEFAULT_RHO = 0.1
 # The settings of each part; the amounts of one part are one decision.
 AMOUNT_FIELDS = ("L0", "rho", "budget", "coverage")
 EXPERT_FIELDS = ("expert_budget", "expert_rule", "expert_share_bound")
-CHANNEL_FIELDS = ("ffn_density", "ffn_threshold", "ffn_score")
+CHANNEL_FIELDS = ("ffn_density", "ffn_rule", "ffn_threshold", "ffn_score")
 PER_LAYER_FIELDS = ("expert_budget", "expert_share_bound", "ffn_density", "ffn_threshold")
 ATTENTION_FIELDS = tuple(
     entry.name for entry in fields(SparseVerify) if entry.name not in EXPERT_FIELDS + CHANNEL_FIELDS

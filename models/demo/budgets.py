@@ -12,34 +12,40 @@ demo draft.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from documents import Corpus, windows
 from numpy.typing import NDArray
-from openvino import Core
+from openvino import Core, Model
 
 import ovspec
 from ovspec.cache import CachedSequence
 from ovspec.calibration import ROWS
+from ovspec.channel_groups import DEFAULT_GROUPS
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.channel_statistics import ChannelStatistics
 from ovspec.compile import read_model
 from ovspec.eval.fidelity_meter import Fidelity, FidelityMeter
 from ovspec.expert_budgets import expert_config
 from ovspec.expert_statistics import ExpertStatistics
-from ovspec.ffn_budgets import ffn_config
+from ovspec.ffn_budgets import FfnBackend, ffn_config
 from ovspec.model_runner import AttentionConfig, ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
-from ovspec_models import demo_pair_path
+from ovspec_models import ChannelSets, demo_pair_path
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 STREAMS, LENGTH, DRAFT = ("stories", "sums"), 384, 5
 Texts = Sequence[NDArray[np.int64]]
+Statistics = TypeVar("Statistics", ExpertStatistics, ChannelStatistics, ChannelProfiles)
 
 
-def observed(folder: Path, kind: type[ExpertStatistics] | type[ChannelStatistics], texts: Texts) -> object:
+def observed(folder: Path, kind: Callable[[Model], Statistics], texts: Texts) -> Statistics:
     """Statistics of passes of 6 rows over training texts."""
     model = read_model(Core(), folder)
     statistics = kind(model)
@@ -81,6 +87,14 @@ def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, Spars
         yield f"threshold {least:g}", SparseVerify(ffn_threshold=least)
 
 
+def set_settings() -> Iterator[tuple[str, SparseVerify]]:
+    """Settings of the rules that go by sets of channels."""
+    for density in (0.9, 0.75, 0.5, 0.25):
+        yield f"static {density:g}", SparseVerify(ffn_density=density, ffn_rule="static")
+    for density in (0.875, 0.75, 0.5, 0.25):
+        yield f"groups {density:g}", SparseVerify(ffn_density=density, ffn_rule="groups")
+
+
 def print_table(
     title: str, folder: Path, texts: Texts, prompts: list[str], settings: Sequence[tuple[str, SparseVerify]]
 ) -> None:
@@ -89,12 +103,27 @@ def print_table(
     known: dict[object, tuple[FidelityMeter, ovspec.LLMPipeline]] = {}
     draft = ovspec.draft_model(demo_pair_path() / "draft")
     for name, sparse in [("dense", SparseVerify(coverage=1.0)), *settings]:
-        rule = (sparse.parts, sparse.expert_rule, sparse.ffn_score, sparse.ffn_threshold is None)
+        rule = (
+            sparse.parts,
+            sparse.expert_rule,
+            sparse.ffn_rule,
+            sparse.ffn_score,
+            sparse.ffn_threshold is None,
+        )
         if rule not in known:
-            experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
+            backend: FfnBackend = "stock" if sparse.ffn_rule == "groups" else "native"
+            experts, sets = expert_config("native", sparse), ChannelSets.load(folder)
+            ffn = ffn_config(backend, sparse, sets)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
-            pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=draft, verify=verify, **F32)
+            pipeline = ovspec.LLMPipeline(
+                folder,
+                "CPU",
+                draft_model=draft,
+                verify=verify,
+                ffn=None if name == "dense" else backend,
+                **F32,
+            )
             known[rule] = FidelityMeter(runner, texts, LENGTH // 2, 512), pipeline
         meter, pipeline = known[rule]
         if name != "dense":
@@ -129,12 +158,14 @@ def main() -> None:
     prompts = [tokenizer.decode(text[: LENGTH // 4].tolist()) for text in held[::3]]
     if arguments.mixture is not None:
         experts = observed(arguments.mixture, ExpertStatistics, seen)
-        assert isinstance(experts, ExpertStatistics)
         settings = list(expert_settings(experts))
         print_table("experts of the mixture", arguments.mixture, held, prompts, settings)
-    channels = observed(target, ChannelStatistics, seen)
-    assert isinstance(channels, ChannelStatistics)
-    print_table("channels of the target", target, held, prompts, list(channel_settings(channels)))
+    settings = [*channel_settings(observed(target, ChannelStatistics, seen)), *set_settings()]
+    profiles = observed(target, lambda model: ChannelProfiles(model, "groups", DEFAULT_GROUPS), seen)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(shutil.copytree(target, Path(name) / "target"))
+        profiles.sets.save(folder)
+        print_table("channels of the target", folder, held, prompts, settings)
 
 
 if __name__ == "__main__":

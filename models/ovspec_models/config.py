@@ -78,6 +78,7 @@ class VerifySection:
     ffn_density: float | list[float] | None = None
     ffn_threshold: float | list[float] | None = None
     ffn_score: str | None = None
+    ffn_rule: str | None = None
 
 
 @dataclass(slots=True)
@@ -234,6 +235,11 @@ class OvspecConfig:
         _need(good, where, "verify.ffn_threshold", threshold, expected)
         good = score is None or (score in ("max", "mean") and (density, threshold) != (None, None))
         _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
+        rule = verify.ffn_rule
+        good = rule is None or (rule in ("top_k", "static", "groups") and density is not None)
+        expected = "'top_k' beside an ffn_density, 'static' or 'groups' without an ffn_score too, or null"
+        good = good and (rule not in ("static", "groups") or score is None)
+        _need(good, where, "verify.ffn_rule", rule, expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:

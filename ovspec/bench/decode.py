@@ -160,7 +160,13 @@ class DecodeBench:
         tick(f"compiling {name}")
         # The clone shares the weights.
         runner = load_runner(
-            TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties, self.sparse
+            TracedRunner,
+            name,
+            model.clone(),
+            self.source.anchor_layers,
+            self.properties,
+            self.sparse,
+            self.source.folder,
         )
         rng = np.random.default_rng(0)
         # A pass writes its draft before it is known how much of it stands.

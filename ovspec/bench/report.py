@@ -96,6 +96,7 @@ class Report:
             "expert_budget": self.sparse.expert_budget,
             "expert_rule": self.sparse.expert_rule,
             "ffn_density": self.sparse.ffn_density,
+            "ffn_rule": self.sparse.ffn_rule,
             "ffn_threshold": self.sparse.ffn_threshold,
             "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
@@ -150,13 +151,16 @@ class Report:
         lines = []
         for backend in (backend for backend in self.settings if backend in SPARSE):
             budgets = [r.budget for r in self.records if r.backend == backend and r.budget is not None]
-            parts = [f"{max(budgets)} tokens of the context, the blocks that score highest"]
+            parts = []
+            if self.sparse.limits_attention:
+                parts.append(f"{max(budgets)} tokens of the context, the blocks that score highest")
             if self.sparse.limits_experts:
                 rule = self.sparse.expert_rule or "mass"
                 parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
-            if self.sparse.limits_channels and backend == "sparse":
+            if self.sparse.limits_channels:
                 least = self.sparse.ffn_threshold
-                what = f"density {self.sparse.ffn_density}" if least is None else f"activations from {least}"
+                density = f"density {self.sparse.ffn_density} by rule {self.sparse.ffn_rule or 'top_k'!r}"
+                what = density if least is None else f"activations from {least}"
                 parts.append(f"feed-forward channels of {what}")
             lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")
         return lines

@@ -71,13 +71,15 @@ class MemoryTask:
             model = self.source.load(native=self.name == "native")
         else:
             model = ov.Core().read_model(self.random_weights)
+        source = self.source
         runner = load_runner(
             ModelRunner,
             self.name,
             model,
-            self.source.anchor_layers,
+            source.anchor_layers,
             self.properties,
             self.sparse,
+            source.folder,
             self.linear,
         )
         del model

@@ -60,7 +60,7 @@ bench.add_command(trace)
     type=int,
     default=DEFAULT_BUDGET,
     show_default=True,
-    help="Tokens of the context that sparse verification may read.",
+    help="Tokens of the context that sparse verification may read; 0: all, where weights are limited.",
 )
 @click.option(
     "--backend",
@@ -109,11 +109,16 @@ def verify(
     if kv_cache_precision is not None:
         chosen["KV_CACHE_PRECISION"] = kv_cache_precision
     source = read_source(model, shape, layers, vocab_size, weight_format)
+    sparse = sparse_from({"budget": budget or None, **weights})
+    if budget == 0 and sparse.limits_attention:
+        raise ValueError(
+            "--budget 0: nothing would be limited; give --expert-budget or --ffn-density as well"
+        )
     settings = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
-        sparse=sparse_from({"budget": budget, **weights}),
+        sparse=sparse,
         repeat=repeat,
         backends=tuple(backend.split(",")),
         properties=chosen,

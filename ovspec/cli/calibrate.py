@@ -18,12 +18,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ovspec.calibration import ROWS, LayerOverlap, OverlapMeter
+from ovspec.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
+from ovspec.channel_groups import DEFAULT_GROUPS
+from ovspec.channel_profiles import ChannelProfiles
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
 from ovspec.cli.output import output_console
 from ovspec.compile import read_model
 from ovspec.expert_budgets import expert_config
+from ovspec.ffn_budgets import STOCK_RULES
 from ovspec.fidelity_search import fields_of
 from ovspec.inputs import encode, read_tokenizer
 from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
@@ -66,6 +69,11 @@ from ovspec_transforms import moe_layers
     "position, in nats, as `ovspec eval fidelity` reports it.",
 )
 @click.option(
+    "--ffn-groups",
+    type=click.IntRange(2),
+    help=f"With --ffn-rule groups: groups of the channels of a layer.  [default: {DEFAULT_GROUPS}]",
+)
+@click.option(
     "--positions",
     type=click.IntRange(ROWS),
     default=512,
@@ -101,6 +109,7 @@ def calibrate(
     anchors: int | None,
     overlap: float | None,
     target_kl: float | None,
+    ffn_groups: int | None,
     positions: int,
     max_texts: int,
     max_tokens: int,
@@ -114,25 +123,26 @@ def calibrate(
     The model reads the texts densely while every layer selects; the layers that are to select are chosen by
     how alike their lists are. With --target-kl, how much attention, experts and feed-forward channels are
     read follows from that one number; what is given as an option stands. All of it goes to
-    ovspec_config.json, from where sparse verification takes what a user leaves open.
+    ovspec_config.json, from where sparse verification takes what a user leaves open. --ffn-rule static or
+    groups also writes every layer's channels by importance, and in groups, to ovspec_channels.npz.
     """
-    if target_kl is not None and not 0.0 < target_kl < math.inf:
-        raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
-    if anchors is not None and overlap is not None:
-        raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
-    if overlap is not None and not 0.0 <= overlap <= 1.0:
-        raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
-    rules = open_rules(options) if target_kl is not None else {}
+    rule = options["ffn_rule"]
+    check_options(anchors, overlap, target_kl, ffn_groups, rule)
+    rules = open_rules(options, target_kl is not None)
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
     texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
     chosen_properties = dict(properties_from(properties))
     graph = read_model(ov.Core(), model)
-    target = TargetCalibration(given, rules, graph) if target_kl is not None else None
+    profiles = ChannelProfiles(graph, rule, ffn_groups or DEFAULT_GROUPS) if rule in STOCK_RULES else None
+    target = TargetCalibration(given, rules, graph, profiles) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))
-    meter = OverlapMeter(graph, sparse, chosen_properties, target.observers if target else ())
+    observers: list[Observer] = target.observers if target else []
+    if profiles is not None and profiles not in observers:
+        observers.append(profiles)
+    meter = OverlapMeter(graph, sparse, chosen_properties, observers)
     check_anchors(anchors, meter.layers)
     measured = measure(meter, texts, stride)
     del meter
@@ -143,15 +153,39 @@ def calibrate(
     if target is not None and target_kl is not None:
         selecting = replace(sparse, anchor_layers=chosen)
         found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
+    channels = profiles.sets.save(model) if profiles else None
     config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
+        body["channels"] = str(channels) if channels else None
         click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
     else:
         show(measured, chosen, path)
+        if profiles:
+            click.echo(f"channels of {len(profiles.layers)} layers written to {channels}")
         if found:
             show_target(found, target_kl)
+
+
+def check_options(
+    anchors: int | None,
+    overlap: float | None,
+    target_kl: float | None,
+    ffn_groups: int | None,
+    ffn_rule: str | None,
+) -> None:
+    """Refuse numbers out of range, and options that do not go together."""
+    if target_kl is not None and not 0.0 < target_kl < math.inf:
+        raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
+    if anchors is not None and overlap is not None:
+        raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
+    if overlap is not None and not 0.0 <= overlap <= 1.0:
+        raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
+    if ffn_groups is not None and ffn_rule != "groups":
+        raise ValueError(
+            f"--ffn-groups {ffn_groups} is for --ffn-rule groups: give that as well, or leave it out"
+        )
 
 
 def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> SparseVerify:
@@ -168,14 +202,16 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
     return sparse
 
 
-def open_rules(options: dict[str, Any]) -> dict[str, str]:
-    """Take out the rules by which an amount is searched for, where none is given."""
+def open_rules(options: dict[str, Any], searched: bool) -> dict[str, str]:
+    """Take out the rules by which amounts are searched for, or channels measured, where none is given."""
     rules = {}
     for rule, amounts in (
         ("expert_rule", ("expert_budget",)),
         ("ffn_score", ("ffn_density", "ffn_threshold")),
+        ("ffn_rule", ("ffn_density", "ffn_threshold")),
     ):
-        if options[rule] is not None and all(options[amount] is None for amount in amounts):
+        wanted = searched or options[rule] in STOCK_RULES
+        if wanted and options[rule] is not None and all(options[amount] is None for amount in amounts):
             rules[rule] = options[rule]
             options[rule] = None
     return rules

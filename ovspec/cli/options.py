@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ovspec.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
+from ovspec.verify_config import FFN_RULES, PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
 from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
 
@@ -35,7 +35,8 @@ experts_option = click.option(
 ffn_option = click.option(
     "--ffn",
     type=click.Choice(["native", "stock"]),
-    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited]",
+    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited "
+    "by --ffn-rule top_k or a threshold]",
 )
 
 
@@ -122,6 +123,12 @@ WEIGHT_OPTIONS = [
         "--ffn-density",
         metavar="P[,P...]",
         help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
+    ),
+    click.option(
+        "--ffn-rule",
+        type=click.Choice(FFN_RULES),
+        help="Sparse: which channels: those with the highest activations, or, as calibrated for the model, "
+        "always the same ones, or the groups with the highest activations.  [default: top_k]",
     ),
     click.option(
         "--ffn-threshold",

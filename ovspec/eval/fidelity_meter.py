@@ -109,7 +109,7 @@ class FidelityMeter:
         if experts is not None and (limits := expert_config(experts.backend, sparse)) is not None:
             self._runner.set_experts(limits)
         ffn = self._runner.ffn
-        if ffn is not None and (channels := ffn_config(ffn.backend, sparse)) is not None:
+        if ffn is not None and (channels := ffn_config(ffn.backend, sparse, ffn.channels)) is not None:
             self._runner.set_ffn(channels)
 
     def _rows(self, index: int, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:

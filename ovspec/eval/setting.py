@@ -70,7 +70,8 @@ def _budget(sparse: SparseVerify) -> str:
     if sparse.limits_experts:
         parts.append(f"{sparse.expert_rule or 'mass'} {_numbers(sparse.expert_budget)} experts")
     if sparse.limits_channels:
-        parts.append(f"ffn {_numbers(sparse.ffn_density or sparse.ffn_threshold)}")
+        rule = "" if sparse.ffn_rule is None else f"{sparse.ffn_rule} "
+        parts.append(f"ffn {rule}{_numbers(sparse.ffn_density or sparse.ffn_threshold)}")
     return ", ".join(parts)
 
 

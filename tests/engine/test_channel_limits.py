@@ -69,8 +69,11 @@ def test_sparse_passes_read_their_share_and_say_so(make: Make) -> None:
 
 
 def test_what_does_not_fit_is_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="limits need ffn='native'"):
+    with pytest.raises(ValueError, match="it needs ffn='native'"):
         make(verify=HALF, ffn="stock")
+    for rule in ("static", "groups"):
+        with pytest.raises(ValueError, match=f"channels were not calibrated; run .* --ffn-rule {rule}"):
+            make(verify=SparseVerify(ffn_density=0.5, ffn_rule=rule))
     with pytest.raises(ValueError, match="ffn density holds 2 values, expected 6"):
         make(verify=SparseVerify(ffn_density=(0.5, 0.5)))
     with pytest.raises(ValueError, match=r"of verify \(top_k 0.5\) and the drafter \(top_k 0.25\)"):
@@ -90,6 +93,13 @@ def test_what_does_not_fit_is_refused(make: Make) -> None:
         ({"ffn_density": 0.5, "ffn_threshold": 0.1}, "ffn_density=0.5 contradicts ffn_threshold=0.1"),
         ({"ffn_score": "max"}, "ffn_score='max' needs ffn_density or ffn_threshold"),
         ({"ffn_density": 0.5, "ffn_score": "best"}, "ffn_score='best': expected one of"),
+        ({"ffn_density": 0.5, "ffn_rule": "best"}, "ffn_rule='best': expected one of top_k, static, groups"),
+        ({"ffn_rule": "static"}, "ffn_rule='static' needs an amount: give ffn_density"),
+        ({"ffn_threshold": 1.0, "ffn_rule": "top_k"}, "ffn_rule='top_k' needs an amount: give ffn_density"),
+        (
+            {"ffn_density": 0.5, "ffn_rule": "groups", "ffn_score": "max"},
+            "'groups', which has none: leave it",
+        ),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

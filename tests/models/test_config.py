@@ -89,7 +89,7 @@ def test_file_layout_is_fixed(tmp_path: Path) -> None:
     assert list(data["verify"]) == [
         "L0", "rho", "anchor_layers", "budget", "coverage", "query", "summary", "sink_blocks", "local_blocks",
         "refresh_interval", "expert_budget", "expert_rule", "expert_share_bound", "ffn_density",
-        "ffn_threshold", "ffn_score",
+        "ffn_threshold", "ffn_score", "ffn_rule",
     ]  # fmt: skip
 
 
@@ -149,6 +149,17 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "null, as beside",
     ),
     "ffn score alone": ({"verify__ffn_score": "max"}, "verify.ffn_score", "beside an amount"),
+    "ffn rule is unknown": (
+        {"verify__ffn_density": 0.5, "verify__ffn_rule": "best"},
+        "verify.ffn_rule",
+        "'top_k' beside",
+    ),
+    "ffn rule alone": ({"verify__ffn_rule": "static"}, "verify.ffn_rule", "'top_k' beside an ffn_density"),
+    "static set with a score": (
+        {"verify__ffn_density": 0.5, "verify__ffn_rule": "static", "verify__ffn_score": "max"},
+        "verify.ffn_rule",
+        "without an ffn_score",
+    ),
     "expert share without its rule": (
         {"verify__expert_budget": 1, "verify__expert_share_bound": 0.1},
         "verify.expert_share_bound",

@@ -21,6 +21,7 @@ from ovspec_transforms.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
 from ovspec_transforms.gather_logits import gather_logits
+from ovspec_transforms.group_channels import GroupEstimate, group_ffn_channels, leading_parts
 from ovspec_transforms.limit_channels import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
@@ -43,11 +44,20 @@ from ovspec_transforms.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.selection import Selection
 from ovspec_transforms.sparse_ffn import sparse_ffn
 from ovspec_transforms.sparse_moe import sparse_moe
-from ovspec_transforms.watch_channels import GATE_ACTIVATIONS, watch_channels
+from ovspec_transforms.watch_channels import (
+    CHANNEL_ENERGIES,
+    CHANNEL_GATES,
+    GATE_ACTIVATIONS,
+    watch_channels,
+    watch_contributions,
+)
 from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
+from ovspec_transforms.weight_parts import WeightParts, decompression_convert
 
 __all__ = [
     "CHANNELS_READ",
+    "CHANNEL_ENERGIES",
+    "CHANNEL_GATES",
     "CHANNEL_RULES",
     "CHANNEL_SCORES",
     "EXPERTS_READ",
@@ -64,11 +74,13 @@ __all__ = [
     "ChannelScore",
     "ExpertRule",
     "FfnLayer",
+    "GroupEstimate",
     "MoELayer",
     "PagedAttentionReader",
     "PagedLayer",
     "PassReport",
     "Selection",
+    "WeightParts",
     "anchor_of",
     "budget_experts",
     "budget_experts_stock",
@@ -76,10 +88,13 @@ __all__ = [
     "check_expert_budget",
     "check_expert_rule",
     "choose_anchors",
+    "decompression_convert",
     "default_anchor_layers",
     "ffn_layers",
     "gather_logits",
+    "group_ffn_channels",
     "last_line",
+    "leading_parts",
     "limit_channels",
     "list_overlap",
     "moe_layers",
@@ -95,6 +110,7 @@ __all__ = [
     "split_long_rope",
     "to_paged",
     "watch_channels",
+    "watch_contributions",
     "watch_routing",
     "watch_selections",
 ]

@@ -10,9 +10,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
-from openvino._offline_transformations import compress_model_transformation
 
 from ovspec_models.shapes import ModelShape
+from ovspec_transforms import decompression_convert
 
 WEIGHT_FORMATS = ("int8", "int4", "fp16", "fp32")
 
@@ -120,7 +120,7 @@ class RandomWeights:
             return _constant(f"self.{name}", dims, ov.Type.f32, lambda part: _fill_float(part, rng, std))
         if self._format == "fp16":
             stored = _constant(f"self.{name}", dims, ov.Type.f16, lambda part: _fill_float(part, rng, std))
-            return _decompression_convert(stored)
+            return decompression_convert(stored)
         if self._format == "int4" and is_int4(name):
             return self._int4(name, dims, rng, std)
         return self._int8(name, dims, rng, std)
@@ -203,22 +203,6 @@ def _dequantised(
     if merged is not None:
         value = ops.reshape(value, np.array(merged, np.int64), special_zero=False)
     return ops.convert(value, "f32", name=f"{name}/fq_weights_1/convert")
-
-
-def _decompression_convert(stored: ov.Node) -> ov.Node:
-    """Convert f16 to f32, marked as decompression so that plugins keep the weight in 16 bits.
-
-    Python cannot set that mark in a form that survives saving, so the node comes from the pass that
-    sets it: a one-element model is compressed and its Convert taken over.
-    """
-    parameter = ops.parameter(ov.PartialShape([1, 1]), ov.Type.f32)
-    product = ops.matmul(parameter, ops.constant(np.ones((1, 1), np.float32)), False, True)
-    model = ov.Model([ops.result(product)], [parameter], "one_weight")
-    compress_model_transformation(model)
-    convert = product.input(1).get_source_output().get_node()
-    convert.input(0).replace_source_output(stored.output(0))
-    convert.constructor_validate_and_infer_types()
-    return convert
 
 
 def _named(node: ov.Node, name: str) -> ov.Node:

@@ -62,6 +62,11 @@ class AcceptanceModel:
         """Expected accepted tokens of a draft of so many."""
         return float(np.cumprod(self.rates(positions)).sum())
 
+    @property
+    def drafts(self) -> float:
+        """Drafts that the rates rest on: those since the last shift, old ones faded."""
+        return self._tried[0]
+
     def weaken(self, drafts: float) -> None:
         """Let what is known weigh at most this many drafts, as before another prompt."""
         for counts, totals in ((self._accepted, self._tried), (self._offered, self._asked)):

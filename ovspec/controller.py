@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ovspec.acceptance_model import AcceptanceModel, ConfirmationRate
 from ovspec.cost_model import CostCell, CostModel
 from ovspec.exploration import ExplorationBudget
+from ovspec.loss_allowance import LossAllowance
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.throughput import Expectation, expect, with_commits
 
@@ -36,6 +37,8 @@ _KNOWN_STEPS = 4
 # The same for another sparse budget.
 _HOPE_OF_SCALE = 0.2
 _KNOWN_SCALE = 24
+# Where shadow drafts tell acceptance, drafts of known cost are verified again after so many steps only.
+_REMEASURE_STEPS = 1024
 # Where drafting is off when a call begins, so many drafts are free if this acceptance would make them pay.
 _FREE_DRAFTS = 3
 _HOPED_ACCEPTANCE = 0.8
@@ -43,6 +46,8 @@ _HOPED_ACCEPTANCE = 0.8
 _PRIOR_CONFIRMED = 0.99
 # Drafts that acceptance seen in earlier calls may weigh in the next.
 _CARRIED_DRAFTS = 8.0
+# A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
+_DEAREST = 2.0
 # Share of a step that shadow drafts may take.
 _SHADOW_SHARE = 0.004
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
@@ -52,8 +57,7 @@ _READ_SHARE = 0.25
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Draft tokens per step, and the multiple of the sparse budget."""
 
     tokens: int
@@ -80,6 +84,10 @@ class AutoSchedule(Schedule):
         self._acceptance = AcceptanceModel(max_num_assistant_tokens)
         self._confirmations: dict[float, ConfirmationRate] = {}
         self._budget = ExplorationBudget()
+        self._allowance = LossAllowance()
+        self._plain = Choice(0, 1.0)
+        self._was_plain = True
+        self._unsettled = 0.0
         self._choice = Choice(_DEFAULT_DRAFT, 1.0)
         self._expected: dict[float, Expectation] = {}
         self._rates: dict[Choice, float] = {}
@@ -116,10 +124,12 @@ class AutoSchedule(Schedule):
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
         self._costs.begin()
         self._probe = None
+        self._was_plain, self._unsettled, self._next_shadow = True, 0.0, self._steps
+        self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look, self._news = self._steps, True
-        self._free_drafts = _FREE_DRAFTS if self._choice.tokens == 0 else 0
+        self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
@@ -160,34 +170,69 @@ class AutoSchedule(Schedule):
             self._confirmation(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
         self._observe_shadows(outcome)
         self._steps += 1
-        duration = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
+        spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
+        duration = spent + outcome.commit_duration / pace
+        self._account(outcome, duration)
         if self._probe is None:
-            self._budget.earn(duration)
-            return
-        emitted = sum(outcome.accepted) + len(outcome.accepted)
-        self._probe_lost += duration + outcome.commit_duration / pace
+            self._budget.earn(spent)
+        else:
+            self._follow_probe(outcome, duration)
+
+    def _account(self, outcome: StepOutcome, duration: float) -> None:
+        """Compare the step with plain decoding; where the allowance is spent, go back to that."""
+        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
+        was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
+        if self._was_plain and was_plain:
+            self._allowance.earn(len(outcome.accepted))
+        elif self._rates:
+            # The first plain step after drafts pays for their change of shapes.
+            cost = self._expected[scale].cost
+            most = _DEAREST * (float(cost[min(asked, len(cost) - 1)]) + outcome.commit_duration)
+            self._unsettled += min(duration, most) * self._rates[self._plain]
+            tokens = self._yielded(outcome)
+            if tokens is not None:
+                self._allowance.settle(tokens, self._unsettled)
+                self._unsettled = 0.0
+                if self._allowance.is_spent and self._choice != self._plain:
+                    self._choice, self._news = self._plain, True
+
+    def _yielded(self, outcome: StepOutcome) -> int | None:
+        """Tokens that stand for good after a step; `None` while they are provisional."""
+        sequences = len(outcome.accepted)
+        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
+            return sum(outcome.accepted) + sequences
+        return outcome.confirmed + sequences if outcome.commit_rows else None
+
+    def _follow_probe(self, outcome: StepOutcome, duration: float) -> None:
+        tokens = self._yielded(outcome)
+        self._probe_lost += duration
         self._probe_steps += 1
         self._probe_left -= 1
-        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
-            self._probe_emitted += emitted
-            paid = emitted > duration * self._rates[self._choice]
-            if self._choice.tokens == 0 and paid and self._probe_steps < _MOST_PROBE_STEPS:
-                self._probe_left = max(self._probe_left, 1)
-        elif outcome.commit_rows:
-            self._probe_emitted += outcome.confirmed + len(outcome.accepted)
-        else:
+        if tokens is None:
             # A probe of another budget goes on to the commit that judges it.
             self._probe_left = max(self._probe_left, 1)
+        else:
+            self._probe_emitted += tokens
+            pays = not outcome.commit_rows and tokens > duration * self._rates[self._choice]
+            if self._choice.tokens == 0 and pays and self._probe_steps < _MOST_PROBE_STEPS:
+                self._probe_left = max(self._probe_left, 1)
         if self._probe_left <= 0:
             self._end_probe()
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            self._next_look, self._news = self._steps + 1, True
         if outcome.shadow_duration:
             affordable = _SHADOW_SHARE * (outcome.verify_duration + outcome.host_duration)
             self._next_shadow = self._steps + math.ceil(outcome.shadow_duration / affordable)
+        for proposed, accepted in outcome.shadows:
+            self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
+            # What would have failed is no reason to begin; what would have held whole may be one at once.
+            self._news = self._news or accepted > 0
+            if proposed and self._cell:
+                length = min(_DEFAULT_DRAFT, len(self._expected[self._plain.scale].cost) - 1)
+                stake = self._stake(self._cell, Choice(length, self._plain.scale))
+                self._allowance.shadow(accepted - stake)
+            if 0 < accepted == proposed:
+                self._next_look = self._next_shadow = self._steps + 1
 
     def _end_probe(self) -> None:
         lost = self._probe_lost - self._probe_emitted / self._rates[self._choice]
@@ -201,17 +246,21 @@ class AutoSchedule(Schedule):
         """Take what was measured into account; choose anew where that pays."""
         self._cell, self._news = cell, False
         changed = self._notice_shift()
-        plain = Choice(0, state.budget_scales[-1])
+        plain = self._plain = Choice(0, state.budget_scales[-1])
         candidates = self._candidates(cell, state, limit)
         longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
         self._expect(cell, state, self._acceptance.rates(longest))
         reading = state.unread * self._costs.read_cost
         if reading > _READ_SHARE * sum(state.remaining) / self._rates[plain]:
             candidates = [choice for choice in candidates if choice.tokens == 0]
+        if self._choice == plain:
+            covers = self._allowance.covers
+            candidates = [c for c in candidates if c == plain or covers(self._stake(cell, c))]
         best = max(candidates, key=self._rates.__getitem__)
-        gain = _GAIN if best == plain else _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
+        gain = self._needed_gain(cell, best)
         if self._choice not in candidates or self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
             self._choice = best
+            self._allowance.begin()
             changed = True
         self._settle(changed)
         self._next_look = self._steps + self._patience
@@ -221,6 +270,24 @@ class AutoSchedule(Schedule):
         else:
             hopeful = [choice for choice in candidates if self._hopeful(cell, choice)]
             self._options = [plain, *sorted(hopeful, key=self._rates.__getitem__)[-1:]]
+
+    def _stake(self, cell: CostCell, choice: Choice) -> float:
+        """Plain tokens that one failed step of a choice costs, with the change of shapes there and back."""
+        cost = float(self._expected[choice.scale].cost[choice.tokens]) + 2 * cell.switch
+        return cost * self._rates[self._plain] - 1.0
+
+    def _needed_gain(self, cell: CostCell, best: Choice) -> float:
+        """How much better, as a share, the best choice must promise to be than the present one."""
+        if best == self._plain:
+            return _GAIN
+        gain = _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
+        if self._choice == self._plain:
+            # What was seen in so many drafts may last for as many more: until then it must have earned the
+            # change of shapes there and back.
+            changes = 2 * cell.switch * float(self._acceptance.offers(1)[0])
+            cost = float(self._expected[best.scale].cost[best.tokens])
+            gain += changes / (max(self._acceptance.drafts, 1.0) * cost)
+        return gain
 
     def _notice_shift(self) -> bool:
         before = self._acceptance.accepted_length(_DEFAULT_DRAFT)
@@ -273,12 +340,14 @@ class AutoSchedule(Schedule):
         options = [choice for choice in self._options if choice.tokens <= limit]
         if not options or self._cell is None:
             return None
-        if self._choice.tokens == 0 and self._free_drafts:
-            self._free_drafts = 0
+        free, self._free_drafts = self._free_drafts, 0
+        if self._choice.tokens == 0 and free and not state.can_shadow:
             return self._started(self._hoped(state, options[0]), _FREE_DRAFTS, 0.0)
         if self._steps < self._next_probe:
             return None
         probe = min(options, key=lambda option: self._last_probed.get(option, -1))
+        if self._choice.tokens == 0 and state.can_shadow and self._is_measured(probe):
+            return None
         is_known = self._cell.steps[probe.tokens, probe.scale] >= _KNOWN_STEPS
         steps = 1 if probe.tokens > 0 and self._choice.tokens == 0 and is_known else _PROBE_STEPS
         expected = self._expected[probe.scale]
@@ -291,6 +360,12 @@ class AutoSchedule(Schedule):
             return None
         self._last_probed[probe] = self._steps
         return self._started(probe, steps, cost)
+
+    def _is_measured(self, probe: Choice) -> bool:
+        """Whether what a probe costs is known, and lately enough."""
+        assert self._cell is not None
+        known = self._cell.verify_at(probe.scale).is_known(probe.tokens)
+        return known and self._steps < self._last_probed.get(probe, 0) + _REMEASURE_STEPS
 
     def _started(self, probe: Choice | None, steps: int, cost: float) -> Choice | None:
         self._probe_left, self._probe_cost = steps, cost

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.acceptance_model import AcceptanceModel, ConfirmationRate
+from ovspec.choice import Choice
 from ovspec.cost_model import CostCell, CostModel
+from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
 from ovspec.loss_allowance import LossAllowance
+from ovspec.probe import Probe
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.throughput import Expectation, expect, with_commits
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
@@ -48,6 +49,9 @@ _PRIOR_CONFIRMED = 0.99
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
+# Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
+_THOUGHT_EVERY = 6000.0
+_MOST_REST = 4
 # Share of a step that shadow drafts may take.
 _SHADOW_SHARE = 0.004
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
@@ -55,13 +59,6 @@ _READ_SHARE = 0.25
 
 
 Array = NDArray[np.float64]
-
-
-class Choice(NamedTuple):
-    """Draft tokens per step, and the multiple of the sparse budget."""
-
-    tokens: int
-    scale: float
 
 
 class AutoSchedule(Schedule):
@@ -89,9 +86,7 @@ class AutoSchedule(Schedule):
         self._was_plain = True
         self._unsettled = 0.0
         self._choice = Choice(_DEFAULT_DRAFT, 1.0)
-        self._expected: dict[float, Expectation] = {}
-        self._rates: dict[Choice, float] = {}
-        self._intervals: dict[float, int] = {}
+        self._expected = Expectations()
         self._options: list[Choice] = []
         self._cell: CostCell | None = None
         self._remaining: tuple[int, ...] = ()
@@ -102,18 +97,17 @@ class AutoSchedule(Schedule):
         self._next_look = 0
         self._patience = _LOOK_STEPS
         self._next_probe = 0
-        self._probe: Choice | None = None
+        self._probe: Probe | None = None
         self._was_probed = False
-        self._probe_cost = 0.0
-        self._probe_steps = 0
-        self._probe_left = 0
-        self._probe_emitted = 0
-        self._probe_lost = 0.0
         self._last_probed: dict[Choice, int] = {}
         self._free_drafts = 0
         self._collapses = 0
+        self._can_shadow = False
         self._next_shadow = 0
         self._news = True
+        self._resting = Plan(0)
+        self._rest_left = 0
+        self._rested = 0
 
     @property
     def collapses(self) -> int:
@@ -128,17 +122,21 @@ class AutoSchedule(Schedule):
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
-        self._next_look, self._news = self._steps, True
+        self._next_look, self._news, self._rest_left = self._steps, True, 0
         self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
+        if self._rest_left:
+            if len(state.contexts) == len(self._remaining):
+                return self._resting
+            self._rest_left = 0
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
         self._remaining, self._commits = state.remaining, bool(state.commit_intervals)
-        self._pending = any(state.pending)
+        self._pending, self._can_shadow = any(state.pending), state.can_shadow
         if self._choice.scale not in scales or self._choice.tokens > self.bound:
             scale = self._choice.scale if self._choice.scale in scales else scales[0]
             self._choice = Choice(min(self._choice.tokens, self.bound), scale)
@@ -155,10 +153,19 @@ class AutoSchedule(Schedule):
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
         shadows = state.can_shadow and self._steps >= self._next_shadow
-        return self._planned(self._probe or self._choice, limit, _DEFAULT_DRAFT if shadows else 0)
+        choice = self._probe.choice if self._probe else self._choice
+        return self._planned(choice, limit, _DEFAULT_DRAFT if shadows else 0)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
+        self._steps += 1
+        if self._rest_left:
+            self._rest_left -= 1
+            self._rested += 1
+            if outcome.shadows:
+                self._rest_left = 0
+                self._observe_shadows(outcome)
+            return
         pace = self._costs.pace
         self._costs.observe(outcome)
         if asked := outcome.plan.num_assistant_tokens:
@@ -169,26 +176,41 @@ class AutoSchedule(Schedule):
         if outcome.commit_rows:
             self._confirmation(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
         self._observe_shadows(outcome)
-        self._steps += 1
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
         self._account(outcome, duration)
         if self._probe is None:
-            self._budget.earn(spent)
+            self._budget.earn(spent * (1 + self._rested))
         else:
             self._follow_probe(outcome, duration)
+        self._rested = 0
+        if self._was_plain and self._probe is None and self._choice == self._plain and not self._commits:
+            self._rest(spent)
+
+    def _rest(self, step: float) -> None:
+        """Let some plain steps go by unlearned where thinking about each would take a share of them."""
+        until = self._steps + min(int(_THOUGHT_EVERY / step), _MOST_REST)
+        if self._news:
+            until = min(until, self._next_look)
+        if self._can_shadow:
+            until = min(until, self._next_shadow)
+        self._rest_left = max(0, until - self._steps)
+        self._resting = Plan(0, self._plain.scale)
 
     def _account(self, outcome: StepOutcome, duration: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
-        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
+        asked, scale, sequences = (
+            outcome.plan.num_assistant_tokens,
+            _scale(outcome.plan),
+            len(outcome.accepted),
+        )
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
         if self._was_plain and was_plain:
-            self._allowance.earn(len(outcome.accepted))
-        elif self._rates:
+            self._allowance.earn(sequences * (1 + self._rested))
+        elif self._expected.rates:
             # The first plain step after drafts pays for their change of shapes.
-            cost = self._expected[scale].cost
-            most = _DEAREST * (float(cost[min(asked, len(cost) - 1)]) + outcome.commit_duration)
-            self._unsettled += min(duration, most) * self._rates[self._plain]
+            most = _DEAREST * (self._expected.cost(Choice(asked, scale)) + outcome.commit_duration)
+            self._unsettled += min(duration, most) * self._expected.rates[self._plain]
             tokens = self._yielded(outcome)
             if tokens is not None:
                 self._allowance.settle(tokens, self._unsettled)
@@ -204,20 +226,20 @@ class AutoSchedule(Schedule):
         return outcome.confirmed + sequences if outcome.commit_rows else None
 
     def _follow_probe(self, outcome: StepOutcome, duration: float) -> None:
+        probe, rate = self._probe, self._expected.rates[self._choice]
+        assert probe is not None
         tokens = self._yielded(outcome)
-        self._probe_lost += duration
-        self._probe_steps += 1
-        self._probe_left -= 1
-        if tokens is None:
-            # A probe of another budget goes on to the commit that judges it.
-            self._probe_left = max(self._probe_left, 1)
-        else:
-            self._probe_emitted += tokens
-            pays = not outcome.commit_rows and tokens > duration * self._rates[self._choice]
-            if self._choice.tokens == 0 and pays and self._probe_steps < _MOST_PROBE_STEPS:
-                self._probe_left = max(self._probe_left, 1)
-        if self._probe_left <= 0:
-            self._end_probe()
+        probe.add(tokens, duration)
+        pays = tokens is not None and not outcome.commit_rows and tokens > duration * rate
+        if self._choice.tokens == 0 and pays and probe.steps < _MOST_PROBE_STEPS:
+            probe.go_on()
+        if probe.left <= 0:
+            lost = probe.lost(rate)
+            self._budget.charge(lost, probe.cost)
+            # Drafting that paid is followed up at once: it may be that it pays again.
+            self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
+            self._next_look = self._steps
+            self._probe, self._was_probed = None, True
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
@@ -228,19 +250,9 @@ class AutoSchedule(Schedule):
             # What would have failed is no reason to begin; what would have held whole may be one at once.
             self._news = self._news or accepted > 0
             if proposed and self._cell:
-                length = min(_DEFAULT_DRAFT, len(self._expected[self._plain.scale].cost) - 1)
-                stake = self._stake(self._cell, Choice(length, self._plain.scale))
-                self._allowance.shadow(accepted - stake)
+                self._allowance.shadow(accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale)))
             if 0 < accepted == proposed:
                 self._next_look = self._next_shadow = self._steps + 1
-
-    def _end_probe(self) -> None:
-        lost = self._probe_lost - self._probe_emitted / self._rates[self._choice]
-        self._budget.charge(lost, self._probe_cost)
-        # Drafting that paid is followed up at once: it may be that it pays again.
-        self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
-        self._next_look = self._steps
-        self._probe, self._was_probed = None, True
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
@@ -249,44 +261,57 @@ class AutoSchedule(Schedule):
         plain = self._plain = Choice(0, state.budget_scales[-1])
         candidates = self._candidates(cell, state, limit)
         longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
-        self._expect(cell, state, self._acceptance.rates(longest))
+        self._expect(self._expected, state, self._acceptance.rates(longest))
+        rates = self._expected.rates
         reading = state.unread * self._costs.read_cost
-        if reading > _READ_SHARE * sum(state.remaining) / self._rates[plain]:
+        if reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
             candidates = [choice for choice in candidates if choice.tokens == 0]
-        if self._choice == plain:
-            covers = self._allowance.covers
-            candidates = [c for c in candidates if c == plain or covers(self._stake(cell, c))]
-        best = max(candidates, key=self._rates.__getitem__)
-        gain = self._needed_gain(cell, best)
-        if self._choice not in candidates or self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
+        best = max(candidates, key=rates.__getitem__)
+        if self._choice == plain and not self._is_covered(best):
+            # What may not begin yet is looked at again.
+            best, self._news = max(filter(self._is_covered, candidates), key=rates.__getitem__), True
+        if (
+            self._choice not in candidates
+            or rates[best] > (1.0 + self._needed_gain(best)) * rates[self._choice]
+        ):
+            if self._choice == plain:
+                self._allowance.begin()
             self._choice = best
-            self._allowance.begin()
             changed = True
         self._settle(changed)
         self._next_look = self._steps + self._patience
         if self._choice == plain:
             drafting = [choice for choice in candidates if choice.tokens > 0]
-            self._options = sorted(drafting, key=self._rates.__getitem__)[-1:]
+            self._options = sorted(drafting, key=rates.__getitem__)[-1:]
         else:
             hopeful = [choice for choice in candidates if self._hopeful(cell, choice)]
-            self._options = [plain, *sorted(hopeful, key=self._rates.__getitem__)[-1:]]
+            self._options = [plain, *sorted(hopeful, key=rates.__getitem__)[-1:]]
 
-    def _stake(self, cell: CostCell, choice: Choice) -> float:
+    def _expect(self, expected: Expectations, state: StepState, accepted: Array) -> None:
+        assert self._cell is not None
+        offered = self._acceptance.offers(len(accepted))
+        expected.update(self._cell, state, accepted, offered, lambda scale: self._confirmation(scale).rate)
+
+    def _is_covered(self, choice: Choice) -> bool:
+        return choice == self._plain or self._allowance.covers(self._stake(choice))
+
+    def _stake(self, choice: Choice) -> float:
         """Plain tokens that one failed step of a choice costs, with the change of shapes there and back."""
-        cost = float(self._expected[choice.scale].cost[choice.tokens]) + 2 * cell.switch
-        return cost * self._rates[self._plain] - 1.0
+        assert self._cell is not None
+        cost = self._expected.cost(choice) + 2 * self._cell.switch
+        return cost * self._expected.rates[self._plain] - 1.0
 
-    def _needed_gain(self, cell: CostCell, best: Choice) -> float:
+    def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
+        assert self._cell is not None
         if best == self._plain:
             return _GAIN
-        gain = _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
+        gain = _GAIN + _UNTRIED_GAIN / (1 + self._cell.steps[best.tokens, best.scale])
         if self._choice == self._plain:
             # What was seen in so many drafts may last for as many more: until then it must have earned the
             # change of shapes there and back.
-            changes = 2 * cell.switch * float(self._acceptance.offers(1)[0])
-            cost = float(self._expected[best.scale].cost[best.tokens])
-            gain += changes / (max(self._acceptance.drafts, 1.0) * cost)
+            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+            gain += changes / (max(self._acceptance.drafts, 1.0) * self._expected.cost(best))
         return gain
 
     def _notice_shift(self) -> bool:
@@ -307,23 +332,6 @@ class AutoSchedule(Schedule):
                 self._budget.confirm()
         self._was_probed = False
 
-    def _expect(self, cell: CostCell, state: StepState, accepted: Array) -> None:
-        """Work out the rate of every choice with as many draft tokens as there are rates of acceptance."""
-        offered = self._acceptance.offers(len(accepted))
-        self._rates = {}
-        for scale in state.budget_scales:
-            steps = expect(cell, scale, len(state.contexts), accepted, offered)
-            if state.commit_intervals and scale < math.inf:
-                confirmed = self._confirmation(scale).rate
-                options = [
-                    (with_commits(steps, cell, len(state.contexts), interval, confirmed), interval)
-                    for interval in state.commit_intervals
-                ]
-                steps, self._intervals[scale] = max(options, key=lambda option: option[0].rates().max())
-            self._expected[scale] = steps
-            for tokens, rate in enumerate(steps.rates().tolist()):
-                self._rates[Choice(tokens, scale)] = rate
-
     @staticmethod
     def _candidates(cell: CostCell, state: StepState, limit: int) -> list[Choice]:
         """What may be chosen: drafts no longer than twice what was measured here."""
@@ -334,7 +342,7 @@ class AutoSchedule(Schedule):
             found += [Choice(tokens, scale) for tokens in _LENGTHS if tokens <= longest]
         return found
 
-    def _chosen_probe(self, state: StepState, limit: int) -> Choice | None:
+    def _chosen_probe(self, state: StepState, limit: int) -> Probe | None:
         if self._steps < self._next_probe and not self._free_drafts:
             return None
         options = [choice for choice in self._options if choice.tokens <= limit]
@@ -342,24 +350,24 @@ class AutoSchedule(Schedule):
             return None
         free, self._free_drafts = self._free_drafts, 0
         if self._choice.tokens == 0 and free and not state.can_shadow:
-            return self._started(self._hoped(state, options[0]), _FREE_DRAFTS, 0.0)
+            return self._hoped(state, options[0], free)
         if self._steps < self._next_probe:
             return None
         probe = min(options, key=lambda option: self._last_probed.get(option, -1))
         if self._choice.tokens == 0 and state.can_shadow and self._is_measured(probe):
+            self._next_probe = self._steps + _MOST_LOOK_STEPS
             return None
         is_known = self._cell.steps[probe.tokens, probe.scale] >= _KNOWN_STEPS
         steps = 1 if probe.tokens > 0 and self._choice.tokens == 0 and is_known else _PROBE_STEPS
-        expected = self._expected[probe.scale]
-        loss = float(expected.cost[probe.tokens] - expected.tokens[probe.tokens] / self._rates[self._choice])
         # Where nothing is offered no shape changes.
-        cost = steps * loss + 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+        switches = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+        cost = steps * self._expected.loss(probe, self._choice) + switches
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
-        if not self._budget.affords(cost):
+        if not self._budget.affords(cost) or (self._choice == self._plain and not self._is_covered(probe)):
             return None
         self._last_probed[probe] = self._steps
-        return self._started(probe, steps, cost)
+        return Probe(probe, steps, cost)
 
     def _is_measured(self, probe: Choice) -> bool:
         """Whether what a probe costs is known, and lately enough."""
@@ -367,19 +375,12 @@ class AutoSchedule(Schedule):
         known = self._cell.verify_at(probe.scale).is_known(probe.tokens)
         return known and self._steps < self._last_probed.get(probe, 0) + _REMEASURE_STEPS
 
-    def _started(self, probe: Choice | None, steps: int, cost: float) -> Choice | None:
-        self._probe_left, self._probe_cost = steps, cost
-        self._probe_steps, self._probe_emitted, self._probe_lost = 0, 0, 0.0
-        return probe
-
-    def _hoped(self, state: StepState, probe: Choice) -> Choice | None:
-        """A draft to try on a new prompt; none where even high acceptance would not make it pay."""
-        assert self._cell is not None
-        rates, expected = self._rates, dict(self._expected)
-        self._expect(self._cell, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
-        pays = max(self._rates.values()) > rates[self._choice]
-        self._rates, self._expected = rates, expected
-        return Choice(_DEFAULT_DRAFT, probe.scale) if pays else None
+    def _hoped(self, state: StepState, probe: Choice, steps: int) -> Probe | None:
+        """Drafts to try on a new prompt; none where even high acceptance would not make them pay."""
+        hoped = Expectations()
+        self._expect(hoped, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
+        pays = max(hoped.rates.values()) > self._expected.rates[self._choice]
+        return Probe(Choice(_DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
 
     def _hopeful(self, cell: CostCell, choice: Choice) -> bool:
         """Whether a choice that is hardly known here may be better than the present one."""
@@ -393,7 +394,7 @@ class AutoSchedule(Schedule):
             ):
                 return False
             hope = _HOPE_OF_SCALE
-        return self._rates[choice] * (1.0 + hope) > self._rates[self._choice]
+        return self._expected.rates[choice] * (1.0 + hope) > self._expected.rates[self._choice]
 
     def _confirmation(self, scale: float) -> ConfirmationRate:
         if scale not in self._confirmations:
@@ -402,7 +403,7 @@ class AutoSchedule(Schedule):
         return self._confirmations[scale]
 
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
-        tokens, interval = min(choice.tokens, limit), self._intervals.get(choice.scale)
+        tokens, interval = min(choice.tokens, limit), self._expected.intervals.get(choice.scale)
         return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
 
 

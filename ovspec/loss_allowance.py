@@ -1,13 +1,14 @@
-"""What speculation may have lost against plain decoding: by construction no more than a share of the time."""
+"""What speculation may lose against plain decoding: by construction a share of the time, and a store."""
 
 from __future__ import annotations
 
 # What a step of plain decoding pays in, as a share of itself.
 _SHARE = 0.015
-# Tokens of plain decoding that may lie in store, from that share and from drafting that paid: so much a collapse
-# may cost before drafting is given up.
+# Tokens of plain decoding that may lie in store from that share, and from drafting that paid.
 _MOST_EARNED = 8.0
 _MOST_GAINED = 64.0
+# Tokens by which shadow drafts that would have paid let the store be overdrawn.
+_MOST_OVERDRAWN = 8.0
 
 
 class LossAllowance:
@@ -15,36 +16,37 @@ class LossAllowance:
 
     Plain steps pay a share of themselves in. Other steps settle what they yielded less what plain decoding
     would have yielded in their time, so that drafting which pays keeps the store full. Once it is empty there
-    is plain decoding, until the store covers what one failed try costs. So however wrong a controller is, all
-    that it ever loses is that share of the time and one store. Shadow drafts that would have paid count as
-    if they had: once, and only while no other says the contrary.
+    is plain decoding, until the store covers what one failed try costs. So however wrong a controller is, it
+    never loses more than that share of the time, what it had gained before, and the two bounds.
+
+    Shadow drafts that would have paid are evidence, not income: they let the store be overdrawn by what they
+    would have saved, and that is paid back like any other loss.
     """
 
     def __init__(self) -> None:
         self._store = _MOST_EARNED
-        self._shadow = 0.0
+        self._evidence = 0.0
+        self._overdraft = 0.0
 
     @property
     def is_spent(self) -> bool:
         """Whether there must be plain decoding."""
-        return self._store < 0.0
+        return self._store < -self._overdraft
 
     def covers(self, stake: float) -> bool:
         """Whether drafting may begin that costs so many tokens if it fails; a full store covers all."""
-        return self._store + self._shadow >= min(stake, _MOST_EARNED)
+        return self._store + self._evidence >= min(stake, _MOST_EARNED)
 
     def renew(self) -> None:
-        """Another prompt: what was gained before is not staked on it, nor are its losses held against it."""
-        pass
-        self._shadow = 0.0
+        """Another prompt: shadow drafts of the last one say nothing of it."""
+        self._evidence = 0.0
 
     def begin(self) -> None:
-        """Drafting begins: what shadow drafts would have saved is spent."""
-        self._store = min(_MOST_GAINED, self._store + self._shadow)
-        self._shadow = 0.0
+        """Drafting begins on the evidence there is."""
+        self._evidence, self._overdraft = 0.0, self._evidence
 
     def earn(self, tokens: float) -> None:
-        """Take in a plain step of so many tokens."""
+        """Take in plain steps of so many tokens."""
         if self._store < _MOST_EARNED:
             self._store += _SHARE * tokens
 
@@ -54,4 +56,4 @@ class LossAllowance:
 
     def shadow(self, saved: float) -> None:
         """Take what a shadow draft would have saved, or lost, with the change of shapes there and back."""
-        self._shadow = max(0.0, self._shadow + saved)
+        self._evidence = min(max(0.0, self._evidence + saved), _MOST_OVERDRAWN)

@@ -54,6 +54,8 @@ _THOUGHT_EVERY = 6000.0
 _MOST_REST = 4
 # Share of a step that shadow drafts may take.
 _SHADOW_SHARE = 0.004
+# So many may come before their time where the last one held.
+_SHADOWS_AHEAD = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -104,6 +106,8 @@ class AutoSchedule(Schedule):
         self._collapses = 0
         self._can_shadow = False
         self._next_shadow = 0
+        self._shadow_steps = 0
+        self._shadows_paid = 0
         self._news = True
         self._resting = Plan(0)
         self._rest_left = 0
@@ -209,7 +213,8 @@ class AutoSchedule(Schedule):
             self._allowance.earn(sequences * (1 + self._rested))
         elif self._expected.rates:
             # The first plain step after drafts pays for their change of shapes.
-            most = _DEAREST * (self._expected.cost(Choice(asked, scale)) + outcome.commit_duration)
+            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration
+            most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
             self._unsettled += min(duration, most) * self._expected.rates[self._plain]
             tokens = self._yielded(outcome)
             if tokens is not None:
@@ -244,7 +249,9 @@ class AutoSchedule(Schedule):
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
             affordable = _SHADOW_SHARE * (outcome.verify_duration + outcome.host_duration)
-            self._next_shadow = self._steps + math.ceil(outcome.shadow_duration / affordable)
+            self._shadow_steps = math.ceil(outcome.shadow_duration / affordable)
+            self._shadows_paid = max(self._shadows_paid, self._steps) + self._shadow_steps
+            self._next_shadow = self._shadows_paid
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
             # What would have failed is no reason to begin; what would have held whole may be one at once.
@@ -252,7 +259,9 @@ class AutoSchedule(Schedule):
             if proposed and self._cell:
                 self._allowance.shadow(accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale)))
             if 0 < accepted == proposed:
-                self._next_look = self._next_shadow = self._steps + 1
+                self._next_look = self._steps
+                if self._shadows_paid <= self._steps + _SHADOWS_AHEAD * self._shadow_steps:
+                    self._next_shadow = self._steps
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""

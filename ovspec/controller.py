@@ -29,6 +29,8 @@ _MOST_PROBE_STEPS = 8
 # lie between two probes.
 _LOOK_STEPS = 4
 _MOST_LOOK_STEPS = 16
+# The same where shadow drafts that would have paid are looked at as they come.
+_MOST_ALONE_STEPS = 64
 # Another choice must promise this much more, and so much more still when it was never tried here.
 _GAIN = 0.01
 _UNTRIED_GAIN = 0.05
@@ -50,11 +52,11 @@ _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
 # Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
-_THOUGHT_EVERY = 6000.0
-_MOST_REST = 4
+_THOUGHT_EVERY = 10000.0
+_MOST_REST = 6
 # Share of a step that shadow drafts may take.
 _SHADOW_SHARE = 0.004
-# So many may come before their time where the last one held.
+# So many may come before their time where the last one would have paid.
 _SHADOWS_AHEAD = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
@@ -254,11 +256,13 @@ class AutoSchedule(Schedule):
             self._next_shadow = self._shadows_paid
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            # What would have failed is no reason to begin; what would have held whole may be one at once.
+            if not proposed or self._cell is None:
+                continue
+            # What would have failed is no reason to begin; what would have paid may be one at once.
+            saved = accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale))
+            self._allowance.shadow(saved)
             self._news = self._news or accepted > 0
-            if proposed and self._cell:
-                self._allowance.shadow(accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale)))
-            if 0 < accepted == proposed:
+            if saved > 0.0:
                 self._next_look = self._steps
                 if self._shadows_paid <= self._steps + _SHADOWS_AHEAD * self._shadow_steps:
                     self._next_shadow = self._steps
@@ -336,7 +340,8 @@ class AutoSchedule(Schedule):
             self._patience = _LOOK_STEPS
             self._budget.renew()
         else:
-            self._patience = min(2 * self._patience, _MOST_LOOK_STEPS)
+            alone = self._can_shadow and self._choice == self._plain
+            self._patience = min(2 * self._patience, _MOST_ALONE_STEPS if alone else _MOST_LOOK_STEPS)
             if self._was_probed:
                 self._budget.confirm()
         self._was_probed = False

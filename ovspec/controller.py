@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +54,8 @@ _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
 # Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
-_THOUGHT_EVERY = 10000.0
-_MOST_REST = 6
+_THOUGHT_EVERY = 15000.0
+_MOST_REST = 8
 # Share of a step that shadow drafts may take.
 _SHADOW_SHARE = 0.004
 # So many may come before their time where the last one would have paid.
@@ -108,6 +110,7 @@ class AutoSchedule(Schedule):
         self._collapses = 0
         self._can_shadow = False
         self._next_shadow = 0
+        self._shadow_shares: deque[float] = deque(maxlen=_SHADOWS_AHEAD)
         self._shadow_steps = 0
         self._shadows_paid = 0
         self._news = True
@@ -250,8 +253,9 @@ class AutoSchedule(Schedule):
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
-            affordable = _SHADOW_SHARE * (outcome.verify_duration + outcome.host_duration)
-            self._shadow_steps = math.ceil(outcome.shadow_duration / affordable)
+            step = outcome.verify_duration + outcome.host_duration
+            self._shadow_shares.append(outcome.shadow_duration / step)
+            self._shadow_steps = math.ceil(median(self._shadow_shares) / _SHADOW_SHARE)
             self._shadows_paid = max(self._shadows_paid, self._steps) + self._shadow_steps
             self._next_shadow = self._shadows_paid
         for proposed, accepted in outcome.shadows:

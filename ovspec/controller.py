@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from ovspec.exploration import ExplorationBudget
 from ovspec.loss_allowance import LossAllowance
 from ovspec.probe import Probe
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
+from ovspec.shadow_cadence import ShadowCadence
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
@@ -56,10 +55,6 @@ _DEAREST = 2.0
 # Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
 _THOUGHT_EVERY = 15000.0
 _MOST_REST = 8
-# Share of a step that shadow drafts may take.
-_SHADOW_SHARE = 0.004
-# So many may come before their time where the last one would have paid.
-_SHADOWS_AHEAD = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -109,10 +104,7 @@ class AutoSchedule(Schedule):
         self._free_drafts = 0
         self._collapses = 0
         self._can_shadow = False
-        self._next_shadow = 0
-        self._shadow_shares: deque[float] = deque(maxlen=_SHADOWS_AHEAD)
-        self._shadow_steps = 0
-        self._shadows_paid = 0
+        self._shadows = ShadowCadence()
         self._news = True
         self._resting = Plan(0)
         self._rest_left = 0
@@ -127,7 +119,8 @@ class AutoSchedule(Schedule):
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
         self._costs.begin()
         self._probe = None
-        self._was_plain, self._unsettled, self._next_shadow = True, 0.0, self._steps
+        self._was_plain, self._unsettled = True, 0.0
+        self._shadows.begin(self._steps)
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
@@ -161,7 +154,7 @@ class AutoSchedule(Schedule):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        shadows = state.can_shadow and self._steps >= self._next_shadow
+        shadows = state.can_shadow and self._steps >= self._shadows.next
         choice = self._probe.choice if self._probe else self._choice
         return self._planned(choice, limit, _DEFAULT_DRAFT if shadows else 0)
 
@@ -202,7 +195,7 @@ class AutoSchedule(Schedule):
         if self._news:
             until = min(until, self._next_look)
         if self._can_shadow:
-            until = min(until, self._next_shadow)
+            until = min(until, self._shadows.next)
         self._rest_left = max(0, until - self._steps)
         self._resting = Plan(0, self._plain.scale)
 
@@ -254,10 +247,7 @@ class AutoSchedule(Schedule):
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
             step = outcome.verify_duration + outcome.host_duration
-            self._shadow_shares.append(outcome.shadow_duration / step)
-            self._shadow_steps = math.ceil(median(self._shadow_shares) / _SHADOW_SHARE)
-            self._shadows_paid = max(self._shadows_paid, self._steps) + self._shadow_steps
-            self._next_shadow = self._shadows_paid
+            self._shadows.took(outcome.shadow_duration, step, self._steps)
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
             if not proposed or self._cell is None:
@@ -268,8 +258,7 @@ class AutoSchedule(Schedule):
             self._news = self._news or accepted > 0
             if saved > 0.0:
                 self._next_look = self._steps
-                if self._shadows_paid <= self._steps + _SHADOWS_AHEAD * self._shadow_steps:
-                    self._next_shadow = self._steps
+                self._shadows.hasten(self._steps)
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""

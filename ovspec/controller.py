@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.acceptance_model import AcceptanceModel, ConfirmationRate
+from ovspec.acceptance_model import AcceptanceModel, ConfirmationRates
 from ovspec.choice import Choice
 from ovspec.cost_model import CostCell, CostModel
 from ovspec.expectations import Expectations
@@ -46,8 +46,6 @@ _REMEASURE_STEPS = 1024
 # Where drafting is off when a call begins, so many drafts are free if this acceptance would make them pay.
 _FREE_DRAFTS = 3
 _HOPED_ACCEPTANCE = 0.8
-# Rate at which provisional tokens are taken to be confirmed before any was.
-_PRIOR_CONFIRMED = 0.99
 # Drafts that acceptance seen in earlier calls may weigh in the next.
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
@@ -58,7 +56,6 @@ _MOST_REST = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
-
 Array = NDArray[np.float64]
 
 
@@ -67,7 +64,9 @@ class AutoSchedule(Schedule):
 
     Costs and acceptance are measured while it runs and kept from call to call. Plain decoding is always
     one of the choices. What is not chosen is probed a step at a time among steps of the choice, on a
-    budget of time, so that what is better is found and what is worse costs little.
+    budget of time, so that what is better is found and what is worse costs little. Where shadow drafts tell
+    what would be accepted, only unknown costs are probed. An allowance bounds what all of it may lose against
+    plain decoding.
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
@@ -80,7 +79,7 @@ class AutoSchedule(Schedule):
         self.bound = max_num_assistant_tokens
         self._costs = CostModel()
         self._acceptance = AcceptanceModel(max_num_assistant_tokens)
-        self._confirmations: dict[float, ConfirmationRate] = {}
+        self._confirmations = ConfirmationRates()
         self._budget = ExplorationBudget()
         self._allowance = LossAllowance()
         self._plain = Choice(0, 1.0)
@@ -124,7 +123,8 @@ class AutoSchedule(Schedule):
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
-        self._next_look, self._news, self._rest_left = self._steps, True, 0
+        self._next_look, self._news = self._steps, True
+        self._rest_left = self._rested = 0
         self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
@@ -139,9 +139,9 @@ class AutoSchedule(Schedule):
         scales = state.budget_scales
         self._remaining, self._commits = state.remaining, bool(state.commit_intervals)
         self._pending, self._can_shadow = any(state.pending), state.can_shadow
-        if self._choice.scale not in scales or self._choice.tokens > self.bound:
-            scale = self._choice.scale if self._choice.scale in scales else scales[0]
-            self._choice = Choice(min(self._choice.tokens, self.bound), scale)
+        tokens, scale = self._choice
+        if scale not in scales or tokens > self.bound:
+            self._choice = Choice(min(tokens, self.bound), scale if scale in scales else scales[0])
         if self._opening < len(_OPENING) and limit > 0:
             tokens = _OPENING[self._opening]
             self._opening += 1
@@ -154,9 +154,9 @@ class AutoSchedule(Schedule):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        shadows = state.can_shadow and self._steps >= self._shadows.next
+        shadow = state.can_shadow and self._steps >= self._shadows.next
         choice = self._probe.choice if self._probe else self._choice
-        return self._planned(choice, limit, _DEFAULT_DRAFT if shadows else 0)
+        return self._planned(choice, limit, _DEFAULT_DRAFT if shadow else 0)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
@@ -176,7 +176,7 @@ class AutoSchedule(Schedule):
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
         if outcome.commit_rows:
-            self._confirmation(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
+            self._confirmations.at(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
@@ -201,22 +201,18 @@ class AutoSchedule(Schedule):
 
     def _account(self, outcome: StepOutcome, duration: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
-        asked, scale, sequences = (
-            outcome.plan.num_assistant_tokens,
-            _scale(outcome.plan),
-            len(outcome.accepted),
-        )
+        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
         if self._was_plain and was_plain:
-            self._allowance.earn(sequences * (1 + self._rested))
+            self._allowance.earn(1 + self._rested)
         elif self._expected.rates:
             # The first plain step after drafts pays for their change of shapes.
             cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
-            self._unsettled += min(duration, most) * self._expected.rates[self._plain]
+            self._unsettled += min(duration, most) / self._expected.cost(self._plain)
             tokens = self._yielded(outcome)
             if tokens is not None:
-                self._allowance.settle(tokens, self._unsettled)
+                self._allowance.settle(tokens / len(outcome.accepted), self._unsettled)
                 self._unsettled = 0.0
                 if self._allowance.is_spent and self._choice != self._plain:
                     self._choice, self._news = self._plain, True
@@ -246,8 +242,8 @@ class AutoSchedule(Schedule):
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
-            step = outcome.verify_duration + outcome.host_duration
-            self._shadows.took(outcome.shadow_duration, step, self._steps)
+            beside = outcome.verify_duration + outcome.host_duration
+            self._shadows.took(outcome.shadow_duration, beside, self._steps)
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
             if not proposed or self._cell is None:
@@ -276,10 +272,8 @@ class AutoSchedule(Schedule):
         if self._choice == plain and not self._is_covered(best):
             # What may not begin yet is looked at again.
             best, self._news = max(filter(self._is_covered, candidates), key=rates.__getitem__), True
-        if (
-            self._choice not in candidates
-            or rates[best] > (1.0 + self._needed_gain(best)) * rates[self._choice]
-        ):
+        gain = self._needed_gain(best)
+        if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:
             if self._choice == plain:
                 self._allowance.begin()
             self._choice = best
@@ -296,16 +290,14 @@ class AutoSchedule(Schedule):
     def _expect(self, expected: Expectations, state: StepState, accepted: Array) -> None:
         assert self._cell is not None
         offered = self._acceptance.offers(len(accepted))
-        expected.update(self._cell, state, accepted, offered, lambda scale: self._confirmation(scale).rate)
+        expected.update(self._cell, state, accepted, offered, self._confirmations)
 
     def _is_covered(self, choice: Choice) -> bool:
         return choice == self._plain or self._allowance.covers(self._stake(choice))
 
     def _stake(self, choice: Choice) -> float:
-        """Plain tokens that one failed step of a choice costs, with the change of shapes there and back."""
         assert self._cell is not None
-        cost = self._expected.cost(choice) + 2 * self._cell.switch
-        return cost * self._expected.rates[self._plain] - 1.0
+        return self._expected.stake(choice, self._plain, self._cell.switch)
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
@@ -356,7 +348,7 @@ class AutoSchedule(Schedule):
         if not options or self._cell is None:
             return None
         free, self._free_drafts = self._free_drafts, 0
-        if self._choice.tokens == 0 and free and not state.can_shadow:
+        if self._choice.tokens == 0 and free and not state.can_shadow and self._is_covered(options[0]):
             return self._hoped(state, options[0], free)
         if self._steps < self._next_probe:
             return None
@@ -395,19 +387,11 @@ class AutoSchedule(Schedule):
             return False
         hope = _HOPE
         if choice.scale != self._choice.scale:
-            if (
-                sum(steps for (_, scale), steps in cell.steps.items() if scale == choice.scale)
-                >= _KNOWN_SCALE
-            ):
+            tried = sum(steps for (_, scale), steps in cell.steps.items() if scale == choice.scale)
+            if tried >= _KNOWN_SCALE:
                 return False
             hope = _HOPE_OF_SCALE
         return self._expected.rates[choice] * (1.0 + hope) > self._expected.rates[self._choice]
-
-    def _confirmation(self, scale: float) -> ConfirmationRate:
-        if scale not in self._confirmations:
-            known = [rate.rate for rate in self._confirmations.values()]
-            self._confirmations[scale] = ConfirmationRate(max(known, default=_PRIOR_CONFIRMED))
-        return self._confirmations[scale]
 
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
         tokens, interval = min(choice.tokens, limit), self._expected.intervals.get(choice.scale)

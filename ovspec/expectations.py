@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.acceptance_model import ConfirmationRates
 from ovspec.choice import Choice
 from ovspec.cost_model import CostCell
 from ovspec.schedule import StepState
@@ -35,7 +35,7 @@ class Expectations:
         state: StepState,
         accepted: Array,
         offered: Array,
-        confirmed: Callable[[float], float],
+        confirmations: ConfirmationRates,
     ) -> None:
         """Work out all choices with as many draft tokens as there are rates.
 
@@ -44,14 +44,15 @@ class Expectations:
             state: of the step that comes.
             accepted: a_1 .. a_K, rates of acceptance by position, f64 `[K]`.
             offered: o_1 .. o_K, rates at which the drafter has another token, f64 `[K]`.
-            confirmed: rate at which a commit confirms a token, by budget scale.
+            confirmations: rates at which a commit confirms tokens.
         """
         self.rates = {}
         for scale in state.budget_scales:
             steps = expect(cell, scale, len(state.contexts), accepted, offered)
             if state.commit_intervals and scale < math.inf:
+                confirmed = confirmations.at(scale).rate
                 options = [
-                    (with_commits(steps, cell, len(state.contexts), interval, confirmed(scale)), interval)
+                    (with_commits(steps, cell, len(state.contexts), interval, confirmed), interval)
                     for interval in state.commit_intervals
                 ]
                 steps, self.intervals[scale] = max(options, key=lambda option: option[0].rates().max())
@@ -67,3 +68,7 @@ class Expectations:
     def loss(self, choice: Choice, than: Choice) -> float:
         """Microseconds that a step is expected to lose against another choice; a gain is negative."""
         return self.cost(choice) - float(self._steps[choice.scale].tokens[choice.tokens]) / self.rates[than]
+
+    def stake(self, choice: Choice, plain: Choice, switch: float) -> float:
+        """Plain steps that one failed step of a choice costs, with the change of shapes there and back."""
+        return (self.cost(choice) + 2 * switch) / self.cost(plain) - 1.0

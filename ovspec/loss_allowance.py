@@ -4,15 +4,15 @@ from __future__ import annotations
 
 # What a step of plain decoding pays in, as a share of itself.
 _SHARE = 0.015
-# Tokens of plain decoding that may lie in store from that share, and from drafting that paid.
+# Plain steps that may lie in store from that share, and from drafting that paid.
 _MOST_EARNED = 8.0
 _MOST_GAINED = 64.0
-# Tokens by which shadow drafts that would have paid let the store be overdrawn.
+# Plain steps by which shadow drafts that would have paid let the store be overdrawn.
 _MOST_OVERDRAWN = 8.0
 
 
 class LossAllowance:
-    """An account in tokens of plain decoding, kept whatever is believed about costs and acceptance.
+    """An account in steps of plain decoding, kept whatever is believed about costs and acceptance.
 
     Plain steps pay a share of themselves in. Other steps settle what they yielded less what plain decoding
     would have yielded in their time, so that drafting which pays keeps the store full. Once it is empty there
@@ -34,7 +34,7 @@ class LossAllowance:
         return self._store < -self._overdraft
 
     def covers(self, stake: float) -> bool:
-        """Whether drafting may begin that costs so many tokens if it fails; a full store covers all."""
+        """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
         return self._store + self._evidence >= min(stake, _MOST_EARNED)
 
     def renew(self) -> None:
@@ -45,14 +45,14 @@ class LossAllowance:
         """Drafting begins on the evidence there is."""
         self._evidence, self._overdraft = 0.0, self._evidence
 
-    def earn(self, tokens: float) -> None:
-        """Take in plain steps of so many tokens."""
+    def earn(self, steps: int) -> None:
+        """Take in plain steps."""
         if self._store < _MOST_EARNED:
-            self._store += _SHARE * tokens
+            self._store += _SHARE * steps
 
-    def settle(self, tokens: float, plain_tokens: float) -> None:
-        """Take in or out what another step yielded, against plain decoding in the same time."""
-        self._store = min(_MOST_GAINED, self._store + tokens - plain_tokens)
+    def settle(self, tokens: float, plain_steps: float) -> None:
+        """Take in or out what other steps yielded per sequence, against the plain steps of their time."""
+        self._store = min(_MOST_GAINED, self._store + tokens - plain_steps)
 
     def shadow(self, saved: float) -> None:
         """Take what a shadow draft would have saved, or lost, with the change of shapes there and back."""

@@ -11,7 +11,7 @@ from ovspec.schedule import ConstantSchedule
 
 
 def spent_allowance() -> LossAllowance:
-    """One that lost what it had and half a token more."""
+    """One that lost what it had and half a step more."""
     allowance = LossAllowance()
     allowance.settle(0.0, 8.5)
     return allowance
@@ -28,12 +28,12 @@ def test_a_full_store_covers_any_try_and_a_spent_one_asks_for_plain_decoding() -
 
 def test_plain_steps_pay_a_share_of_themselves_in() -> None:
     allowance = spent_allowance()
-    allowance.earn(99.0)
+    allowance.earn(99)
     assert not allowance.covers(1.0)
-    allowance.earn(2.0)
+    allowance.earn(2)
     assert allowance.covers(1.0)
     for _ in range(1000):
-        allowance.earn(100.0)
+        allowance.earn(100)
     # Idle time is not saved up: what is lost is bounded in every stretch of text.
     allowance.settle(0.0, 9.6)
     assert allowance.is_spent
@@ -64,7 +64,7 @@ def test_shadow_drafts_are_evidence_that_is_paid_back() -> None:
     allowance.shadow(1.5)
     assert not allowance.covers(1.0)
     allowance.renew()
-    allowance.earn(200.0)
+    allowance.earn(200)
     assert allowance.covers(1.0)
 
 

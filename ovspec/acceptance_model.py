@@ -18,6 +18,8 @@ _OFFER_MEMORY = 8
 # What the first draft of all is expected to do: a prior of this strength and mean.
 _PRIOR_DRAFTS = 2.0
 _PRIOR_RATE = 0.6
+# Rate at which provisional tokens are taken to be confirmed before any was.
+_PRIOR_CONFIRMED = 0.99
 # Provisional tokens that the first belief in their rate of confirmation weighs, and that it fades after.
 _PRIOR_CONFIRMATIONS = 30.0
 _CONFIRMATION_MEMORY = 512
@@ -61,6 +63,11 @@ class AcceptanceModel:
     def accepted_length(self, positions: int) -> float:
         """Expected accepted tokens of a draft of so many."""
         return float(np.cumprod(self.rates(positions)).sum())
+
+    @property
+    def drafts(self) -> float:
+        """Drafts that the rates rest on: those since the last shift, old ones faded."""
+        return self._tried[0]
 
     def weaken(self, drafts: float) -> None:
         """Let what is known weigh at most this many drafts, as before another prompt."""
@@ -135,6 +142,20 @@ class ConfirmationRate:
         decay = (1.0 - 1.0 / _CONFIRMATION_MEMORY) ** tried
         self._confirmed = self._confirmed * decay + confirmed
         self._tried = self._tried * decay + tried
+
+
+class ConfirmationRates:
+    """Rates of confirmation by sparse budget; a budget never tried starts from the best that was."""
+
+    def __init__(self) -> None:
+        self._rates: dict[float, ConfirmationRate] = {}
+
+    def at(self, scale: float) -> ConfirmationRate:
+        """The rate of a multiple of the configured budget."""
+        if scale not in self._rates:
+            known = [rate.rate for rate in self._rates.values()]
+            self._rates[scale] = ConfirmationRate(max(known, default=_PRIOR_CONFIRMED))
+        return self._rates[scale]
 
 
 def _count(counts: list[float], totals: list[float], kept: int, tried: int, memory: int = _MEMORY) -> None:

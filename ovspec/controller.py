@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.acceptance_model import AcceptanceModel, ConfirmationRate
+from ovspec.acceptance_model import AcceptanceModel, ConfirmationRates
+from ovspec.choice import Choice
 from ovspec.cost_model import CostCell, CostModel
+from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
+from ovspec.loss_allowance import LossAllowance
+from ovspec.probe import Probe
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.throughput import Expectation, expect, with_commits
+from ovspec.shadow_cadence import ShadowCadence
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
@@ -27,6 +30,8 @@ _MOST_PROBE_STEPS = 8
 # lie between two probes.
 _LOOK_STEPS = 4
 _MOST_LOOK_STEPS = 16
+# The same where shadow drafts that would have paid are looked at as they come.
+_MOST_ALONE_STEPS = 64
 # Another choice must promise this much more, and so much more still when it was never tried here.
 _GAIN = 0.01
 _UNTRIED_GAIN = 0.05
@@ -36,28 +41,22 @@ _KNOWN_STEPS = 4
 # The same for another sparse budget.
 _HOPE_OF_SCALE = 0.2
 _KNOWN_SCALE = 24
+# Where shadow drafts tell acceptance, drafts of known cost are verified again after so many steps only.
+_REMEASURE_STEPS = 1024
 # Where drafting is off when a call begins, so many drafts are free if this acceptance would make them pay.
 _FREE_DRAFTS = 3
 _HOPED_ACCEPTANCE = 0.8
-# Rate at which provisional tokens are taken to be confirmed before any was.
-_PRIOR_CONFIRMED = 0.99
 # Drafts that acceptance seen in earlier calls may weigh in the next.
 _CARRIED_DRAFTS = 8.0
-# Share of a step that shadow drafts may take.
-_SHADOW_SHARE = 0.004
+# A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
+_DEAREST = 2.0
+# Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
+_THOUGHT_EVERY = 15000.0
+_MOST_REST = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
-
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Draft tokens per step, and the multiple of the sparse budget."""
-
-    tokens: int
-    scale: float
 
 
 class AutoSchedule(Schedule):
@@ -65,7 +64,9 @@ class AutoSchedule(Schedule):
 
     Costs and acceptance are measured while it runs and kept from call to call. Plain decoding is always
     one of the choices. What is not chosen is probed a step at a time among steps of the choice, on a
-    budget of time, so that what is better is found and what is worse costs little.
+    budget of time, so that what is better is found and what is worse costs little. Where shadow drafts tell
+    what would be accepted, only unknown costs are probed. An allowance bounds what all of it may lose against
+    plain decoding.
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
@@ -78,12 +79,14 @@ class AutoSchedule(Schedule):
         self.bound = max_num_assistant_tokens
         self._costs = CostModel()
         self._acceptance = AcceptanceModel(max_num_assistant_tokens)
-        self._confirmations: dict[float, ConfirmationRate] = {}
+        self._confirmations = ConfirmationRates()
         self._budget = ExplorationBudget()
+        self._allowance = LossAllowance()
+        self._plain = Choice(0, 1.0)
+        self._was_plain = True
+        self._unsettled = 0.0
         self._choice = Choice(_DEFAULT_DRAFT, 1.0)
-        self._expected: dict[float, Expectation] = {}
-        self._rates: dict[Choice, float] = {}
-        self._intervals: dict[float, int] = {}
+        self._expected = Expectations()
         self._options: list[Choice] = []
         self._cell: CostCell | None = None
         self._remaining: tuple[int, ...] = ()
@@ -94,18 +97,17 @@ class AutoSchedule(Schedule):
         self._next_look = 0
         self._patience = _LOOK_STEPS
         self._next_probe = 0
-        self._probe: Choice | None = None
+        self._probe: Probe | None = None
         self._was_probed = False
-        self._probe_cost = 0.0
-        self._probe_steps = 0
-        self._probe_left = 0
-        self._probe_emitted = 0
-        self._probe_lost = 0.0
         self._last_probed: dict[Choice, int] = {}
         self._free_drafts = 0
         self._collapses = 0
-        self._next_shadow = 0
+        self._can_shadow = False
+        self._shadows = ShadowCadence()
         self._news = True
+        self._resting = Plan(0)
+        self._rest_left = 0
+        self._rested = 0
 
     @property
     def collapses(self) -> int:
@@ -116,22 +118,30 @@ class AutoSchedule(Schedule):
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
         self._costs.begin()
         self._probe = None
+        self._was_plain, self._unsettled = True, 0.0
+        self._shadows.begin(self._steps)
+        self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look, self._news = self._steps, True
-        self._free_drafts = _FREE_DRAFTS if self._choice.tokens == 0 else 0
+        self._rest_left = self._rested = 0
+        self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
+        if self._rest_left:
+            if len(state.contexts) == len(self._remaining):
+                return self._resting
+            self._rest_left = 0
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
         self._remaining, self._commits = state.remaining, bool(state.commit_intervals)
-        self._pending = any(state.pending)
-        if self._choice.scale not in scales or self._choice.tokens > self.bound:
-            scale = self._choice.scale if self._choice.scale in scales else scales[0]
-            self._choice = Choice(min(self._choice.tokens, self.bound), scale)
+        self._pending, self._can_shadow = any(state.pending), state.can_shadow
+        tokens, scale = self._choice
+        if scale not in scales or tokens > self.bound:
+            self._choice = Choice(min(tokens, self.bound), scale if scale in scales else scales[0])
         if self._opening < len(_OPENING) and limit > 0:
             tokens = _OPENING[self._opening]
             self._opening += 1
@@ -144,11 +154,20 @@ class AutoSchedule(Schedule):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        shadows = state.can_shadow and self._steps >= self._next_shadow
-        return self._planned(self._probe or self._choice, limit, _DEFAULT_DRAFT if shadows else 0)
+        shadow = state.can_shadow and self._steps >= self._shadows.next
+        choice = self._probe.choice if self._probe else self._choice
+        return self._planned(choice, limit, _DEFAULT_DRAFT if shadow else 0)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
+        self._steps += 1
+        if self._rest_left:
+            self._rest_left -= 1
+            self._rested += 1
+            if outcome.shadows:
+                self._rest_left = 0
+                self._observe_shadows(outcome)
+            return
         pace = self._costs.pace
         self._costs.observe(outcome)
         if asked := outcome.plan.num_assistant_tokens:
@@ -157,70 +176,141 @@ class AutoSchedule(Schedule):
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
         if outcome.commit_rows:
-            self._confirmation(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
+            self._confirmations.at(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
         self._observe_shadows(outcome)
-        self._steps += 1
-        duration = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
+        spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
+        duration = spent + outcome.commit_duration / pace
+        self._account(outcome, duration)
         if self._probe is None:
-            self._budget.earn(duration)
-            return
-        emitted = sum(outcome.accepted) + len(outcome.accepted)
-        self._probe_lost += duration + outcome.commit_duration / pace
-        self._probe_steps += 1
-        self._probe_left -= 1
-        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
-            self._probe_emitted += emitted
-            paid = emitted > duration * self._rates[self._choice]
-            if self._choice.tokens == 0 and paid and self._probe_steps < _MOST_PROBE_STEPS:
-                self._probe_left = max(self._probe_left, 1)
-        elif outcome.commit_rows:
-            self._probe_emitted += outcome.confirmed + len(outcome.accepted)
+            self._budget.earn(spent * (1 + self._rested))
         else:
-            # A probe of another budget goes on to the commit that judges it.
-            self._probe_left = max(self._probe_left, 1)
-        if self._probe_left <= 0:
-            self._end_probe()
+            self._follow_probe(outcome, duration)
+        self._rested = 0
+        if self._was_plain and self._probe is None and self._choice == self._plain and not self._commits:
+            self._rest(spent)
+
+    def _rest(self, step: float) -> None:
+        """Let some plain steps go by unlearned where thinking about each would take a share of them."""
+        until = self._steps + min(int(_THOUGHT_EVERY / step), _MOST_REST)
+        if self._news:
+            until = min(until, self._next_look)
+        if self._can_shadow:
+            until = min(until, self._shadows.next)
+        self._rest_left = max(0, until - self._steps)
+        self._resting = Plan(0, self._plain.scale)
+
+    def _account(self, outcome: StepOutcome, duration: float) -> None:
+        """Compare the step with plain decoding; where the allowance is spent, go back to that."""
+        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
+        was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
+        if self._was_plain and was_plain:
+            self._allowance.earn(1 + self._rested)
+        elif self._expected.rates:
+            # The first plain step after drafts pays for their change of shapes.
+            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration
+            most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
+            self._unsettled += min(duration, most) / self._expected.cost(self._plain)
+            tokens = self._yielded(outcome)
+            if tokens is not None:
+                self._allowance.settle(tokens / len(outcome.accepted), self._unsettled)
+                self._unsettled = 0.0
+                if self._allowance.is_spent and self._choice != self._plain:
+                    self._choice, self._news = self._plain, True
+
+    def _yielded(self, outcome: StepOutcome) -> int | None:
+        """Tokens that stand for good after a step; `None` while they are provisional."""
+        sequences = len(outcome.accepted)
+        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
+            return sum(outcome.accepted) + sequences
+        return outcome.confirmed + sequences if outcome.commit_rows else None
+
+    def _follow_probe(self, outcome: StepOutcome, duration: float) -> None:
+        probe, rate = self._probe, self._expected.rates[self._choice]
+        assert probe is not None
+        tokens = self._yielded(outcome)
+        probe.add(tokens, duration)
+        pays = tokens is not None and not outcome.commit_rows and tokens > duration * rate
+        if self._choice.tokens == 0 and pays and probe.steps < _MOST_PROBE_STEPS:
+            probe.go_on()
+        if probe.left <= 0:
+            lost = probe.lost(rate)
+            self._budget.charge(lost, probe.cost)
+            # Drafting that paid is followed up at once: it may be that it pays again.
+            self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
+            self._next_look = self._steps
+            self._probe, self._was_probed = None, True
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
+        if outcome.shadow_duration:
+            beside = outcome.verify_duration + outcome.host_duration
+            self._shadows.took(outcome.shadow_duration, beside, self._steps)
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            self._next_look, self._news = self._steps + 1, True
-        if outcome.shadow_duration:
-            affordable = _SHADOW_SHARE * (outcome.verify_duration + outcome.host_duration)
-            self._next_shadow = self._steps + math.ceil(outcome.shadow_duration / affordable)
-
-    def _end_probe(self) -> None:
-        lost = self._probe_lost - self._probe_emitted / self._rates[self._choice]
-        self._budget.charge(lost, self._probe_cost)
-        # Drafting that paid is followed up at once: it may be that it pays again.
-        self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
-        self._next_look = self._steps
-        self._probe, self._was_probed = None, True
+            if not proposed or self._cell is None:
+                continue
+            # What would have failed is no reason to begin; what would have paid may be one at once.
+            saved = accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale))
+            self._allowance.shadow(saved)
+            self._news = self._news or accepted > 0
+            if saved > 0.0:
+                self._next_look = self._steps
+                self._shadows.hasten(self._steps)
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
         self._cell, self._news = cell, False
         changed = self._notice_shift()
-        plain = Choice(0, state.budget_scales[-1])
+        plain = self._plain = Choice(0, state.budget_scales[-1])
         candidates = self._candidates(cell, state, limit)
         longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
-        self._expect(cell, state, self._acceptance.rates(longest))
+        self._expect(self._expected, state, self._acceptance.rates(longest))
+        rates = self._expected.rates
         reading = state.unread * self._costs.read_cost
-        if reading > _READ_SHARE * sum(state.remaining) / self._rates[plain]:
+        if reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
             candidates = [choice for choice in candidates if choice.tokens == 0]
-        best = max(candidates, key=self._rates.__getitem__)
-        gain = _GAIN if best == plain else _GAIN + _UNTRIED_GAIN / (1 + cell.steps[best.tokens, best.scale])
-        if self._choice not in candidates or self._rates[best] > (1.0 + gain) * self._rates[self._choice]:
+        best = max(candidates, key=rates.__getitem__)
+        if self._choice == plain and not self._is_covered(best):
+            # What may not begin yet is looked at again.
+            best, self._news = max(filter(self._is_covered, candidates), key=rates.__getitem__), True
+        gain = self._needed_gain(best)
+        if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:
+            if self._choice == plain:
+                self._allowance.begin()
             self._choice = best
             changed = True
         self._settle(changed)
         self._next_look = self._steps + self._patience
         if self._choice == plain:
             drafting = [choice for choice in candidates if choice.tokens > 0]
-            self._options = sorted(drafting, key=self._rates.__getitem__)[-1:]
+            self._options = sorted(drafting, key=rates.__getitem__)[-1:]
         else:
             hopeful = [choice for choice in candidates if self._hopeful(cell, choice)]
-            self._options = [plain, *sorted(hopeful, key=self._rates.__getitem__)[-1:]]
+            self._options = [plain, *sorted(hopeful, key=rates.__getitem__)[-1:]]
+
+    def _expect(self, expected: Expectations, state: StepState, accepted: Array) -> None:
+        assert self._cell is not None
+        offered = self._acceptance.offers(len(accepted))
+        expected.update(self._cell, state, accepted, offered, self._confirmations)
+
+    def _is_covered(self, choice: Choice) -> bool:
+        return choice == self._plain or self._allowance.covers(self._stake(choice))
+
+    def _stake(self, choice: Choice) -> float:
+        assert self._cell is not None
+        return self._expected.stake(choice, self._plain, self._cell.switch)
+
+    def _needed_gain(self, best: Choice) -> float:
+        """How much better, as a share, the best choice must promise to be than the present one."""
+        assert self._cell is not None
+        if best == self._plain:
+            return _GAIN
+        gain = _GAIN + _UNTRIED_GAIN / (1 + self._cell.steps[best.tokens, best.scale])
+        if self._choice == self._plain:
+            # What was seen in so many drafts may last for as many more: until then it must have earned the
+            # change of shapes there and back.
+            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+            gain += changes / (max(self._acceptance.drafts, 1.0) * self._expected.cost(best))
+        return gain
 
     def _notice_shift(self) -> bool:
         before = self._acceptance.accepted_length(_DEFAULT_DRAFT)
@@ -235,27 +325,11 @@ class AutoSchedule(Schedule):
             self._patience = _LOOK_STEPS
             self._budget.renew()
         else:
-            self._patience = min(2 * self._patience, _MOST_LOOK_STEPS)
+            alone = self._can_shadow and self._choice == self._plain
+            self._patience = min(2 * self._patience, _MOST_ALONE_STEPS if alone else _MOST_LOOK_STEPS)
             if self._was_probed:
                 self._budget.confirm()
         self._was_probed = False
-
-    def _expect(self, cell: CostCell, state: StepState, accepted: Array) -> None:
-        """Work out the rate of every choice with as many draft tokens as there are rates of acceptance."""
-        offered = self._acceptance.offers(len(accepted))
-        self._rates = {}
-        for scale in state.budget_scales:
-            steps = expect(cell, scale, len(state.contexts), accepted, offered)
-            if state.commit_intervals and scale < math.inf:
-                confirmed = self._confirmation(scale).rate
-                options = [
-                    (with_commits(steps, cell, len(state.contexts), interval, confirmed), interval)
-                    for interval in state.commit_intervals
-                ]
-                steps, self._intervals[scale] = max(options, key=lambda option: option[0].rates().max())
-            self._expected[scale] = steps
-            for tokens, rate in enumerate(steps.rates().tolist()):
-                self._rates[Choice(tokens, scale)] = rate
 
     @staticmethod
     def _candidates(cell: CostCell, state: StepState, limit: int) -> list[Choice]:
@@ -267,44 +341,45 @@ class AutoSchedule(Schedule):
             found += [Choice(tokens, scale) for tokens in _LENGTHS if tokens <= longest]
         return found
 
-    def _chosen_probe(self, state: StepState, limit: int) -> Choice | None:
+    def _chosen_probe(self, state: StepState, limit: int) -> Probe | None:
         if self._steps < self._next_probe and not self._free_drafts:
             return None
         options = [choice for choice in self._options if choice.tokens <= limit]
         if not options or self._cell is None:
             return None
-        if self._choice.tokens == 0 and self._free_drafts:
-            self._free_drafts = 0
-            return self._started(self._hoped(state, options[0]), _FREE_DRAFTS, 0.0)
+        free, self._free_drafts = self._free_drafts, 0
+        if self._choice.tokens == 0 and free and not state.can_shadow and self._is_covered(options[0]):
+            return self._hoped(state, options[0], free)
         if self._steps < self._next_probe:
             return None
         probe = min(options, key=lambda option: self._last_probed.get(option, -1))
+        if self._choice.tokens == 0 and state.can_shadow and self._is_measured(probe):
+            self._next_probe = self._steps + _MOST_LOOK_STEPS
+            return None
         is_known = self._cell.steps[probe.tokens, probe.scale] >= _KNOWN_STEPS
         steps = 1 if probe.tokens > 0 and self._choice.tokens == 0 and is_known else _PROBE_STEPS
-        expected = self._expected[probe.scale]
-        loss = float(expected.cost[probe.tokens] - expected.tokens[probe.tokens] / self._rates[self._choice])
         # Where nothing is offered no shape changes.
-        cost = steps * loss + 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+        switches = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+        cost = steps * self._expected.loss(probe, self._choice) + switches
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
-        if not self._budget.affords(cost):
+        if not self._budget.affords(cost) or (self._choice == self._plain and not self._is_covered(probe)):
             return None
         self._last_probed[probe] = self._steps
-        return self._started(probe, steps, cost)
+        return Probe(probe, steps, cost)
 
-    def _started(self, probe: Choice | None, steps: int, cost: float) -> Choice | None:
-        self._probe_left, self._probe_cost = steps, cost
-        self._probe_steps, self._probe_emitted, self._probe_lost = 0, 0, 0.0
-        return probe
-
-    def _hoped(self, state: StepState, probe: Choice) -> Choice | None:
-        """A draft to try on a new prompt; none where even high acceptance would not make it pay."""
+    def _is_measured(self, probe: Choice) -> bool:
+        """Whether what a probe costs is known, and lately enough."""
         assert self._cell is not None
-        rates, expected = self._rates, dict(self._expected)
-        self._expect(self._cell, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
-        pays = max(self._rates.values()) > rates[self._choice]
-        self._rates, self._expected = rates, expected
-        return Choice(_DEFAULT_DRAFT, probe.scale) if pays else None
+        known = self._cell.verify_at(probe.scale).is_known(probe.tokens)
+        return known and self._steps < self._last_probed.get(probe, 0) + _REMEASURE_STEPS
+
+    def _hoped(self, state: StepState, probe: Choice, steps: int) -> Probe | None:
+        """Drafts to try on a new prompt; none where even high acceptance would not make them pay."""
+        hoped = Expectations()
+        self._expect(hoped, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
+        pays = max(hoped.rates.values()) > self._expected.rates[self._choice]
+        return Probe(Choice(_DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
 
     def _hopeful(self, cell: CostCell, choice: Choice) -> bool:
         """Whether a choice that is hardly known here may be better than the present one."""
@@ -312,22 +387,14 @@ class AutoSchedule(Schedule):
             return False
         hope = _HOPE
         if choice.scale != self._choice.scale:
-            if (
-                sum(steps for (_, scale), steps in cell.steps.items() if scale == choice.scale)
-                >= _KNOWN_SCALE
-            ):
+            tried = sum(steps for (_, scale), steps in cell.steps.items() if scale == choice.scale)
+            if tried >= _KNOWN_SCALE:
                 return False
             hope = _HOPE_OF_SCALE
-        return self._rates[choice] * (1.0 + hope) > self._rates[self._choice]
-
-    def _confirmation(self, scale: float) -> ConfirmationRate:
-        if scale not in self._confirmations:
-            known = [rate.rate for rate in self._confirmations.values()]
-            self._confirmations[scale] = ConfirmationRate(max(known, default=_PRIOR_CONFIRMED))
-        return self._confirmations[scale]
+        return self._expected.rates[choice] * (1.0 + hope) > self._expected.rates[self._choice]
 
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
-        tokens, interval = min(choice.tokens, limit), self._intervals.get(choice.scale)
+        tokens, interval = min(choice.tokens, limit), self._expected.intervals.get(choice.scale)
         return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
 
 

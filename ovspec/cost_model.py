@@ -155,11 +155,13 @@ class CostModel:
         self._switches: deque[float] = deque(maxlen=_MEMORY)
         self._last_shape: tuple[int, int] | None = None
         self._warm: set[tuple[int, int]] = set()
+        self._pace = 1.0
+        self._last_cell: tuple[tuple[int, ...], CostCell] | None = None
 
     @property
     def pace(self) -> float:
         """How much longer steps take at present than they were known to."""
-        return median(self._residuals) if self._residuals else 1.0
+        return self._pace
 
     @property
     def read_cost(self) -> float:
@@ -168,10 +170,13 @@ class CostModel:
 
     def cell(self, contexts: tuple[int, ...]) -> CostCell:
         """The cell of a batch; a new one starts from its neighbours."""
+        if self._last_cell and self._last_cell[0] is contexts:
+            return self._last_cell[1]
         number, context = len(contexts), sum(contexts) / len(contexts)
         key = (number, _bucket(context))
         if key not in self._cells:
             self._cells[key] = self._opened(number, context)
+        self._last_cell = contexts, self._cells[key]
         return self._cells[key]
 
     def begin(self) -> None:
@@ -194,13 +199,16 @@ class CostModel:
         if is_cold:
             return
         cell.steps[outcome.plan.num_assistant_tokens, scale] += 1
-        verify = cell.verify.setdefault(scale, CostCurve())
+        if scale not in cell.verify:
+            cell.verify[scale] = CostCurve()
+        verify = cell.verify[scale]
         if switched and verify.is_known(drafted):
             self._switches.append(max(0.0, outcome.verify_duration / pace - verify.at(drafted)))
             cell.switch = median(self._switches)
             return
         if not switched and verify.is_known(drafted):
             self._residuals.append(outcome.verify_duration / verify.at(drafted))
+            self._pace = median(self._residuals)
         # A size of which little is known is not left to steady steps: lookups may never have two alike.
         extra = cell.switch if switched else 0.0
         verify.add(drafted, max(outcome.verify_duration / pace - extra, 0.0))

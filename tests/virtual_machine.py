@@ -88,6 +88,7 @@ class World:
         offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
         lookup: what a draft beside a step costs; 0 where the drafter has a model and drafts none.
+        shadowed: rate at which a token of such a draft comes true, where it is another than `acceptance`.
     """
 
     machine: Machine
@@ -99,6 +100,7 @@ class World:
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
     lookup: float = 0.0
+    shadowed: Text | None = None
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
@@ -134,7 +136,8 @@ class World:
             shadows: tuple[tuple[int, int], ...] = ()
             if plan.shadow_tokens:
                 offered = _run_length(text, self.offers(done), plan.shadow_tokens)
-                shadows = ((offered, _run_length(text, self.acceptance(done), offered)),)
+                comes_true = (self.shadowed or self.acceptance)(done)
+                shadows = ((offered, _run_length(text, comes_true, offered)),)
             gained = sum(accepted) / sequences + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0

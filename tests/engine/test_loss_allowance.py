@@ -1,0 +1,120 @@
+"""The allowance of the schedule `auto`: what it may lose against plain decoding, whatever it believes."""
+
+from __future__ import annotations
+
+import pytest
+from virtual_machine import MAX_DRAFT, Machine, World
+
+from ovspec.controller import AutoSchedule
+from ovspec.loss_allowance import LossAllowance
+from ovspec.schedule import ConstantSchedule
+
+
+def spent_allowance() -> LossAllowance:
+    """One that lost what it had and half a step more."""
+    allowance = LossAllowance()
+    allowance.settle(0.0, 8.5)
+    return allowance
+
+
+def test_a_full_store_covers_any_try_and_a_spent_one_asks_for_plain_decoding() -> None:
+    allowance = LossAllowance()
+    assert allowance.covers(100.0) and not allowance.is_spent
+    allowance.settle(1.0, 8.0)
+    assert allowance.covers(1.0) and not allowance.covers(1.5) and not allowance.is_spent
+    allowance.settle(1.0, 2.5)
+    assert allowance.is_spent and not allowance.covers(0.0)
+
+
+def test_plain_steps_pay_a_share_of_themselves_in() -> None:
+    allowance = spent_allowance()
+    allowance.earn(99)
+    assert not allowance.covers(1.0)
+    allowance.earn(2)
+    assert allowance.covers(1.0)
+    for _ in range(1000):
+        allowance.earn(100)
+    # Idle time is not saved up: what is lost is bounded in every stretch of text.
+    allowance.settle(0.0, 9.6)
+    assert allowance.is_spent
+
+
+def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
+    allowance = LossAllowance()
+    allowance.settle(1000.0, 0.0)
+    allowance.settle(0.0, 64.0)
+    assert not allowance.is_spent
+    allowance.settle(0.0, 0.5)
+    assert allowance.is_spent
+
+
+def test_shadow_drafts_are_evidence_that_is_paid_back() -> None:
+    allowance = spent_allowance()
+    allowance.shadow(1.5)
+    assert allowance.covers(1.0) and not allowance.covers(1.5)
+    # One that would have failed says the contrary; evidence is not owed.
+    allowance.shadow(-9.0)
+    allowance.shadow(1.5)
+    assert allowance.covers(1.0)
+    allowance.begin()
+    assert not allowance.is_spent and not allowance.covers(0.0)
+    allowance.settle(1.0, 2.5)
+    assert allowance.is_spent
+    # The try failed: the same evidence does not do a second time.
+    allowance.shadow(1.5)
+    assert not allowance.covers(1.0)
+    allowance.renew()
+    allowance.earn(200)
+    assert allowance.covers(1.0)
+
+
+def test_evidence_is_bounded() -> None:
+    allowance = spent_allowance()
+    for _ in range(100):
+        allowance.shadow(4.0)
+    allowance.begin()
+    allowance.settle(0.0, 8.0)
+    assert allowance.is_spent
+
+
+# A pass of some 1.3 ms; changing the number of rows costs more than half as much.
+def tiny(**chaos: float) -> Machine:
+    return Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=870, **chaos)
+
+
+def over_plain(world: World, tokens: int, seed: int) -> float:
+    auto, plain = (
+        world.run(schedule, tokens, seed) for schedule in (AutoSchedule(MAX_DRAFT), ConstantSchedule(0))
+    )
+    return auto.rate() / plain.rate()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("offers", "rate"), [(0.6, 0.25), (0.9, 0.15), (0.3, 0.5)])
+def test_creative_text_with_lookups_that_mostly_fail(offers: float, rate: float, seed: int) -> None:
+    world = World(tiny(), lambda _: rate, offers=lambda _: offers, lookup=65.0)
+    assert over_plain(world, 2000, seed) > 0.97
+
+
+def test_few_tries_where_shadow_drafts_fail() -> None:
+    world, schedule = (
+        World(tiny(), lambda _: 0.05, offers=lambda _: 0.6, lookup=65.0),
+        AutoSchedule(MAX_DRAFT),
+    )
+    world.run(schedule, 500, seed=1)
+    assert sum(drafts > 0 for drafts in world.run(schedule, 1000, seed=2).drafts[64:]) < 10
+
+
+@pytest.mark.parametrize("switch", [870.0, 0.0, 5000.0])
+def test_shadow_drafts_that_lie_cost_no_more_than_the_share(switch: float) -> None:
+    """Shadow drafts always come true, drafts never: no belief is right, and the account holds."""
+    machine = Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=switch)
+    lies = World(machine, lambda _: 0.0, lookup=65.0, shadowed=lambda _: 1.0)
+    assert over_plain(lies, 6000, seed=1) > 0.97
+
+
+@pytest.mark.parametrize("period", [10, 40, 150])
+def test_a_text_that_turns_as_soon_as_it_is_believed(period: int) -> None:
+    """Drafts hold for a while, then fail for three times as long."""
+    turns = World(tiny(), lambda emitted: 0.9 if emitted % (4 * period) < period else 0.0, lookup=65.0)
+    assert over_plain(turns, 6000, seed=1) > 0.97

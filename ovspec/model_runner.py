@@ -33,6 +33,7 @@ from ovspec_transforms import (
     EXPERTS_READ,
     PassReport,
     Selection,
+    ffn_layers,
     gather_logits,
     native_linear,
     paged_layers,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_ops.linear import MOST_INPUTS, pack_linear, packed_shape
+from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, pack_linear, packed_shape
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear_weights import LinearWeights, read_weights
@@ -107,12 +107,16 @@ def native_linear(model: ov.Model) -> PassReport:
             continue
         if layer is not None:
             groups.setdefault(layer.shares, []).append(layer)
+    wholes = [
+        layers[first : first + MOST_OUTPUTS]
+        for layers in groups.values()
+        for first in range(0, len(layers), MOST_OUTPUTS)
+    ]
     changed = []
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        all_packed = pool.map(_pack, groups.values())
-        operations = [_operation(*pair) for pair in zip(groups.values(), all_packed, strict=True)]
-    for layers, operation in zip(groups.values(), operations, strict=True):
+        operations = [_operation(*pair) for pair in zip(wholes, pool.map(_pack, wholes), strict=True)]
+    for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]
         operation.set_friendly_name(names[0])
         for layer, output in zip(layers, operation.outputs(), strict=True):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 PANEL = 32
 QUAD = 4
 MOST_INPUTS = 65536
+MOST_OUTPUTS = 16
 
 Bytes = NDArray[np.uint8]
 

@@ -40,8 +40,9 @@ LinearWeights Linear::describe(std::size_t inputs) const {
 }
 
 std::size_t Linear::panels() const {
-    if (sizes_.empty())
-        fail(name, "attribute sizes is empty, expected the sizes of the outputs");
+    if (sizes_.empty() || sizes_.size() > most_outputs)
+        fail(name,
+             "attribute sizes holds " + text(sizes_.size()) + " sizes, expected 1 to " + text(most_outputs));
     std::size_t count = 0;
     for (const std::int64_t size : sizes_) {
         if (size < 1)
@@ -94,14 +95,13 @@ bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs)
                        text(expected[0]) + " panels of " + text(expected[1]));
     w.data = inputs[weights].data<const std::uint8_t>();
     const std::size_t rows = inputs[hidden].get_size() / w.inputs;
-    thread_local std::vector<LinearOutput> targets; // one call's, kept for its memory
-    targets.clear();
+    LinearOutput targets[most_outputs];
     for (std::size_t i = 0; i < sizes_.size(); i++) {
         shape.back() = static_cast<std::size_t>(sizes_[i]);
         outputs[i].set_shape(shape);
-        targets.push_back({outputs[i].data<float>(), shape.back()});
+        targets[i] = {outputs[i].data<float>(), shape.back()};
     }
-    run_linear(w, inputs[hidden].data<const float>(), rows, targets);
+    run_linear(w, inputs[hidden].data<const float>(), rows, targets, sizes_.size());
     return true;
 }
 

@@ -24,8 +24,8 @@ std::size_t panels_of(std::size_t size) {
 }
 
 // Where the `count` panels from `first` on go, for rows from `row` on.
-void set_targets(const std::vector<LinearOutput>& outputs, std::size_t row, std::size_t first,
-                 std::size_t count, PanelTarget* targets) {
+void set_targets(const LinearOutput* outputs, std::size_t row, std::size_t first, std::size_t count,
+                 PanelTarget* targets) {
     std::size_t output = 0;
     for (; first >= panels_of(outputs[output].size); output++)
         first -= panels_of(outputs[output].size);
@@ -42,12 +42,12 @@ void set_targets(const std::vector<LinearOutput>& outputs, std::size_t row, std:
 
 } // namespace
 
-void run_linear(const LinearWeights& weights, const float* x, std::size_t rows,
-                const std::vector<LinearOutput>& outputs) {
+void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, const LinearOutput* outputs,
+                std::size_t count) {
     const LinearKernels& kernels = OVSPEC_KERNELS(linear_kernels);
     std::size_t panels = 0;
-    for (const LinearOutput& output : outputs)
-        panels += panels_of(output.size);
+    for (std::size_t i = 0; i < count; i++)
+        panels += panels_of(outputs[i].size);
     auto packed_rows = buffers().take();
     for (std::size_t row = 0; row < rows; row += round_rows) {
         const std::size_t some = std::min(round_rows, rows - row);
@@ -63,11 +63,11 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows,
         });
         const std::size_t tasks = (panels + task_panels - 1) / task_panels;
         parallel_items(tasks, some * panels * panel_width * weights.inputs, [&](std::size_t task) {
-            const std::size_t first = task * task_panels, count = std::min(task_panels, panels - first);
+            const std::size_t first = task * task_panels, of_task = std::min(task_panels, panels - first);
             PanelTarget targets[task_panels];
-            set_targets(outputs, row, first, count, targets);
+            set_targets(outputs, row, first, of_task, targets);
             auto scratch = buffers().take();
-            kernels.product(weights, first, count, packed, some, targets,
+            kernels.product(weights, first, of_task, packed, some, targets,
                             scratch->reserve(kernels.scratch_floats(weights, some)));
         });
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "linear/kernel.hpp"
 
@@ -14,8 +13,10 @@ struct LinearOutput {
     std::size_t size;
 };
 
-// x `[rows, weights.inputs]` times the panels of all outputs, in their order.
-void run_linear(const LinearWeights& weights, const float* x, std::size_t rows,
-                const std::vector<LinearOutput>& outputs);
+constexpr std::size_t most_outputs = 16;
+
+// x `[rows, weights.inputs]` times the panels of `count` outputs, in their order.
+void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, const LinearOutput* outputs,
+                std::size_t count);
 
 } // namespace ovspec

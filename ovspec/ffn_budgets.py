@@ -127,8 +127,12 @@ class FfnConfig:
             return f"rule {self.rule!r}"
         return f"rule {self.rule!r} of the {self.score} score"
 
-    def transform(self, model: ov.Model) -> list[PassReport]:
+    def transform(self, model: ov.Model, gates_apart: bool = False) -> list[PassReport]:
         """Change the gated MLPs of `model` in place.
+
+        Args:
+            model: changed in place.
+            gates_apart: whether gates' products are for another operation, as in `sparse_ffn`.
 
         Raises:
             ValueError: gated MLPs of a form that is not known, none at all, or limits that do not fit them.
@@ -143,7 +147,8 @@ class FfnConfig:
         self.limits(layers)
         if self.backend == "stock":
             return [] if self.rule is None else [self._group(model, layers)]
-        reports = [] if layers and len(native) == len(layers) else [sparse_ffn(model)]
+        made = layers and len(native) == len(layers)
+        reports = [] if made else [sparse_ffn(model, gates_apart=gates_apart)]
         if self.rule is None:
             return reports
         assert self.rule != "groups"

@@ -114,10 +114,11 @@ def transform(
     block_size: int,
     experts: ExpertConfig | None = None,
     ffn: FfnConfig | None = None,
+    gates_apart: bool = False,
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
-    Linear layers come last, `ovspec_transforms.native_linear`: what is left of them.
+    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`.
     """
     reports = [to_paged(model), gather_logits(model)]
     if rope_limit(model) is not None:
@@ -131,8 +132,8 @@ def transform(
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, selection, block_size))
-    for part in (experts, ffn):
-        reports += part.transform(model) if part else []
+    reports += experts.transform(model) if experts else []
+    reports += ffn.transform(model, gates_apart) if ffn else []
     return reports
 
 
@@ -220,11 +221,12 @@ class ModelRunner:
         def build() -> tuple[ov.Model, GraphFacts]:
             graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
             limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
-            reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn)
+            native = self.linear == "native"
+            reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
-            if self.linear == "native":
+            if native:
                 facts = replace(facts, reports=(*facts.reports, native_linear(graph)))
             return graph, facts
 

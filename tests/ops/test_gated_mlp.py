@@ -117,6 +117,43 @@ def test_rows_that_are_not_limited_take_all_channels(isa: str, rule: str) -> Non
         assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_gates_that_another_operation_computed(isa: str, fmt: str, rule: str) -> None:
+    """With their values in place of the gate's weights: prompts, limited rows, and both in one pass."""
+    mlp = Mlp(96, 150, fmt)
+    order = np.arange(150, dtype=np.int32)[::-1].copy()
+    limit = 0.3 if rule == "threshold" else 61.0
+    for rows, limits, weights in (
+        (5, (), None),
+        (80, (), None),
+        (5, (limit,), None),
+        (4, (limit,), [1, 0, 2, 0]),
+    ):
+        hidden = rows_of(mlp, rows)
+        row_weights = None if weights is None else np.array(weights, np.float32)
+        gate, up, down = mlp.values
+        chosen = {"limit": limits[0] if limits else -1.0, "row_weights": row_weights, "order": order}
+        expected, count = gated_mlp(hidden, gate, up, down, rule=rule, **chosen)
+        tensors = tensors_of(mlp, hidden, limits, row_weights, order)
+        tensors["gate_data"] = ov.Tensor((hidden.astype(np.float64) @ gate.T).astype(np.float32))
+        for part in ("scales", "zero_points"):
+            tensors[f"gate_{part}"] = ov.Tensor(np.zeros(0, np.uint8))
+        got, read = evaluate("GatedMLP", tensors, {**mlp.attributes, "gate_format": "values", "rule": rule})
+        assert_close("output", expected, got, 5e-4)
+        assert read.tolist() == [count]
+
+
+def test_given_gates_of_another_size_are_refused() -> None:
+    mlp = Mlp(64, 80, "u8")
+    tensors = tensors_of(mlp, rows_of(mlp, 3))
+    tensors["gate_data"] = ov.Tensor(np.zeros((3, 79), np.float32))
+    with pytest.raises(
+        ValueError, match="holds 237 values of f32, expected f32, one for each of 3 rows and 80"
+    ):
+        evaluate("GatedMLP", tensors, {**mlp.attributes, "gate_format": "values"})
+
+
 def test_equal_scores_keep_the_first_channels() -> None:
     mlp = Mlp(64, 40, "f32")
     gate, up, down = mlp.parts["gate"][0], mlp.parts["up"][0], mlp.parts["down"][0]

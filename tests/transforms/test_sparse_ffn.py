@@ -54,6 +54,20 @@ def test_synthetic_models(weight_format: str) -> None:
     assert_same_logits(expected, got)
 
 
+@pytest.mark.parametrize("weight_format", ["int8", "int4", "f32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gates_for_another_operation(exported_dense: ExportedDense, family: str, weight_format: str) -> None:
+    """Phi-3's gate shares its product with up: it is taken along."""
+    expected, _ = logits(exported_dense(family, weight_format))
+    model = exported_dense(family, weight_format)
+    sparse_ffn(model, gates_apart=True).require(LAYERS)
+    formats = {node.get_attributes()["gate_format"] for node in nodes_of_type(model, "GatedMLP")}
+    assert ("values" in formats) == (family != "phi3")
+    assert [layer.channels for layer in ffn_layers(model)] == [CHANNELS] * LAYERS
+    got, _ = logits(model)
+    assert_same_logits(expected, got)
+
+
 def test_channels_matter_in_these_models() -> None:
     """Else the comparisons of logits above would pass with any of them."""
     expected, _ = logits(tiny_dense("fp32"))

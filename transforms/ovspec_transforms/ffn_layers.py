@@ -148,7 +148,7 @@ def ffn_layers(model: ov.Model) -> list[FfnLayer]:
     for node in model.get_ordered_ops():
         native = node.get_type_name() == GATED_MLP
         if native:
-            channels = node.input(GATE).get_partial_shape()[0].get_length()
+            channels = node.input(UP).get_partial_shape()[0].get_length()
             hidden = node.input(HIDDEN).get_partial_shape()[-1].get_length()
         elif is_gated_mlp(node):
             try:

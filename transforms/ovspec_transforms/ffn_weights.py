@@ -20,19 +20,28 @@ from ovspec_transforms.linear_weights import LinearWeights, read_weights
 class Projection:
     """Data, scales and zero points for GatedMLP, and their format's name."""
 
-    constants: tuple[ov.Node, ov.Node, ov.Node]
+    tensors: tuple[ov.Output, ov.Output, ov.Output]
     fmt: str
 
 
 def _constants(
     data: ov.Node | NDArray[Any], scales: NDArray[Any] | None, zero_points: NDArray[Any] | None, fmt: str
 ) -> Projection:
-    empty = ops.constant(np.zeros((0,), np.uint8))
     stored = data if isinstance(data, ov.Node) else ops.constant(data)
     if scales is None or zero_points is None:
-        return Projection((stored, empty, empty), fmt)
-    bytes_of = ops.constant(f16_bytes(scales))
-    return Projection((stored, bytes_of, ops.constant(np.ascontiguousarray(zero_points))), fmt)
+        return Projection((stored.output(0), _nothing(), _nothing()), fmt)
+    bytes_of = ops.constant(f16_bytes(scales)).output(0)
+    zero_bytes = ops.constant(np.ascontiguousarray(zero_points)).output(0)
+    return Projection((stored.output(0), bytes_of, zero_bytes), fmt)
+
+
+def _nothing() -> ov.Output:
+    return ops.constant(np.zeros((0,), np.uint8)).output(0)
+
+
+def values_of(gate: ov.Node) -> Projection:
+    """The results of the gate's product, which another operation computes."""
+    return Projection((gate.output(0), _nothing(), _nothing()), "values")
 
 
 def rows_of(product: Product, what: str) -> Projection:

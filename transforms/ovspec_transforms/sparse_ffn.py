@@ -9,7 +9,7 @@ from openvino import opset15 as ops
 import ovspec_ops
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.ffn_layers import GATED_MLP, is_gated_mlp, match_ffn
-from ovspec_transforms.ffn_weights import columns_of, rows_of
+from ovspec_transforms.ffn_weights import columns_of, rows_of, values_of
 from ovspec_transforms.graph import nodes_of_type, run_pass
 from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
@@ -18,8 +18,9 @@ from ovspec_transforms.report import PassReport
 class SparseFfn(OperationPass):
     """Replace gate, up and down projections and the activation between them by a GatedMLP operation."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates_apart: bool) -> None:
         super().__init__("MatMul")
+        self._gates_apart = gates_apart
 
     def matches(self, node: ov.Node) -> bool:
         """Whether a gated MLP ends with `node`."""
@@ -27,16 +28,18 @@ class SparseFfn(OperationPass):
 
     def operation(self, node: ov.Node) -> ov.Node:
         """Its GatedMLP."""
-        return _operation(node)
+        return _operation(node, self._gates_apart)
 
 
-def _operation(down: ov.Node) -> ov.Node:
+def _operation(down: ov.Node, gates_apart: bool) -> ov.Node:
     pattern = match_ffn(down)
-    gate, up = rows_of(pattern.gate, "gate"), rows_of(pattern.up, "up")
+    up = rows_of(pattern.up, "up")
+    apart = gates_apart and pattern.gate.half is None
+    gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate")
     columns = columns_of(pattern.down)
-    weights = [constant for part in (gate, up, columns) for constant in part.constants]
+    weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
     none = [np.zeros((0,), dtype) for dtype in (np.float32, np.float32, np.int32)]
-    inputs = [pattern.rows, *(node.output(0) for node in (*weights, *map(ops.constant, none)))]
+    inputs = [pattern.rows, *weights, *(ops.constant(values).output(0) for values in none)]
     attributes = {
         "activation": pattern.activation,
         "gate_format": gate.fmt,
@@ -49,7 +52,7 @@ def _operation(down: ov.Node) -> ov.Node:
         raise UnknownPatternError(str(error)) from error
 
 
-def sparse_ffn(model: ov.Model, allow_partial: bool = False) -> PassReport:
+def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool = False) -> PassReport:
     """Replace the gated MLP of every layer by GatedMLP, whose weights are held channel by channel.
 
     Knows gate, up and down projections with SiLU or GELU between them as optimum-intel 2.1 exports them,
@@ -59,12 +62,14 @@ def sparse_ffn(model: ov.Model, allow_partial: bool = False) -> PassReport:
 
     Args:
         model: changed in place.
+        gates_apart: leave the gates' products to another operation, whose results GatedMLP takes; a gate that
+            shares its product with up is taken along.
         allow_partial: leave what is not known as it is, and report it as `left`, instead of raising.
 
     Raises:
         ValueError: a gated MLP has a form that is not known, or the model has none.
     """
-    node_pass = SparseFfn()
+    node_pass = SparseFfn(gates_apart)
     report = run_pass(model, node_pass)
     served = len(nodes_of_type(model, GATED_MLP))
     left = [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]

@@ -53,24 +53,28 @@ bool parse_score(const std::string& value) {
 }
 
 struct Formats {
+    bool gates_given; // input 1 holds the gates' values
     WeightFormat gate, up, down;
 
     Formats(const std::string& gates, const std::string& ups, const std::string& downs)
-        : gate(parse_format(name, "gate_format", gates)), up(parse_format(name, "up_format", ups)),
-          down(parse_format(name, "down_format", downs)) {}
+        : gates_given(gates == "values"),
+          gate(gates_given ? WeightFormat::f32 : parse_format(name, "gate_format", gates)),
+          up(parse_format(name, "up_format", ups)), down(parse_format(name, "down_format", downs)) {}
 };
 
-// The three matrices, from shapes that `shapes_of(first input)` gives.
-template <class ShapesOf> GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size) {
-    GatedMlpWeights w{describe_rows(name, "gate", shapes_of(gate), size),
+// The matrices, from shapes that `shapes_of(first input)` gives; no gate where its values are given.
+template <class ShapesOf>
+GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size, bool gates_given) {
+    GatedMlpWeights w{gates_given ? ChannelMatrix{} : describe_rows(name, "gate", shapes_of(gate), size),
                       describe_rows(name, "up", shapes_of(up), size),
                       describe_columns(name, shapes_of(down), size)};
     const auto check = [&](const char* what, const ChannelMatrix& matrix) {
-        if (matrix.channels != w.gate.channels)
+        if (matrix.channels != w.up.channels)
             fail(name, std::string(what) + " has " + std::to_string(matrix.channels) +
-                           " channels, expected the gate's " + std::to_string(w.gate.channels));
+                           " channels, expected those of up, " + std::to_string(w.up.channels));
     };
-    check("up", w.up);
+    if (!gates_given)
+        check("gate", w.gate);
     check("down", w.down);
     return w;
 }
@@ -84,6 +88,12 @@ void set_data(ChannelMatrix& matrix, const ov::TensorVector& inputs, std::size_t
         matrix.scales = bytes(first + 1);
         matrix.zero_points = bytes(first + 2);
     }
+}
+
+void check_gates(const ov::element::Type& type, const ov::PartialShape& shape) {
+    if ((type.is_static() && type != ov::element::f32) || (shape.rank().is_static() && shape.size() < 2))
+        fail(name, "gate (input 1) is of type " + type.get_type_name() + " and rank " +
+                       shape.rank().to_string() + ", expected f32 [.., channels] with gate_format values");
 }
 
 // This layer's limit; below zero: all channels.
@@ -144,7 +154,9 @@ void GatedMLP::validate_and_infer_types() {
     check_input(*this, row_weights, "verify_row_weights", ov::element::f32, {-1});
     check_input(*this, order, "order", ov::element::i32, {-1});
     bool known = shape.rank().is_static() && shape[shape.size() - 1].is_static();
-    for (std::size_t input = gate; input < limits; input++)
+    if (formats.gates_given)
+        check_gates(get_input_element_type(gate), get_input_partial_shape(gate));
+    for (std::size_t input = formats.gates_given ? up : gate; input < limits; input++)
         known = known && get_input_partial_shape(input).is_static();
     if (known)
         describe(
@@ -155,7 +167,7 @@ void GatedMLP::validate_and_infer_types() {
                                     get_input_element_type(first), get_input_shape(first),
                                     get_input_shape(first + 1), get_input_shape(first + 2)};
             },
-            static_cast<std::size_t>(shape[shape.size() - 1].get_length()));
+            static_cast<std::size_t>(shape[shape.size() - 1].get_length()), formats.gates_given);
     set_output_type(0, ov::element::f32, shape);
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
 }
@@ -189,14 +201,24 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                                 inputs[first].get_element_type(), inputs[first].get_shape(),
                                 inputs[first + 1].get_shape(), inputs[first + 2].get_shape()};
         },
-        size);
-    set_data(call.weights.gate, inputs, gate);
+        size, formats.gates_given);
+    const std::size_t channels = call.weights.up.channels;
+    if (formats.gates_given) {
+        if (inputs[gate].get_element_type() != ov::element::f32 || inputs[gate].get_size() != rows * channels)
+            fail(name, "gate (input 1) holds " + std::to_string(inputs[gate].get_size()) + " values of " +
+                           inputs[gate].get_element_type().get_type_name() +
+                           ", expected f32, one for each of " + std::to_string(rows) + " rows and " +
+                           std::to_string(channels) + " channels");
+        call.gates = inputs[gate].data<const float>();
+    } else {
+        set_data(call.weights.gate, inputs, gate);
+    }
     set_data(call.weights.up, inputs, up);
     set_data(call.weights.down, inputs, down);
     call.activation = parse_activation(activation_);
     call.rule = rule;
     call.mean = parse_score(score_);
-    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), rule, call.weights.gate.channels);
+    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), rule, channels);
     if (inputs[row_weights].get_size() != 0) {
         if (inputs[row_weights].get_size() != rows)
             fail(name, "verify_row_weights holds " + std::to_string(inputs[row_weights].get_size()) +
@@ -209,7 +231,7 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                                ", expected a finite number of at least 0");
     }
     if (rule == ChannelRule::fixed && call.limit >= 0.0f) {
-        check_order(inputs[order], call.weights.gate.channels);
+        check_order(inputs[order], channels);
         call.order = inputs[order].data<const std::int32_t>();
     }
     outputs[0].set_shape(shape);

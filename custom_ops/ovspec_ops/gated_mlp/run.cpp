@@ -51,11 +51,13 @@ class Round {
 public:
     Round(const GatedMlpCall& call, Workspace& work)
         : kernels_(OVSPEC_KERNELS(gated_mlp_kernels)), call_(call), w_(call.weights), work_(work),
-          rows_(work.rows.size()), size_(w_.gate.size), channels_(w_.gate.channels) {}
+          rows_(work.rows.size()), size_(w_.up.size), channels_(w_.up.channels) {}
 
     void pack_rows() {
-        work_.gate_of = pack(w_.gate, work_.gate_rows);
-        work_.up_of = same_rows(w_.gate, w_.up) ? work_.gate_of : pack(w_.up, work_.up_rows);
+        if (!call_.gates)
+            work_.gate_of = pack(w_.gate, work_.gate_rows);
+        const bool same = !call_.gates && same_rows(w_.gate, w_.up);
+        work_.up_of = same ? work_.gate_of : pack(w_.up, work_.up_rows);
     }
 
     // activation(gate) of all channels, and the set that the rule takes by them
@@ -81,6 +83,10 @@ public:
 
     // inner[row] = activation(gate) * up of the kept channels; `gated`: gates are there already
     void project(bool gated) {
+        if (call_.gates && !gated) {
+            activate_gates();
+            gated = true;
+        }
         const ChannelView view = work_.set.view();
         float* inner = work_.inner.reserve(rows_ * view.count);
         const float* gates = gated ? work_.gates.reserve(rows_ * channels_) : nullptr;
@@ -90,8 +96,8 @@ public:
             const std::size_t count = std::min(block_channels, view.count - first);
             const std::uint32_t* some = view.channels + first;
             auto lease = scratches().take();
-            const std::size_t scratch =
-                std::max(kernels_.scratch_floats(w_.gate, rows_), kernels_.scratch_floats(w_.up, rows_));
+            const std::size_t of_gate = gated ? 0 : kernels_.scratch_floats(w_.gate, rows_);
+            const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up, rows_));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
@@ -156,7 +162,18 @@ private:
         return to;
     }
 
+    void activate_gates() {
+        float* gates = work_.gates.reserve(rows_ * channels_);
+        parallel_items(rows_, 16 * rows_ * channels_, [&](std::size_t r) {
+            float* to = gates + r * channels_;
+            std::copy_n(call_.gates + work_.rows[r] * channels_, channels_, to);
+            kernels_.activate(call_.activation, to, channels_);
+        });
+    }
+
     void gate_all() {
+        if (call_.gates)
+            return activate_gates();
         float* gates = work_.gates.reserve(rows_ * channels_);
         work_.set.keep_all(channels_);
         work_.set.arrange(channels_);

@@ -19,6 +19,7 @@ struct GatedMlpCall {
     const float* row_weights = nullptr;  // `[rows]`, 0 for rows that take all channels; none: all are 1
     const std::int32_t* order = nullptr; // `[channels]`, of rule fixed
     const float* x;                      // `[rows, size]`
+    const float* gates = nullptr;        // `[rows, channels]`, not yet activated; none: of weights.gate
     float* y;
     std::size_t rows;
 };

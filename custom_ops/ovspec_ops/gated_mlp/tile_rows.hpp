@@ -4,8 +4,8 @@
 
 #ifdef OVSPEC_AMX
 
-#include "common/tiles.hpp"
 #include "common/digits16.hpp"
+#include "common/tiles.hpp"
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 

@@ -205,7 +205,7 @@ class AutoSchedule(Schedule):
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
         if self._was_plain and was_plain:
             self._allowance.earn(1 + self._rested)
-        elif self._expected.rates:
+        elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
             cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)

@@ -65,10 +65,19 @@ class Expectations:
         cost = self._steps[choice.scale].cost
         return float(cost[min(choice.tokens, len(cost) - 1)])
 
+    def knows(self, choice: Choice) -> bool:
+        """Whether there is a cost of a choice yet: passes of one kind say nothing of those of another."""
+        return bool(self.rates) and self.cost(choice) > 0.0
+
     def loss(self, choice: Choice, than: Choice) -> float:
         """Microseconds that a step is expected to lose against another choice; a gain is negative."""
         return self.cost(choice) - float(self._steps[choice.scale].tokens[choice.tokens]) / self.rates[than]
 
     def stake(self, choice: Choice, plain: Choice, switch: float) -> float:
-        """Plain steps that one failed step of a choice costs, with the change of shapes there and back."""
+        """Plain steps that one failed step of a choice costs, with the change of shapes there and back.
+
+        None where no plain step was measured yet: there is nothing to lose against.
+        """
+        if not self.knows(plain):
+            return 0.0
         return (self.cost(choice) + 2 * switch) / self.cost(plain) - 1.0

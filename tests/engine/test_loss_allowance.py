@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from virtual_machine import MAX_DRAFT, Machine, World
 
+from ovspec.choice import Choice
 from ovspec.controller import AutoSchedule
+from ovspec.expectations import Expectations
 from ovspec.loss_allowance import LossAllowance
 from ovspec.schedule import ConstantSchedule
 
@@ -118,3 +122,10 @@ def test_a_text_that_turns_as_soon_as_it_is_believed(period: int) -> None:
     """Drafts hold for a while, then fail for three times as long."""
     turns = World(tiny(), lambda emitted: 0.9 if emitted % (4 * period) < period else 0.0, lookup=65.0)
     assert over_plain(turns, 6000, seed=1) > 0.97
+
+
+def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
+    """Sparse passes may come first; there is no cost to divide by then."""
+    expected, plain = Expectations(), Choice(0, math.inf)
+    assert not expected.knows(plain)
+    assert expected.stake(Choice(4, 1.0), plain, switch=1e3) == 0.0

@@ -34,14 +34,17 @@ def load_assistant(
         verify: how the target verifies.
         properties: of the target.
         prefill_chunk: rows per pass while a prompt is read.
-        linear: of the target.
+        linear: of the target; "native" where the draft has linear layers that our operation takes.
 
     Raises:
         ValueError: a model or setting that can't be served.
     """
     info = ModelInfo.read(draft.models_path)
     # Our operation runs on CPU; a draft elsewhere takes what its device has.
-    backend: Attention = attention if (draft.device or device).startswith("CPU") else "stock"
+    on_cpu = (draft.device or device).startswith("CPU")
+    backend: Attention = attention if on_cpu else "stock"
+    if linear == "native" and not (on_cpu and info.weight_format().startswith("int")):
+        linear = None  # asked for the target's layers: this draft has none to take
     sparse = attention_part(verify) if backend == "native" else None
     runner = ModelRunner(
         draft.models_path,
@@ -49,6 +52,6 @@ def load_assistant(
         AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
         draft.properties or properties,
         experts=ExpertConfig(backend, optional=True),
-        linear=linear if backend == "native" else "stock",
+        linear=linear,
     )
     return AssistantDrafter(runner, target.vocab_size, prefill_chunk, info.max_position_embeddings, sparse)

@@ -180,7 +180,7 @@ class AutoSchedule(Schedule):
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
-        self._account(outcome, duration)
+        self._account(outcome, duration, pace)
         if self._probe is None:
             self._budget.earn(spent * (1 + self._rested))
         else:
@@ -199,7 +199,7 @@ class AutoSchedule(Schedule):
         self._rest_left = max(0, until - self._steps)
         self._resting = Plan(0, self._plain.scale)
 
-    def _account(self, outcome: StepOutcome, duration: float) -> None:
+    def _account(self, outcome: StepOutcome, duration: float, pace: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
         asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
@@ -207,7 +207,7 @@ class AutoSchedule(Schedule):
             self._allowance.earn(1 + self._rested)
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
-            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration
+            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration / pace
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
             self._unsettled += min(duration, most) / self._expected.cost(self._plain)
             tokens = self._yielded(outcome)

@@ -13,6 +13,28 @@ LinearBackend = Literal["native", "stock"]
 _ISAS = ("amx",)
 
 
+def linear_backend(
+    asked: LinearBackend | None,
+    attention: str,
+    device: str,
+    properties: Mapping[str, object],
+    plugin_defaults: bool,
+) -> LinearBackend:
+    """What computes linear layers: what the user asks for, or `default_linear`.
+
+    Raises:
+        ValueError: an unknown name, or ours beside a property that asks for exact rows.
+    """
+    if asked not in (None, "native", "stock"):
+        raise ValueError(f"linear={asked!r}: expected 'native' or 'stock'")
+    exact = _asks_exact_rows(properties)
+    if asked == "native" and exact:
+        raise ValueError(
+            f"linear='native' with {exact}: our operation rounds rows to 16 bits; leave one of them out"
+        )
+    return asked or default_linear(attention, device, properties, plugin_defaults)
+
+
 def default_linear(
     attention: str, device: str, properties: Mapping[str, object], plugin_defaults: bool
 ) -> LinearBackend:
@@ -21,13 +43,21 @@ def default_linear(
     Args:
         attention: "native" or "stock", as in `AttentionConfig`.
         device: OpenVINO device.
-        properties: of the user. One that asks for exact products (no dynamic quantization, execution for
-            accuracy) leaves them to OpenVINO: our operation rounds rows to 16 bits.
+        properties: of the user. One that says how rows are to be rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
+            execution for accuracy) leaves them to OpenVINO. INFERENCE_PRECISION_HINT does not: ours rounds
+            rows to 16 bits, OpenVINO in f32 to 8 unless DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
         plugin_defaults: whether the plugin is to choose what the user does not.
     """
-    exact = str(properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "")) == "0" or str(
-        properties.get("EXECUTION_MODE_HINT", "")
-    ).upper().endswith("ACCURACY")
-    if plugin_defaults or exact or attention != "native" or not device.startswith("CPU"):
+    theirs = "DYNAMIC_QUANTIZATION_GROUP_SIZE" in properties or _asks_exact_rows(properties) is not None
+    if plugin_defaults or theirs or attention != "native" or not device.startswith("CPU"):
         return "stock"
     return "native" if ovspec_ops.active_isa() in _ISAS else "stock"
+
+
+def _asks_exact_rows(properties: Mapping[str, object]) -> str | None:
+    """The property that asks for rows that are not rounded, as a user wrote it."""
+    if str(properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "")) == "0":
+        return "DYNAMIC_QUANTIZATION_GROUP_SIZE=0"
+    if str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY"):
+        return "EXECUTION_MODE_HINT=ACCURACY"
+    return None

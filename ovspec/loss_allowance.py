@@ -12,12 +12,14 @@ _MOST_OVERDRAWN = 8.0
 
 
 class LossAllowance:
-    """An account in steps of plain decoding, kept whatever is believed about costs and acceptance.
+    """An account in steps of plain decoding, kept whatever is believed about acceptance.
 
     Plain steps pay a share of themselves in. Other steps settle what they yielded less what plain decoding
     would have yielded in their time, so that drafting which pays keeps the store full. Once it is empty there
-    is plain decoding, until the store covers what one failed try costs. So however wrong a controller is, it
-    never loses more than that share of the time, what it had gained before, and the two bounds.
+    is plain decoding, until the store covers what one failed try costs. So by its own
+    account of time a controller never loses more than that share of it, what it had gained before, and the
+    two bounds; a step counts for a few times what it was expected to take at most, so that a hiccup of the
+    machine is no loss.
 
     Shadow drafts that would have paid are evidence, not income: they let the store be overdrawn by what they
     would have saved, and that is paid back like any other loss.

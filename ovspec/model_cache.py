@@ -186,11 +186,15 @@ def _check(settings: Mapping[str, object]) -> None:
         raise ValueError(f"CACHE_DIR={place!r}: expected the name of a folder")
     if Path(place).exists() and not Path(place).is_dir():
         raise ValueError(f"CACHE_DIR={place}: is no folder; give the name of one, or leave it out")
-    if "OPTIMIZE_SIZE" in str(settings.get("CACHE_MODE", "")) or settings.get("ENABLE_WEIGHTLESS"):
+    if "OPTIMIZE_SIZE" in str(settings.get("CACHE_MODE", "")) or _is_on(settings.get("ENABLE_WEIGHTLESS")):
         raise ValueError(
             f"CACHE_DIR={place}: OpenVINO reads no model with our operations back without its weights; leave "
             "CACHE_MODE and ENABLE_WEIGHTLESS at their defaults"
         )
+
+
+def _is_on(switch: object) -> bool:
+    return str(switch or "").upper() not in ("", "NO", "FALSE", "0", "NONE")
 
 
 def _check_room(place: Path, model: ov.Model) -> None:

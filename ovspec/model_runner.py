@@ -18,7 +18,7 @@ from ovspec.compile import cache_tensors, check_properties, compile_paged, read_
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.graph_facts import GraphFacts
-from ovspec.linear_backend import LinearBackend, default_linear
+from ovspec.linear_backend import LinearBackend, linear_backend
 from ovspec.long_rope import LongRope
 from ovspec.metrics import microseconds
 from ovspec.model_cache import ModelCache
@@ -27,7 +27,7 @@ from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
-from ovspec_models import ModelInfo
+from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
@@ -168,8 +168,6 @@ class ModelRunner:
         linear: LinearBackend | None = None,
     ) -> None:
         self.attention = attention or AttentionConfig()
-        if linear not in (None, "native", "stock"):
-            raise ValueError(f"linear={linear!r}: expected 'native' or 'stock'")
         core = ov.Core()
         if self.attention.backend == "native":
             if not device.startswith("CPU"):
@@ -188,8 +186,9 @@ class ModelRunner:
         check_properties(core, device, settings)
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.experts, self.ffn = experts, ffn
-        self.linear = linear or default_linear(
-            self.attention.backend, device, properties or {}, plugin_defaults
+        self._asks_linear = linear == "native"
+        self.linear = linear_backend(
+            linear, self.attention.backend, device, properties or {}, plugin_defaults
         )
         self._attach(*self._compile(core, model, device, settings))
 
@@ -227,7 +226,7 @@ class ModelRunner:
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if native:
-                facts = replace(facts, reports=(*facts.reports, native_linear(graph)))
+                facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))
             return graph, facts
 
         if "CACHE_DIR" not in settings or not device.startswith("CPU"):
@@ -237,10 +236,28 @@ class ModelRunner:
             raise ValueError(
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
             )
+        config = OvspecConfig.load(Path(model))
+        if config is not None and config.operations:  # of the IR itself, which an entry holds as well
+            ovspec_ops.load(core)
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
         choices: dict[str, object] = {name: part.graph if part else None for name, part in parts.items()}
         choices["linear"] = self.linear
         return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+
+    def _linear_layers(self, graph: ov.Model) -> PassReport:
+        """Turn linear layers into ours; none at all is an error where the user asked for that.
+
+        Raises:
+            ValueError: there are none.
+        """
+        report = native_linear(graph)
+        if self._asks_linear and not report.changed:
+            found = report.left[0] if report.left else "its weights are not compressed"
+            raise ValueError(
+                f"linear='native': the model has no linear layer that our operation takes ({found}); "
+                "leave it out, or pass linear='stock'"
+            )
+        return report
 
     def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
         """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""

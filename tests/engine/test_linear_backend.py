@@ -18,13 +18,14 @@ from ovspec.tables import Rows
 
 # Rows of 16 bits in all layers; bf16 would be off by some 1e-2.
 TOLERANCE = 1e-3
-EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}  # of the reference
 PROMPT, DRAFT = np.arange(40) % 96, np.array([7, 3, 50, 21, 90])
 
 
 def make_runner(linear: Any, weight_format: str = "int8", attention: Any = "native") -> ModelRunner:
     model = tiny_dense(weight_format)
-    return ModelRunner(model, "CPU", AttentionConfig(attention), EXACT, linear=linear)
+    properties = EXACT if linear == "stock" else F32
+    return ModelRunner(model, "CPU", AttentionConfig(attention), properties, linear=linear)
 
 
 def verify(runner: ModelRunner) -> np.ndarray:
@@ -48,8 +49,8 @@ def test_a_pass_computes_what_stock_does(weight_format: str, attention: str) -> 
 def test_channels_are_limited_beside_it() -> None:
     limits = FfnConfig(rule="top_k", density=0.25)
     runners = [
-        ModelRunner(tiny_dense(), "CPU", AttentionConfig(), EXACT, ffn=limits, linear=linear)
-        for linear in ("stock", "native")
+        ModelRunner(tiny_dense(), "CPU", AttentionConfig(), properties, ffn=limits, linear=linear)
+        for linear, properties in (("stock", EXACT), ("native", F32))
     ]
     expected, got = (verify(runner) for runner in runners)
     assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
@@ -64,7 +65,7 @@ def test_channels_are_limited_beside_it() -> None:
         ("amx", {"plugin_defaults": True}, "stock"),
         ("amx", {"properties": {"INFERENCE_PRECISION_HINT": "f32"}}, "native"),
         ("amx", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}}, "stock"),
-        ("amx", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"}}, "native"),
+        ("amx", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"}}, "stock"),
         ("amx", {"properties": {"EXECUTION_MODE_HINT": "ACCURACY"}}, "stock"),
         ("avx512vnni", {}, "stock"),
         ("avx2", {}, "stock"),
@@ -78,7 +79,20 @@ def test_the_default(monkeypatch: pytest.MonkeyPatch, isa: str, given: dict[str,
 
 def test_our_operation_needs_a_cpu() -> None:
     with pytest.raises(ValueError, match="native linear run on CPU only; pass linear='stock'"):
-        ModelRunner(tiny_dense(), "GPU", AttentionConfig("stock"), EXACT, linear="native")
+        ModelRunner(tiny_dense(), "GPU", AttentionConfig("stock"), F32, linear="native")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DYNAMIC_QUANTIZATION_GROUP_SIZE", 0), ("EXECUTION_MODE_HINT", "ACCURACY")]
+)
+def test_ours_beside_exact_rows_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"linear='native' with {name}={value}: .* leave one of them out"):
+        ModelRunner(tiny_dense(), "CPU", properties={**F32, name: value}, linear="native")
+
+
+def test_a_model_that_has_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"linear='native': .* \(its weights are not compressed\)"):
+        make_runner("native", "fp16")
 
 
 def test_another_name_is_refused() -> None:

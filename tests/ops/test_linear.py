@@ -14,7 +14,7 @@ from ops.compare import assert_close
 from ops.passes import compile_op, evaluate, infer
 
 import ovspec_ops
-from ovspec_ops.linear import linear, pack_linear
+from ovspec_ops.linear import MOST_INPUTS, linear, pack_linear
 from ovspec_ops.linear.layout import unpack_linear
 
 # 16 bits of activations beside f32 sums; bf16 would be off by some 3e-3.
@@ -105,6 +105,29 @@ def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int) ->
             np.testing.assert_array_equal(together[:20], one[: min(count, 20)])
 
 
+def test_no_rows(isa: str) -> None:
+    layers = Layers(64, (40,))
+    (got,) = layers.run(np.zeros((0, 64), np.float32))
+    assert got.shape == (0, 40)
+
+
+@pytest.mark.parametrize("group", [8, 24, 40])
+def test_groups_of_less_than_a_tile(isa: str, group: int) -> None:
+    check(Layers(10 * group, (50,), "u4", 10), 33)
+
+
+def test_most_inputs(isa: str) -> None:
+    """Sums of digits reach their largest values, and not beyond 32 bits."""
+    ones = np.ones((1, MOST_INPUTS), np.float16)
+    packed = pack_linear(
+        np.full((1, MOST_INPUTS), 255, np.uint8), ones[:, :1] / 4096, np.zeros((1, 1), np.uint8), "u8"
+    )
+    layers = Layers(8, (1,))
+    layers.inputs, layers.packed = MOST_INPUTS, packed
+    for sign in (1.0, -1.0):
+        check(layers, np.full((3, MOST_INPUTS), sign, np.float32))
+
+
 def test_outliers(isa: str) -> None:
     """A row whose largest value is some 300 times the others loses less than it would in bf16."""
     layers = Layers(512, (64,))
@@ -188,6 +211,7 @@ def test_layout_is_invertible(fmt: str, groups: int) -> None:
         ({"sizes": [16] * 17}, "attribute sizes holds 17 sizes"),
         ({"sizes": [0]}, "attribute sizes holds 0"),
         ({"sizes": [80]}, "weights"),
+        ({"format": "u4", "groups": 1 << 61}, "attribute groups is 2305843009213693952"),
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:

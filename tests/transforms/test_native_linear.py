@@ -77,6 +77,18 @@ def test_names_of_tensors_survive() -> None:
     assert [sorted(output.get_names()) for output in model.outputs] == before
 
 
+def test_rows_are_told_apart_by_more_than_their_names() -> None:
+    """Friendly names need not be unique."""
+    model = tiny_dense("int8")
+    expected, _ = logits(tiny_dense("int8"))
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Multiply":
+            node.set_friendly_name("the same")
+    native_linear(model).require(LAYERS * 7 + 1)
+    got, _ = logits(model)
+    assert_same_logits(expected, got)
+
+
 def test_a_second_run_changes_nothing() -> None:
     model = tiny_dense("int8")
     native_linear(model)

@@ -47,6 +47,14 @@ class LinearWeights:
         return stored.reshape(self.out, self.inputs)
 
 
+def is_compressed(matmul: ov.Node) -> bool:
+    """Whether scales stand behind the weights of a product, whatever their form."""
+    node = source_node(matmul, 1)
+    while node.get_type_name() in ("Convert", "Reshape"):
+        node = source_node(node)
+    return node.get_type_name() == "Multiply" and source_node(node).get_type_name() in ("Convert", "Subtract")
+
+
 def read_weights(matmul: ov.Node, what: str) -> LinearWeights:
     """The weights of a product; `what` names it in messages.
 

@@ -16,10 +16,12 @@ import ovspec_ops
 from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, pack_linear, packed_shape
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import nodes_of_type
-from ovspec_transforms.linear_weights import LinearWeights, read_weights
+from ovspec_transforms.linear_weights import LinearWeights, is_compressed, read_weights
 from ovspec_transforms.report import PassReport
 
 LINEAR = "Linear"
+_LINE = 64
+_MOST_PACKERS = 4  # each holds the bytes of a layer
 _EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
 
 
@@ -38,7 +40,7 @@ class _Layer:
     def shares(self) -> tuple[str, int, str, int]:
         """What layers have in common that become one operation: their rows, and how rows are read."""
         rows = self.matmul.input(0).get_source_output()
-        return rows.get_node().get_friendly_name(), rows.get_index(), self.fmt, self.weights.groups
+        return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
 
 
 def _layer(matmul: ov.Node) -> _Layer | None:
@@ -47,12 +49,13 @@ def _layer(matmul: ov.Node) -> _Layer | None:
     Raises:
         UnknownPatternError: compressed weights of a form that is not known.
     """
-    if len(matmul.input(1).get_partial_shape()) != 2 or matmul.get_attributes()["transpose_a"]:
+    shape = matmul.input(1).get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) != 2 or matmul.get_attributes()["transpose_a"]:
+        return None
+    if not is_compressed(matmul):
         return None
     layer = _Layer(matmul, read_weights(matmul, "a linear layer"))
     weights = layer.weights
-    if weights.scales is None:
-        return None
     if weights.inputs > MOST_INPUTS:
         raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
     if weights.groups > 1 and weights.inputs // weights.groups % 8:
@@ -65,7 +68,7 @@ def _layer(matmul: ov.Node) -> _Layer | None:
 def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
     """The panels of all layers, one behind the other."""
     shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
-    packed, first = np.zeros((sum(panels for panels, _ in shapes), shapes[0][1]), np.uint8), 0
+    packed, first = _lines(sum(panels for panels, _ in shapes), shapes[0][1]), 0
     for layer, (panels, _) in zip(layers, shapes, strict=True):
         weights = layer.weights
         assert weights.scales is not None and weights.zero_points is not None
@@ -73,6 +76,13 @@ def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
         pack_linear(weights.values(), weights.scales, weights.zero_points, layer.fmt, part)
         first += panels
     return packed
+
+
+def _lines(panels: int, size: int) -> NDArray[np.uint8]:
+    """Zeros u8 `[panels, size]` that begin with a line of the cache, as every panel then does."""
+    memory = np.zeros(panels * size + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + panels * size].reshape(panels, size)
 
 
 def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> ov.Node:
@@ -114,7 +124,7 @@ def native_linear(model: ov.Model) -> PassReport:
     ]
     changed = []
     # NumPy copies outside the interpreter's lock.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
         operations = [_operation(*pair) for pair in zip(wholes, pool.map(_pack, wholes), strict=True)]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]

@@ -29,6 +29,7 @@ LinearWeights Linear::describe(std::size_t inputs) const {
     if (inputs == 0 || inputs > most_inputs)
         fail(name, "rows have " + text(inputs) + " values, expected 1 to " + text(most_inputs));
     const bool fits = groups_ == 1 || (groups_ > 1 && w.format == WeightFormat::u4 &&
+                                       groups_ <= static_cast<std::int64_t>(inputs) &&
                                        inputs % (8 * static_cast<std::size_t>(groups_)) == 0);
     if (!fits)
         fail(name, "attribute groups is " + std::to_string(groups_) + " for rows of " + text(inputs) +

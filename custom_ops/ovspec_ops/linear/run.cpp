@@ -10,7 +10,8 @@ namespace {
 
 // Panels of one task: enough to stream, few enough to balance.
 constexpr std::size_t task_panels = 2;
-// Rows that go through together: their digits stay in the second cache.
+// Rows that go through together: weights are read once for them, and up to some 4,000 inputs their digits
+// stay in the second cache.
 constexpr std::size_t round_rows = 256;
 
 // Never destroyed: plugin threads may outlive static objects.

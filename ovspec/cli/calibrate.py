@@ -134,6 +134,8 @@ def calibrate(
     sparse = attention_of(given, config, target_kl is not None)
     texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
     chosen_properties = dict(properties_from(properties))
+    if "CACHE_DIR" in chosen_properties:
+        raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
     graph = read_model(ov.Core(), model)
     profiles = ChannelProfiles(graph, rule, ffn_groups or DEFAULT_GROUPS) if rule in STOCK_RULES else None
     target = TargetCalibration(given, rules, graph, profiles) if target_kl is not None else None

@@ -149,3 +149,8 @@ def test_models_without_selecting_layers_are_refused() -> None:
     data = ov.opset15.parameter([1, 4], ov.Type.f32)
     with pytest.raises(ValueError, match=r"no decoder|refuses this model"):
         OverlapMeter(ov.Model([ov.opset15.relu(data)], [data]), ovspec.SparseVerify(budget=64))
+
+
+def test_a_cache_of_models_is_refused(folder: Path, data: Path) -> None:
+    error = calibrate(folder, data, "--property", "CACHE_DIR=cache").exception
+    assert str(error) == "--property CACHE_DIR: what calibration runs is not kept; leave it out"

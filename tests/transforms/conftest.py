@@ -10,7 +10,15 @@ import pytest
 from transforms.ffn_models import export_dense
 from transforms.moe_models import compress, export_family
 
+import ovspec_ops
+
 ExportedMoE = ExportedDense = Callable[[str, str], ov.Model]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_operations() -> None:
+    """Nodes of our operations may be made and compiled."""
+    ovspec_ops.load(ov.Core())
 
 
 def _exporter(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from transforms.conftest import ExportedMoE
 from transforms.moe_models import EXACT, EXPERTS, FAMILIES, LAYERS, TOP_K, logits, tiny_moe
 
-import ovspec_ops
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import (
@@ -26,11 +25,6 @@ from ovspec_transforms import (
     to_paged,
 )
 from ovspec_transforms.graph import nodes_of_type
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_operations() -> None:
-    ovspec_ops.load(ov.Core())
 
 
 def native(model: ov.Model, rule: ExpertRule) -> ov.Model:

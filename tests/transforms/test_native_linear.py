@@ -8,9 +8,8 @@ import pytest
 from openvino import opset15 as ops
 from transforms.conftest import ExportedDense
 from transforms.ffn_models import FAMILIES, LAYERS, tiny_dense
-from transforms.moe_models import logits
+from transforms.moe_models import assert_same_logits, logits
 
-import ovspec_ops
 from ovspec_transforms import native_linear, sparse_ffn
 from ovspec_transforms.graph import nodes_of_type
 
@@ -20,16 +19,6 @@ COMPRESSED = ("int8", "int4")
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in COMPRESSED] + [
     ("qwen3", fmt) for fmt in ("int8_sym", "int4_sym")
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_operations() -> None:
-    ovspec_ops.load(ov.Core())
-
-
-def assert_same_logits(expected: np.ndarray, got: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("family", "weight_format"), EXPORTED)

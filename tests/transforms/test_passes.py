@@ -10,7 +10,6 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-import ovspec_ops
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import (
@@ -45,11 +44,6 @@ SHAPES: dict[str, ModelShape] = {
         moe_intermediate_size=32,
     ),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_operations() -> None:
-    ovspec_ops.load(ov.Core())
 
 
 @pytest.fixture(params=SHAPES)

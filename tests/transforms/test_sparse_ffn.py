@@ -11,7 +11,7 @@ import pytest
 from openvino import opset15 as ops
 from transforms.conftest import ExportedDense
 from transforms.ffn_models import CHANNELS, FAMILIES, HIDDEN, LAYERS, tiny_dense
-from transforms.moe_models import EXACT, logits
+from transforms.moe_models import EXACT, assert_same_logits, logits
 
 import ovspec_ops
 from ovspec_transforms import ffn_layers, limit_channels, sparse_ffn, to_paged
@@ -21,16 +21,6 @@ from ovspec_transforms.graph import nodes_of_type
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [
     ("qwen3", fmt) for fmt in ("f16", "int8_sym", "int4_sym")
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_operations() -> None:
-    ovspec_ops.load(ov.Core())
-
-
-def assert_same_logits(expected: np.ndarray, got: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("family", "weight_format"), EXPORTED)

@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 from transforms.conftest import ExportedMoE
-from transforms.moe_models import EXPERTS, FAMILIES, LAYERS, TOP_K, logits, tiny_moe
+from transforms.moe_models import EXPERTS, FAMILIES, LAYERS, TOP_K, assert_same_logits, logits, tiny_moe
 
 import ovspec_ops
 from ovspec_models.shapes import get_shape
@@ -23,16 +23,6 @@ from ovspec_transforms.moe_layers import is_sum_of_experts
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [
     ("qwen3_moe", fmt) for fmt in ("f16", "int8_sym", "int4_sym")
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_operations() -> None:
-    ovspec_ops.load(ov.Core())
-
-
-def assert_same_logits(expected: np.ndarray, got: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("family", "weight_format"), EXPORTED)

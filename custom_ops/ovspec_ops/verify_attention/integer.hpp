@@ -11,6 +11,7 @@
 
 #include "common/dot.hpp"
 #include "common/simd.hpp"
+#include "verify_attention/fetch.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -148,19 +149,12 @@ OVSPEC_INLINE void interleave(const std::uint8_t* const* tokens, std::size_t d, 
 #endif
 }
 
-// Cache lines that are fetched while others are worked on, a few bytes ahead with every step: a burst would
-// fill the processor's miss queue and stop everything else.
-struct Ahead {
-    const std::uint8_t* at;
-    std::size_t step;
-};
-
 // Rows of bytes times parts: totals[j] += sum over k < count of bytes(j, k) . parts(k), where bytes(j, k) are
 // four bytes at `bytes + j * stride + k * step`. `use(j, vectors)` gets the totals as floats: of j, or with
-// half of j and j + 1.
+// half of j and j + 1. Every fourth k is a tick of `fetch`.
 template <bool half, std::size_t T, class Use>
 OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::size_t step,
-                            const IVec* parts, std::size_t count, Ahead ahead, Use&& use) {
+                            const IVec* parts, std::size_t count, Fetch& fetch, Use&& use) {
     constexpr std::size_t P = half ? 1 : 2;
     IVec acc[T][P];
 #pragma GCC unroll 16
@@ -169,7 +163,8 @@ OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::
         for (std::size_t p = 0; p < P; p++)
             acc[j][p] = IVec{};
     for (std::size_t k = 0; k < count; k++) {
-        __builtin_prefetch(ahead.at + k * ahead.step);
+        if (k % 4 == 0)
+            fetch.tick();
         IVec part[P];
 #pragma GCC unroll 2
         for (std::size_t p = 0; p < P; p++)
@@ -195,24 +190,27 @@ OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::
     }
 }
 
-// dot_tile over `rows` rows, a multiple of 8, while fetching `fetched` bytes of each of two places.
+template <bool half> constexpr std::size_t tile_rows = (lanes == 16 ? 8 : 4) * (half ? 2 : 1);
+
+// dot_tile over `rows` rows, a multiple of 8.
 template <bool half, class Use>
 OVSPEC_INLINE void dot_rows(const std::uint8_t* bytes, std::size_t stride, std::size_t step,
-                            const IVec* parts, std::size_t count, std::size_t rows,
-                            const std::uint8_t* const* ahead, std::size_t fetched, Use&& use) {
-    constexpr std::size_t T = (lanes == 16 ? 8 : 4) * (half ? 2 : 1);
-    const std::size_t ahead_step = 2 * fetched * T / (rows * count);
+                            const IVec* parts, std::size_t count, std::size_t rows, Fetch& fetch, Use&& use) {
+    constexpr std::size_t T = tile_rows<half>;
     std::size_t j = 0;
-    for (; j + T <= rows; j += T) {
-        const std::size_t at = j * 2 / rows;
-        const std::uint8_t* from = ahead[at] + (j - at * rows / 2) * 2 * fetched / rows;
-        dot_tile<half, T>(bytes + j * stride, stride, step, parts, count, Ahead{from, ahead_step},
+    for (; j + T <= rows; j += T)
+        dot_tile<half, T>(bytes + j * stride, stride, step, parts, count, fetch,
                           [&](std::size_t i, Vec x) __attribute__((always_inline)) { use(j + i, x); });
-    }
     if constexpr (T > 8)
         if (j < rows)
-            dot_tile<half, 8>(bytes + j * stride, stride, step, parts, count, Ahead{ahead[1], 0},
+            dot_tile<half, 8>(bytes + j * stride, stride, step, parts, count, fetch,
                               [&](std::size_t i, Vec x) __attribute__((always_inline)) { use(j + i, x); });
+}
+
+// Ticks of dot_rows.
+OVSPEC_INLINE std::size_t dot_ticks(bool half, std::size_t count, std::size_t rows) {
+    const std::size_t T = half ? tile_rows<true> : tile_rows<false>;
+    return (rows + T - 1) / T * ((count + 3) / 4);
 }
 
 #endif

@@ -18,7 +18,7 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
 
-template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::size_t first) {
+template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t first) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
     for (std::size_t b = 0; b < pair.count; b++) {
@@ -27,9 +27,27 @@ template <bool half> void attend_group(const Chunk& c, const Pair& pair, std::si
             mask_scores<half>(s.scores + b * block_size * width, s.visible + b * c.g.padded + first);
     }
     Vec older, newer, bias;
-    softmax<half>(s.scores, pair.slots(), c.partial.maxima + first, c.partial.sums + first, &older, &newer);
-    pack_weights<half>(s.scores, pair.slots(), s.value_scales, s.value_zeros, s.weight_parts, &bias);
+    softmax<half>(s.scores, pair.slots(), c.partial.maxima + first, c.partial.sums + first, &older, &newer,
+                  pair.fetch);
+    pack_weights<half>(s.scores, pair.slots(), s.value_scales, s.value_zeros, s.weight_parts, &bias,
+                       pair.fetch);
     add_values<half>(c, pair, first, &older, &newer, &bias);
+}
+
+// The two blocks from entry `next` on, while `count` blocks are worked on: values are needed first.
+static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& visit, std::size_t next,
+                       std::size_t count) {
+    std::size_t ticks = read_ticks(call.values.size);
+    for (std::size_t first = 0; first < g.grouped; first += lanes)
+        ticks += pair_blocks * score_ticks(g.width(first) < lanes, call.keys.size) +
+                 value_ticks(g.width(first), call.values.size);
+    Fetch fetch(ticks * count / pair_blocks);
+    const Block blocks[pair_blocks] = {visit.block(call, next), visit.block(call, next + 1)};
+    for (const Block& block : blocks)
+        fetch.add(block.values, call.values.block_bytes);
+    for (const Block& block : blocks)
+        fetch.add(block.keys, call.keys.block_bytes);
+    return fetch;
 }
 
 static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
@@ -39,17 +57,12 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
     if (call.keys.format == CacheFormat::u8_channel)
         find_units(c, visit);
     for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
-        Pair pair{};
-        pair.count = smaller(pair_blocks, visit.end - entry);
+        const std::size_t count = smaller(pair_blocks, visit.end - entry);
+        Pair pair{{}, count, {}, 0.0f, next_pair(call, g, visit, entry + count, count)};
         for (std::size_t b = 0; b < pair.count; b++) {
             pair.blocks[b] = visit.block(call, entry + b);
             pair.masked[b] = find_visible(*visit.head.sequence, g, call.group, window, pair.blocks[b],
                                           scratch.visible + b * g.padded);
-        }
-        for (std::size_t b = 0; b < pair_blocks; b++) {
-            const Block next = visit.block(call, entry + pair.count + b);
-            pair.next_keys[b] = next.keys;
-            pair.next_values[b] = next.values;
         }
         read_pair(c, pair);
         for (std::size_t first = 0; first < g.grouped; first += lanes)

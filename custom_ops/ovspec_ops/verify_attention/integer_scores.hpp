@@ -111,16 +111,15 @@ static void find_units(const Chunk& c, const Visit& visit) {
 // Products of a block's keys with query parts, as dot_rows has them.
 template <bool half, class Use>
 OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::size_t stride,
-                                const IVec* parts, const std::uint8_t* ahead, std::size_t fetched,
-                                Use&& use) {
+                                const IVec* parts, Fetch& fetch, Use&& use) {
     const std::size_t size = c.call.keys.size;
 #ifdef OVSPEC_AMX
     constexpr std::size_t step = half ? 2 : 1;
     IVec* sums = c.scratch.sums;
     tiles::score_tiles<half>(keys, stride, size, parts, sums);
-    for (std::size_t t = 0; t < block_size; t += step, ahead += fetched * step / block_size) {
-        for (std::size_t i = 0; i < fetched * step / block_size; i += 128)
-            __builtin_prefetch(ahead + i); // the processor fetches the line beside it
+    for (std::size_t t = 0; t < block_size; t += step) {
+        if (t % 2 == 0)
+            fetch.tick();
         if constexpr (half)
             use(t, __builtin_convertvector(
                        (lower_halves(sums[t], sums[t + 1]) << 8) + upper_halves(sums[t], sums[t + 1]), Vec));
@@ -128,23 +127,28 @@ OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::s
             use(t, __builtin_convertvector((sums[2 * t] << 8) + sums[2 * t + 1], Vec));
     }
 #else
-    const std::uint8_t* const places[2] = {ahead, ahead + fetched / 2};
-    dot_rows<half>(keys, stride, 4, parts, size / 4, block_size, places, fetched / 2, use);
+    dot_rows<half>(keys, stride, 4, parts, size / 4, block_size, fetch, use);
+#endif
+}
+
+// Ticks of score_block.
+OVSPEC_INLINE std::size_t score_ticks([[maybe_unused]] bool half, [[maybe_unused]] std::size_t size) {
+#ifdef OVSPEC_AMX
+    return block_size / 2;
+#else
+    return dot_ticks(half, size / 4, block_size);
 #endif
 }
 
 // A function of its own, as the other steps of a group: what the compiler keeps in registers across a step
 // makes it spill sums of the products.
 template <bool half>
-__attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std::size_t b,
-                                           std::size_t first) {
+__attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size_t b, std::size_t first) {
     const CacheView& keys = c.call.keys;
     const Block& block = pair.blocks[b];
     const Scratch& s = c.scratch;
     constexpr std::size_t width = half ? half_lanes : lanes;
     const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
-    // The next pair begins with its values.
-    const std::size_t fetched = first == 0 ? c.call.values.block_bytes : 0;
     const Vec unit = load(c.own.units + first);
     float* scores = s.scores + slot * width;
     if (keys.format == CacheFormat::u8_token) {
@@ -152,7 +156,7 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
         const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
         key_products<half>(
             c, block.keys + 8, keys.row_bytes, c.own.parts + group * HeadScratch::group_parts(size),
-            pair.next_values[b], fetched, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
+            pair.fetch, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                 const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
                 store(scores + t * width, (x - zero * sum) * (scale * unit));
             });
@@ -161,7 +165,7 @@ __attribute__((noinline)) void score_block(const Chunk& c, const Pair& pair, std
         const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
         const Vec sum = pack_queries<half, true>(c.own.queries + group * HeadScratch::group_floats(size),
                                                  size, factor, scales, scales + size, s.query_parts);
-        key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.next_values[b], fetched,
+        key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.fetch,
                            [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                                store(scores + t * width, (x - sum) * unit);
                            });

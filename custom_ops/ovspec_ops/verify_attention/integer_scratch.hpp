@@ -88,12 +88,10 @@ OVSPEC_INLINE Vec magnitude(Vec x) {
 // One or two blocks.
 struct Pair {
     Block blocks[pair_blocks];
-    // Of the pair that comes next, or of this one where there is none.
-    const std::uint8_t* next_keys[pair_blocks];
-    const std::uint8_t* next_values[pair_blocks];
     std::size_t count;
     bool masked[pair_blocks];
     float value_unit; // what one unit of a 16-bit weight is worth
+    Fetch fetch;      // of the pair that comes next
 
     std::size_t slots() const { return count * block_size; }
 };

@@ -35,8 +35,10 @@ static void read_pair(const Chunk& c, Pair& pair) {
             const std::uint8_t* rows[4] = {row, row + values.row_bytes, row + 2 * values.row_bytes,
                                            row + 3 * values.row_bytes};
             std::uint8_t* to = s.values + (slot + t) * s.value_stride;
-            for (std::size_t d = 0; d < values.size; d += 4 * lanes)
+            for (std::size_t d = 0; d < values.size; d += 4 * lanes) {
                 interleave(rows, d, values.size - d, to + 4 * d);
+                pair.fetch.tick();
+            }
         }
     }
     Vec largest = {};
@@ -62,7 +64,7 @@ template <bool half> OVSPEC_INLINE Vec sum_of_rows(Vec x) {
 // `older` and `newer` are the factors of the output so far and of what these weights give.
 template <bool half>
 __attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* maxima, float* sums,
-                                       Vec* older, Vec* newer) {
+                                       Vec* older, Vec* newer, Fetch& fetch) {
     const std::size_t floats = slots * (half ? half_lanes : lanes);
     Vec best[2] = {splat(no_maximum), splat(no_maximum)};
     for (std::size_t i = 0; i < floats; i += 2 * lanes) {
@@ -74,13 +76,15 @@ __attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* 
     *older = exp_nonpositive(before - now);
     *newer = exp_nonpositive(here - now);
     Vec total[2] = {};
-    for (std::size_t i = 0; i < floats; i += 2 * lanes)
+    for (std::size_t i = 0; i < floats; i += 2 * lanes) {
+        fetch.tick();
 #pragma GCC unroll 2
         for (std::size_t v = 0; v < 2; v++) {
             const Vec weight = exp_nonpositive(load(scores + i + v * lanes) - here);
             store(scores + i + v * lanes, weight);
             total[v] += weight;
         }
+    }
     store_rows<half>(maxima, now);
     store_rows<half>(sums, load_rows<half>(sums) * *older + sum_of_rows<half>(total[0] + total[1]) * *newer);
 }
@@ -88,10 +92,11 @@ __attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* 
 // Weights times the values' scales as 16-bit numbers; `bias` is their sum times the zero points.
 template <bool half>
 __attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
-                                            const float* zeros, IVec* parts, Vec* bias) {
+                                            const float* zeros, IVec* parts, Vec* bias, Fetch& fetch) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     Vec sum = {}, centred = {};
     for (std::size_t t = 0; t < slots; t += 4) {
+        fetch.tick();
         UVec x[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; i++) {
@@ -108,11 +113,11 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
 
 // out = out * older + (values of the pair times their weights - bias) * newer
 template <bool half>
-__attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std::size_t first,
-                                          const Vec* older_, const Vec* newer_, const Vec* bias) {
+__attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_t first, const Vec* older_,
+                                          const Vec* newer_, const Vec* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    const std::size_t size = c.call.values.size, fetched = first == 0 ? c.call.keys.block_bytes : 0;
+    const std::size_t size = c.call.values.size;
     const Vec older = *older_, newer = *newer_ * pair.value_unit, constant = *bias * newer;
 #ifdef OVSPEC_AMX
     constexpr std::size_t P = half ? 1 : 2;
@@ -124,26 +129,39 @@ __attribute__((noinline)) void add_values(const Chunk& c, const Pair& pair, std:
     _tile_loadd(4, s.weight_rows, sizeof(IVec));
     if constexpr (!half)
         _tile_loadd(5, s.weight_rows + lanes, sizeof(IVec));
-    const std::size_t stride = c.g.value_stride, step = 2 * fetched / (stride / lanes * width);
-    std::size_t at = 0; // of the two blocks that are fetched
+    const std::size_t stride = c.g.value_stride;
     for (std::size_t d = 0; d < size; d += lanes) {
         tiles::value_tile<half>(s.values + 4 * d, 4 * s.value_stride, s.sums);
         float* out = c.partial.out + first * stride + d;
-        for (std::size_t r = 0; r < width; r++, at += step) {
-            for (std::size_t i = 0; i < step; i += 128)
-                __builtin_prefetch(at < fetched ? pair.next_keys[0] + at + i
-                                                : pair.next_keys[1] + at - fetched + i);
+        for (std::size_t r = 0; r < width; r++) {
+            if (r % 4 == 0)
+                pair.fetch.tick();
             const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r], Vec);
             store(out + r * stride, x * newer[r] + (load(out + r * stride) * older[r] - constant[r]));
         }
     }
 #else
     float* out = c.partial.out + first * size;
-    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.next_keys,
-                   fetched, [&](std::size_t d, Vec x) __attribute__((always_inline)) {
+    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.fetch,
+                   [&](std::size_t d, Vec x) __attribute__((always_inline)) {
                        float* at = out + d * width;
                        store(at, x * newer + (load(at) * older - constant));
                    });
+#endif
+}
+
+// Ticks of read_pair, of a whole pair.
+OVSPEC_INLINE std::size_t read_ticks(std::size_t value_size) {
+    return pair_slots / 4 * ((value_size + 4 * lanes - 1) / (4 * lanes));
+}
+
+// Ticks of softmax, pack_weights and add_values for a group of `width` rows, of a whole pair.
+OVSPEC_INLINE std::size_t value_ticks(std::size_t width, std::size_t value_size) {
+    const std::size_t weights = pair_slots * width / (2 * lanes) + pair_slots / 4;
+#ifdef OVSPEC_AMX
+    return weights + (value_size + lanes - 1) / lanes * (width / 4);
+#else
+    return weights + dot_ticks(width < lanes, pair_slots / 4, value_size);
 #endif
 }
 

@@ -15,10 +15,10 @@ constexpr std::size_t item_floats = std::size_t{1} << 15;
 // Items per thread that keep the threads' shares even.
 constexpr std::size_t items_per_thread = 4;
 
-// A chunk's cost is its blocks times the rows, its overhead one merge: 8 blocks keep that overhead below 2%
-// for few rows, longer chunks bound the memory of partial results for many, and their number.
+// A chunk's cost is its blocks times the rows, its overhead the partial result that is written and merged: 16
+// blocks keep it at a few percent for few rows, longer chunks bound that memory for many, and their number.
 std::size_t blocks_per_chunk(std::size_t rows, std::size_t entries) {
-    std::size_t blocks = 8;
+    std::size_t blocks = 16;
     while (blocks < 64 && (blocks * 4 < rows || blocks * 32 < entries))
         blocks *= 2;
     return blocks;

@@ -1,0 +1,46 @@
+// Cache lines of the blocks that come next, fetched while others are worked on. Part of the kernels: see
+// common/simd.hpp.
+#pragma once
+
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+
+// Fetches places in the order in which they are needed, evenly over the ticks of the work at hand: the
+// processor has room for a dozen lines on their way, and whoever asks for more waits, while steps that ask
+// for none leave the memory idle. They go to the second-level cache, as the first one is full of the work.
+class Fetch {
+public:
+    static constexpr std::size_t most_places = 4;
+
+    explicit Fetch(std::size_t ticks) : ticks_(ticks) {}
+
+    void add(const std::uint8_t* place, std::size_t bytes) {
+        begin_[count_] = place;
+        end_[count_++] = place + bytes;
+        total_ += bytes + line; // a step that ends a place is cut short
+        step_ = (total_ + ticks_ - 1) / ticks_;
+        at_ = begin_[0];
+    }
+
+    OVSPEC_INLINE_MEMBER void tick() {
+        for (std::size_t i = 0; i < step_; i += line)
+            __builtin_prefetch(at_ + i, 0, 2);
+        at_ += step_;
+        if (at_ >= end_[place_]) {
+            place_ += place_ + 1 < count_;
+            at_ = begin_[place_];
+        }
+    }
+
+private:
+    static constexpr std::size_t line = 64; // bytes
+
+    const std::uint8_t *begin_[most_places], *end_[most_places];
+    std::size_t ticks_, count_ = 0, place_ = 0, total_ = 0, step_ = 0;
+    const std::uint8_t* at_ = nullptr;
+};
+
+} // namespace OVSPEC_ISA
+} // namespace ovspec

@@ -10,6 +10,8 @@ namespace OVSPEC_ISA {
 // Fetches places in the order in which they are needed, evenly over the ticks of the work at hand: the
 // processor has room for a dozen lines on their way, and whoever asks for more waits, while steps that ask
 // for none leave the memory idle. They go to the second-level cache, as the first one is full of the work.
+// Pages are touched all at once before that: whoever asks for a line of a page that the processor has not
+// looked up waits for the look-up, and several of those go on together.
 class Fetch {
 public:
     static constexpr std::size_t most_places = 4;
@@ -17,6 +19,9 @@ public:
     explicit Fetch(std::size_t ticks) : ticks_(ticks) {}
 
     void add(const std::uint8_t* place, std::size_t bytes) {
+        for (std::size_t i = 0; i < bytes; i += page)
+            __builtin_prefetch(place + i, 0, 2);
+        __builtin_prefetch(place + bytes - 1, 0, 2);
         begin_[count_] = place;
         end_[count_++] = place + bytes;
         total_ += bytes + line; // a step that ends a place is cut short
@@ -35,7 +40,7 @@ public:
     }
 
 private:
-    static constexpr std::size_t line = 64; // bytes
+    static constexpr std::size_t line = 64, page = 4096; // bytes; pages are at least so large
 
     const std::uint8_t *begin_[most_places], *end_[most_places];
     std::size_t ticks_, count_ = 0, place_ = 0, total_ = 0, step_ = 0;

@@ -14,8 +14,10 @@ from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
 from ovspec.loss_allowance import LossAllowance
 from ovspec.probe import Probe
+from ovspec.rest import Rest
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.shadow_cadence import ShadowCadence
+from ovspec.shadow_evidence import ShadowEvidence
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
@@ -50,9 +52,6 @@ _HOPED_ACCEPTANCE = 0.8
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
-# Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
-_THOUGHT_EVERY = 15000.0
-_MOST_REST = 8
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -104,10 +103,10 @@ class AutoSchedule(Schedule):
         self._collapses = 0
         self._can_shadow = False
         self._shadows = ShadowCadence()
+        self._evidence = ShadowEvidence()
         self._news = True
-        self._resting = Plan(0)
-        self._rest_left = 0
-        self._rested = 0
+        self._rest = Rest()
+        self._last_drafted = 0
 
     @property
     def collapses(self) -> int:
@@ -120,20 +119,22 @@ class AutoSchedule(Schedule):
         self._probe = None
         self._was_plain, self._unsettled = True, 0.0
         self._shadows.begin(self._steps)
+        self._evidence.renew()
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look, self._news = self._steps, True
-        self._rest_left = self._rested = 0
+        self._rest = Rest()
         self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
-        if self._rest_left:
+        shadow = _DEFAULT_DRAFT if state.can_shadow and self._steps >= self._shadows.next else 0
+        if self._rest.left:
             if len(state.contexts) == len(self._remaining):
-                return self._resting
-            self._rest_left = 0
+                return Plan(0, self._plain.scale, None, shadow)
+            self._rest.end()
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
@@ -154,24 +155,22 @@ class AutoSchedule(Schedule):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        shadow = state.can_shadow and self._steps >= self._shadows.next
-        choice = self._probe.choice if self._probe else self._choice
-        return self._planned(choice, limit, _DEFAULT_DRAFT if shadow else 0)
+                if self._probe and self._choice == self._plain:
+                    self._allowance.begin(self._stake(self._probe.choice))
+        return self._planned(self._probe.choice if self._probe else self._choice, limit, shadow)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        if self._rest_left:
-            self._rest_left -= 1
-            self._rested += 1
-            if outcome.shadows:
-                self._rest_left = 0
+        if self._rest.left:
+            self._rest.pass_by()
+            if outcome.shadows or outcome.shadow_duration:
                 self._observe_shadows(outcome)
             return
         pace = self._costs.pace
         self._costs.observe(outcome)
         if asked := outcome.plan.num_assistant_tokens:
-            self._news = True
+            self._news, self._last_drafted = True, self._steps
             drafts = zip(self._remaining, outcome.proposed, outcome.accepted, strict=True)
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
@@ -182,29 +181,19 @@ class AutoSchedule(Schedule):
         duration = spent + outcome.commit_duration / pace
         self._account(outcome, duration, pace)
         if self._probe is None:
-            self._budget.earn(spent * (1 + self._rested))
+            self._budget.earn(spent * (1 + self._rest.gone))
         else:
             self._follow_probe(outcome, duration)
-        self._rested = 0
+        self._rest.forget()
         if self._was_plain and self._probe is None and self._choice == self._plain and not self._commits:
-            self._rest(spent)
-
-    def _rest(self, step: float) -> None:
-        """Let some plain steps go by unlearned where thinking about each would take a share of them."""
-        until = self._steps + min(int(_THOUGHT_EVERY / step), _MOST_REST)
-        if self._news:
-            until = min(until, self._next_look)
-        if self._can_shadow:
-            until = min(until, self._shadows.next)
-        self._rest_left = max(0, until - self._steps)
-        self._resting = Plan(0, self._plain.scale)
+            self._rest.begin(spent, self._next_look - self._steps if self._news else math.inf)
 
     def _account(self, outcome: StepOutcome, duration: float, pace: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
         asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
         if self._was_plain and was_plain:
-            self._allowance.earn(1 + self._rested)
+            self._allowance.earn(1 + self._rest.gone)
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
             cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration / pace
@@ -215,7 +204,8 @@ class AutoSchedule(Schedule):
                 self._allowance.settle(tokens / len(outcome.accepted), self._unsettled)
                 self._unsettled = 0.0
                 if self._allowance.is_spent and self._choice != self._plain:
-                    self._choice, self._news = self._plain, True
+                    self._news = True
+                    self._choose(self._plain)
 
     def _yielded(self, outcome: StepOutcome) -> int | None:
         """Tokens that stand for good after a step; `None` while they are provisional."""
@@ -239,6 +229,8 @@ class AutoSchedule(Schedule):
             self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
             self._next_look = self._steps
             self._probe, self._was_probed = None, True
+            if self._choice == self._plain:
+                self._allowance.end()
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
         if outcome.shadow_duration:
@@ -246,15 +238,14 @@ class AutoSchedule(Schedule):
             self._shadows.took(outcome.shadow_duration, beside, self._steps)
         for proposed, accepted in outcome.shadows:
             self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            if not proposed or self._cell is None:
-                continue
+            before, sequences = self._evidence.saved, len(outcome.contexts)
+            self._evidence.add(proposed, accepted, sequences)
             # What would have failed is no reason to begin; what would have paid may be one at once.
-            saved = accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale))
-            self._allowance.shadow(saved)
-            self._news = self._news or accepted > 0
-            if saved > 0.0:
-                self._next_look = self._steps
+            if self._evidence.saved > before:
                 self._shadows.hasten(self._steps)
+                if self._allowance.covers(self._evidence.stake, self._evidence.saved):
+                    self._next_look, self._news = self._steps, True
+                    self._rest.end()
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
@@ -270,14 +261,15 @@ class AutoSchedule(Schedule):
             candidates = [choice for choice in candidates if choice.tokens == 0]
         best = max(candidates, key=rates.__getitem__)
         if self._choice == plain and not self._is_covered(best):
-            # What may not begin yet is looked at again.
-            best, self._news = max(filter(self._is_covered, candidates), key=rates.__getitem__), True
+            # What may not begin yet is looked at again, or shadow drafts say when.
+            self._news = not self._is_shadowed(best)
+            best = max(filter(self._is_covered, candidates), key=rates.__getitem__)
         gain = self._needed_gain(best)
         if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:
-            if self._choice == plain:
-                self._allowance.begin()
-            self._choice = best
+            self._choose(best)
             changed = True
+        if state.can_shadow:
+            self._price_shadows(len(state.contexts))
         self._settle(changed)
         self._next_look = self._steps + self._patience
         if self._choice == plain:
@@ -292,8 +284,34 @@ class AutoSchedule(Schedule):
         offered = self._acceptance.offers(len(accepted))
         expected.update(self._cell, state, accepted, offered, self._confirmations)
 
+    def _choose(self, choice: Choice) -> None:
+        if self._choice == self._plain:
+            self._allowance.begin(self._stake(choice), self._evidence_of(choice))
+            self._evidence.renew()
+        elif choice == self._plain:
+            self._allowance.end()
+        self._choice = choice
+
+    def _price_shadows(self, sequences: int) -> None:
+        assert self._cell is not None
+        plain, cost = self._plain, self._expected.cost(self._plain)
+        if not cost:
+            return
+        steps = self._cell.steps_of(plain.scale, sequences * np.arange(_DEFAULT_DRAFT + 1))
+        stake = self._stake(Choice(_DEFAULT_DRAFT, plain.scale))
+        self._evidence.price((steps / cost - 1.0).tolist(), self._cell.switch / cost, stake)
+
+    def _is_shadowed(self, choice: Choice) -> bool:
+        """Whether shadow drafts say what a choice would yield."""
+        return self._can_shadow and choice.tokens > 0 and not self._commits
+
+    def _evidence_of(self, choice: Choice) -> float | None:
+        return self._evidence.saved if self._is_shadowed(choice) else None
+
     def _is_covered(self, choice: Choice) -> bool:
-        return choice == self._plain or self._allowance.covers(self._stake(choice))
+        return choice == self._plain or self._allowance.covers(
+            self._stake(choice), self._evidence_of(choice)
+        )
 
     def _stake(self, choice: Choice) -> float:
         assert self._cell is not None
@@ -363,16 +381,17 @@ class AutoSchedule(Schedule):
         cost = steps * self._expected.loss(probe, self._choice) + switches
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
-        if not self._budget.affords(cost) or (self._choice == self._plain and not self._is_covered(probe)):
+        is_covered = self._choice != self._plain or self._allowance.covers(self._stake(probe))
+        if not is_covered or not self._budget.affords(cost):
             return None
         self._last_probed[probe] = self._steps
         return Probe(probe, steps, cost)
 
     def _is_measured(self, probe: Choice) -> bool:
-        """Whether what a probe costs is known, and lately enough."""
+        """Whether what a probe costs is known well enough, and since lately enough."""
         assert self._cell is not None
-        known = self._cell.verify_at(probe.scale).is_known(probe.tokens)
-        return known and self._steps < self._last_probed.get(probe, 0) + _REMEASURE_STEPS
+        known = self._is_shadowed(probe) or self._cell.verify_at(probe.scale).is_known(probe.tokens)
+        return known and self._steps < self._last_drafted + _REMEASURE_STEPS
 
     def _hoped(self, state: StepState, probe: Choice, steps: int) -> Probe | None:
         """Drafts to try on a new prompt; none where even high acceptance would not make them pay."""

@@ -107,6 +107,7 @@ class AutoSchedule(Schedule):
         self._news = True
         self._rest = Rest()
         self._last_drafted = 0
+        self._awaited: Choice | None = None
 
     @property
     def collapses(self) -> int:
@@ -194,6 +195,8 @@ class AutoSchedule(Schedule):
         was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
         if self._was_plain and was_plain:
             self._allowance.earn(1 + self._rest.gone)
+            if self._awaited and self._is_covered(self._awaited):
+                self._news = True
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
             cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration / pace
@@ -249,7 +252,7 @@ class AutoSchedule(Schedule):
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
-        self._cell, self._news = cell, False
+        self._cell, self._news, self._awaited = cell, False, None
         changed = self._notice_shift()
         plain = self._plain = Choice(0, state.budget_scales[-1])
         candidates = self._candidates(cell, state, limit)
@@ -261,8 +264,7 @@ class AutoSchedule(Schedule):
             candidates = [choice for choice in candidates if choice.tokens == 0]
         best = max(candidates, key=rates.__getitem__)
         if self._choice == plain and not self._is_covered(best):
-            # What may not begin yet is looked at again, or shadow drafts say when.
-            self._news = not self._is_shadowed(best)
+            self._awaited = best
             best = max(filter(self._is_covered, candidates), key=rates.__getitem__)
         gain = self._needed_gain(best)
         if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:

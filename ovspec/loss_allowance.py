@@ -6,8 +6,8 @@ import math
 
 from ovspec.shadow_evidence import MOST_EVIDENCE
 
-# What a step of plain decoding pays in, as a share of itself; half as much after each of the last tries that
-# failed, of which so many count.
+# What a step of plain decoding pays in, as a share of itself; half as much after each of the last tries on
+# evidence that failed, of which so many count.
 _SHARE = 0.015
 _MOST_FAILED = 2
 # So many times what a failed try costs must shadow drafts have saved, and once more for each that failed; so
@@ -70,7 +70,10 @@ class LossAllowance:
 
     def end(self) -> None:
         """There is plain decoding again."""
-        self._failed = 0 if self._gained > 0.0 else min(self._failed + 1, _MOST_FAILED)
+        if self._gained > 0.0:
+            self._failed = 0
+        elif self._most < math.inf:
+            self._failed = min(self._failed + 1, _MOST_FAILED)
         self._overdraft, self._most = 0.0, math.inf
 
     def earn(self, steps: int) -> None:

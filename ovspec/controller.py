@@ -108,6 +108,7 @@ class AutoSchedule(Schedule):
         self._rest = Rest()
         self._last_drafted = 0
         self._awaited: Choice | None = None
+        self._reading = 0.0
 
     @property
     def collapses(self) -> int:
@@ -259,7 +260,7 @@ class AutoSchedule(Schedule):
         longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
         self._expect(self._expected, state, self._acceptance.rates(longest))
         rates = self._expected.rates
-        reading = state.unread * self._costs.read_cost
+        reading = self._reading = state.unread * self._costs.read_cost
         if reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
             candidates = [choice for choice in candidates if choice.tokens == 0]
         best = max(candidates, key=rates.__getitem__)
@@ -317,7 +318,8 @@ class AutoSchedule(Schedule):
 
     def _stake(self, choice: Choice) -> float:
         assert self._cell is not None
-        return self._expected.stake(choice, self._plain, self._cell.switch)
+        reading = self._reading if choice.tokens else 0.0
+        return self._expected.stake(choice, self._plain, 2 * self._cell.switch + reading)
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
@@ -327,8 +329,8 @@ class AutoSchedule(Schedule):
         gain = _GAIN + _UNTRIED_GAIN / (1 + self._cell.steps[best.tokens, best.scale])
         if self._choice == self._plain:
             # What was seen in so many drafts may last for as many more: until then it must have earned the
-            # change of shapes there and back.
-            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+            # change of shapes there and back, and what the drafter has to read.
+            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0]) + self._reading
             gain += changes / (max(self._acceptance.drafts, 1.0) * self._expected.cost(best))
         return gain
 

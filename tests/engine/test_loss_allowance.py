@@ -174,4 +174,4 @@ def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
     """Sparse passes may come first; there is no cost to divide by then."""
     expected, plain = Expectations(), Choice(0, math.inf)
     assert not expected.knows(plain)
-    assert expected.stake(Choice(4, 1.0), plain, switch=1e3) == 0.0
+    assert expected.stake(Choice(4, 1.0), plain, changes=1e3) == 0.0

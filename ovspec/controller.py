@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.acceptance_model import AcceptanceModel, ConfirmationRates
-from ovspec.choice import Choice
+from ovspec.choice import DEFAULT_DRAFT, Choice, candidates
 from ovspec.cost_model import CostCell, CostModel
 from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
@@ -16,13 +16,9 @@ from ovspec.loss_allowance import LossAllowance
 from ovspec.probe import Probe
 from ovspec.rest import Rest
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.shadow_cadence import ShadowCadence
-from ovspec.shadow_evidence import ShadowEvidence
+from ovspec.shadow_watch import ShadowWatch
 
-# Draft lengths to choose from, within the bound.
-_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
-_DEFAULT_DRAFT = 4
 _OPENING = (4, 4, 4, 0, 0, 0, 8, 8, 8, 0, 0, 4, 4, 0, 0)
 # Steps of a probe: the first of them pays for the change of shapes. One that is only after acceptance is a
 # single draft, and goes on while drafts pay.
@@ -84,7 +80,7 @@ class AutoSchedule(Schedule):
         self._plain = Choice(0, 1.0)
         self._was_plain = True
         self._unsettled = 0.0
-        self._choice = Choice(_DEFAULT_DRAFT, 1.0)
+        self._choice = Choice(DEFAULT_DRAFT, 1.0)
         self._expected = Expectations()
         self._options: list[Choice] = []
         self._cell: CostCell | None = None
@@ -102,8 +98,7 @@ class AutoSchedule(Schedule):
         self._free_drafts = 0
         self._collapses = 0
         self._can_shadow = False
-        self._shadows = ShadowCadence()
-        self._evidence = ShadowEvidence()
+        self._shadows = ShadowWatch(self._acceptance)
         self._news = True
         self._rest = Rest()
         self._last_drafted = 0
@@ -121,7 +116,6 @@ class AutoSchedule(Schedule):
         self._probe = None
         self._was_plain, self._unsettled = True, 0.0
         self._shadows.begin(self._steps)
-        self._evidence.renew()
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
@@ -132,7 +126,7 @@ class AutoSchedule(Schedule):
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
-        shadow = _DEFAULT_DRAFT if state.can_shadow and self._steps >= self._shadows.next else 0
+        shadow = self._shadows.tokens(self._steps) if state.can_shadow else 0
         if self._rest.left:
             if len(state.contexts) == len(self._remaining):
                 return Plan(0, self._plain.scale, None, shadow)
@@ -177,7 +171,9 @@ class AutoSchedule(Schedule):
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
         if outcome.commit_rows:
-            self._confirmations.at(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
+            self._confirmations.at(Choice.of(outcome.plan).scale).observe(
+                outcome.commit_rows, outcome.confirmed
+            )
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
@@ -192,15 +188,15 @@ class AutoSchedule(Schedule):
 
     def _account(self, outcome: StepOutcome, duration: float, pace: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
-        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
-        was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
+        choice = Choice.of(outcome.plan)
+        was_plain, self._was_plain = self._was_plain, choice == self._plain
         if self._was_plain and was_plain:
             self._allowance.earn(1 + self._rest.gone)
             if self._awaited and self._is_covered(self._awaited):
                 self._news = True
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
-            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration / pace
+            cost = self._expected.cost(choice) + outcome.commit_duration / pace
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
             self._unsettled += min(duration, most) / self._expected.cost(self._plain)
             tokens = self._yielded(outcome)
@@ -214,7 +210,7 @@ class AutoSchedule(Schedule):
     def _yielded(self, outcome: StepOutcome) -> int | None:
         """Tokens that stand for good after a step; `None` while they are provisional."""
         sequences = len(outcome.accepted)
-        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
+        if not self._commits or (Choice.of(outcome.plan).scale == math.inf and not self._pending):
             return sum(outcome.accepted) + sequences
         return outcome.confirmed + sequences if outcome.commit_rows else None
 
@@ -237,49 +233,42 @@ class AutoSchedule(Schedule):
                 self._allowance.end()
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
-        if outcome.shadow_duration:
-            beside = outcome.verify_duration + outcome.host_duration
-            self._shadows.took(outcome.shadow_duration, beside, self._steps)
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            before, sequences = self._evidence.saved, len(outcome.contexts)
-            self._evidence.add(proposed, accepted, sequences)
-            # What would have failed is no reason to begin; what would have paid may be one at once.
-            if self._evidence.saved > before:
-                self._shadows.hasten(self._steps)
-                if self._allowance.covers(self._evidence.stake, self._evidence.saved):
-                    self._next_look, self._news = self._steps, True
-                    self._rest.end()
+        # What would have failed is no reason to begin; what would have paid may be one at once.
+        if self._shadows.observe(outcome, self._steps):
+            evidence = self._shadows.evidence
+            if self._allowance.covers(evidence.stake, evidence.saved):
+                self._next_look, self._news = self._steps, True
+                self._rest.end()
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
         self._cell, self._news, self._awaited = cell, False, None
         changed = self._notice_shift()
         plain = self._plain = Choice(0, state.budget_scales[-1])
-        candidates = self._candidates(cell, state, limit)
-        longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
+        open_ = candidates(cell, state, limit)
+        longest = max(self._choice.tokens, *(choice.tokens for choice in open_))
         self._expect(self._expected, state, self._acceptance.rates(longest))
         rates = self._expected.rates
         reading = self._reading = state.unread * self._costs.read_cost
         if reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
-            candidates = [choice for choice in candidates if choice.tokens == 0]
-        best = max(candidates, key=rates.__getitem__)
+            open_ = [choice for choice in open_ if choice.tokens == 0]
+        best = max(open_, key=rates.__getitem__)
         if self._choice == plain and not self._is_covered(best):
             self._awaited = best
-            best = max(filter(self._is_covered, candidates), key=rates.__getitem__)
+            best = max(filter(self._is_covered, open_), key=rates.__getitem__)
         gain = self._needed_gain(best)
-        if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:
+        if self._choice not in open_ or rates[best] > (1.0 + gain) * rates[self._choice]:
             self._choose(best)
             changed = True
         if state.can_shadow:
-            self._price_shadows(len(state.contexts))
+            self._shadows.price(cell, self._expected, plain, len(state.contexts))
         self._settle(changed)
         self._next_look = self._steps + self._patience
         if self._choice == plain:
-            drafting = [choice for choice in candidates if choice.tokens > 0]
+            drafting = [choice for choice in open_ if choice.tokens > 0]
             self._options = sorted(drafting, key=rates.__getitem__)[-1:]
         else:
-            hopeful = [choice for choice in candidates if self._hopeful(cell, choice)]
+            hopeful = [choice for choice in open_ if self._hopeful(cell, choice)]
             self._options = [plain, *sorted(hopeful, key=rates.__getitem__)[-1:]]
 
     def _expect(self, expected: Expectations, state: StepState, accepted: Array) -> None:
@@ -290,31 +279,20 @@ class AutoSchedule(Schedule):
     def _choose(self, choice: Choice) -> None:
         if self._choice == self._plain:
             self._allowance.begin(self._stake(choice), self._evidence_of(choice))
-            self._evidence.renew()
+            self._shadows.evidence.renew()
         elif choice == self._plain:
             self._allowance.end()
         self._choice = choice
-
-    def _price_shadows(self, sequences: int) -> None:
-        assert self._cell is not None
-        plain, cost = self._plain, self._expected.cost(self._plain)
-        if not cost:
-            return
-        steps = self._cell.steps_of(plain.scale, sequences * np.arange(_DEFAULT_DRAFT + 1))
-        stake = self._stake(Choice(_DEFAULT_DRAFT, plain.scale))
-        self._evidence.price((steps / cost - 1.0).tolist(), self._cell.switch / cost, stake)
 
     def _is_shadowed(self, choice: Choice) -> bool:
         """Whether shadow drafts say what a choice would yield."""
         return self._can_shadow and choice.tokens > 0 and not self._commits
 
     def _evidence_of(self, choice: Choice) -> float | None:
-        return self._evidence.saved if self._is_shadowed(choice) else None
+        return self._shadows.evidence.saved if self._is_shadowed(choice) else None
 
     def _is_covered(self, choice: Choice) -> bool:
-        return choice == self._plain or self._allowance.covers(
-            self._stake(choice), self._evidence_of(choice)
-        )
+        return choice == self._plain or self._allowance.covers(self._stake(choice), self._evidence_of(choice))
 
     def _stake(self, choice: Choice) -> float:
         assert self._cell is not None
@@ -335,9 +313,9 @@ class AutoSchedule(Schedule):
         return gain
 
     def _notice_shift(self) -> bool:
-        before = self._acceptance.accepted_length(_DEFAULT_DRAFT)
+        before = self._acceptance.accepted_length(DEFAULT_DRAFT)
         shift = self._acceptance.shift()
-        if shift == "down" and self._acceptance.accepted_length(_DEFAULT_DRAFT) < before / 2:
+        if shift == "down" and self._acceptance.accepted_length(DEFAULT_DRAFT) < before / 2:
             self._collapses += 1
         return shift is not None
 
@@ -352,16 +330,6 @@ class AutoSchedule(Schedule):
             if self._was_probed:
                 self._budget.confirm()
         self._was_probed = False
-
-    @staticmethod
-    def _candidates(cell: CostCell, state: StepState, limit: int) -> list[Choice]:
-        """What may be chosen: drafts no longer than twice what was measured here."""
-        found = []
-        for scale in state.budget_scales:
-            measured = max(cell.verify_at(scale).sizes, default=0) // len(state.contexts)
-            longest = min(limit, max(_DEFAULT_DRAFT, 2 * measured))
-            found += [Choice(tokens, scale) for tokens in _LENGTHS if tokens <= longest]
-        return found
 
     def _chosen_probe(self, state: StepState, limit: int) -> Probe | None:
         if self._steps < self._next_probe and not self._free_drafts:
@@ -387,6 +355,7 @@ class AutoSchedule(Schedule):
             cost += state.unread * self._costs.read_cost
         is_covered = self._choice != self._plain or self._allowance.covers(self._stake(probe))
         if not is_covered or not self._budget.affords(cost):
+            self._next_probe = self._steps + _LOOK_STEPS
             return None
         self._last_probed[probe] = self._steps
         return Probe(probe, steps, cost)
@@ -400,9 +369,9 @@ class AutoSchedule(Schedule):
     def _hoped(self, state: StepState, probe: Choice, steps: int) -> Probe | None:
         """Drafts to try on a new prompt; none where even high acceptance would not make them pay."""
         hoped = Expectations()
-        self._expect(hoped, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
+        self._expect(hoped, state, np.full(DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
         pays = max(hoped.rates.values()) > self._expected.rates[self._choice]
-        return Probe(Choice(_DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
+        return Probe(Choice(DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
 
     def _hopeful(self, cell: CostCell, choice: Choice) -> bool:
         """Whether a choice that is hardly known here may be better than the present one."""
@@ -419,7 +388,3 @@ class AutoSchedule(Schedule):
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
         tokens, interval = min(choice.tokens, limit), self._expected.intervals.get(choice.scale)
         return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
-
-
-def _scale(plan: Plan) -> float:
-    return 1.0 if plan.budget_scale is None else plan.budget_scale

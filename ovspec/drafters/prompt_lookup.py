@@ -43,8 +43,8 @@ class PromptLookupDrafter(Drafter):
 def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
     """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if there is one.
 
-    n is the largest up to `max_ngram_size` that occurred. Past the end of the text it goes on with what it has
-    just copied, as in LZ77, so that a loop is drafted to any length.
+    n is the largest up to `max_ngram_size` that occurred. Past the end of the text it goes on with what it
+    has just copied, as in LZ77, so that a loop is drafted to any length.
 
     Args:
         text: the tokens, from `as_text`.
@@ -61,7 +61,7 @@ def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
         start = end = at + size
     if start < 0:
         return []
-    found = memoryview(text)[start : start + _WIDTH * k].cast(_CODE).tolist()
+    found = array(_CODE, bytes(text[start : start + _WIDTH * k])).tolist()
     while len(found) < k:
         found += found[: k - len(found)]
     return found

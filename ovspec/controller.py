@@ -48,6 +48,8 @@ _HOPED_ACCEPTANCE = 0.8
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
+# Steps after the last plain one for which the machine is taken to be no slower than it was then.
+_PACE_HOLDS = 64
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -104,6 +106,7 @@ class AutoSchedule(Schedule):
         self._last_drafted = 0
         self._awaited: Choice | None = None
         self._reading = 0.0
+        self._begun = 0, 1.0
 
     @property
     def collapses(self) -> int:
@@ -177,7 +180,9 @@ class AutoSchedule(Schedule):
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
-        self._account(outcome, duration, pace)
+        # Passes that are slower than was known look like a slower machine, until plain steps say otherwise.
+        until, begun_at = self._begun
+        self._account(outcome, duration * max(1.0, pace / begun_at if until > self._steps else 1.0), pace)
         if self._probe is None:
             self._budget.earn(spent * (1 + self._rest.gone))
         else:
@@ -279,6 +284,7 @@ class AutoSchedule(Schedule):
     def _choose(self, choice: Choice) -> None:
         if self._choice == self._plain:
             self._allowance.begin(self._stake(choice), self._evidence_of(choice))
+            self._begun = self._steps + _PACE_HOLDS, self._costs.pace
             self._shadows.evidence.renew()
         elif choice == self._plain:
             self._allowance.end()

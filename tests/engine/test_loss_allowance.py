@@ -11,6 +11,7 @@ from ovspec.choice import Choice
 from ovspec.controller import AutoSchedule
 from ovspec.expectations import Expectations
 from ovspec.loss_allowance import LossAllowance
+from ovspec.rest import Rest
 from ovspec.schedule import ConstantSchedule
 from ovspec.shadow_evidence import MOST_EVIDENCE, ShadowEvidence
 
@@ -175,3 +176,22 @@ def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
     expected, plain = Expectations(), Choice(0, math.inf)
     assert not expected.knows(plain)
     assert expected.stake(Choice(4, 1.0), plain, changes=1e3) == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.45, 0.6])
+def test_what_a_drafter_has_to_read_first_is_at_stake_too(rate: float) -> None:
+    machine = Machine(lambda rows, _, __: 1500 + 50 * rows, lambda k: 850 * k, read=150, switch=900)
+    assert over_plain(World(machine, lambda _: rate, context=60, reads=True), 6000, seed=1) > 0.98
+
+
+def test_a_rest_takes_a_time_and_no_more_than_it_may() -> None:
+    rest = Rest()
+    for step, most, left in ((2000.0, math.inf, 20), (1.0, math.inf, 32), (1e6, math.inf, 0), (2e3, 3, 3)):
+        rest.begin(step, most)
+        assert rest.left == left
+    rest.pass_by()
+    assert (rest.left, rest.gone) == (2, 1)
+    rest.end()
+    assert rest.left == 0
+    rest.forget()
+    assert rest.gone == 0

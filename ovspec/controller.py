@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.acceptance_model import AcceptanceModel, ConfirmationRates
-from ovspec.choice import Choice
+from ovspec.choice import DEFAULT_DRAFT, Choice, candidates
 from ovspec.cost_model import CostCell, CostModel
 from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
 from ovspec.loss_allowance import LossAllowance
 from ovspec.probe import Probe
+from ovspec.rest import Rest
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.shadow_cadence import ShadowCadence
+from ovspec.shadow_watch import ShadowWatch
 
-# Draft lengths to choose from, within the bound.
-_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
-_DEFAULT_DRAFT = 4
 _OPENING = (4, 4, 4, 0, 0, 0, 8, 8, 8, 0, 0, 4, 4, 0, 0)
 # Steps of a probe: the first of them pays for the change of shapes. One that is only after acceptance is a
 # single draft, and goes on while drafts pay.
@@ -50,9 +48,8 @@ _HOPED_ACCEPTANCE = 0.8
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
-# Plain steps are learned from once in so many microseconds, though not in fewer than one of so many.
-_THOUGHT_EVERY = 15000.0
-_MOST_REST = 8
+# Steps after the last plain one for which the machine is taken to be no slower than it was then.
+_PACE_HOLDS = 64
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -85,7 +82,7 @@ class AutoSchedule(Schedule):
         self._plain = Choice(0, 1.0)
         self._was_plain = True
         self._unsettled = 0.0
-        self._choice = Choice(_DEFAULT_DRAFT, 1.0)
+        self._choice = Choice(DEFAULT_DRAFT, 1.0)
         self._expected = Expectations()
         self._options: list[Choice] = []
         self._cell: CostCell | None = None
@@ -103,11 +100,13 @@ class AutoSchedule(Schedule):
         self._free_drafts = 0
         self._collapses = 0
         self._can_shadow = False
-        self._shadows = ShadowCadence()
+        self._shadows = ShadowWatch(self._acceptance)
         self._news = True
-        self._resting = Plan(0)
-        self._rest_left = 0
-        self._rested = 0
+        self._rest = Rest()
+        self._last_drafted = 0
+        self._awaited: Choice | None = None
+        self._reading = 0.0
+        self._begun = 0, 1.0
 
     @property
     def collapses(self) -> int:
@@ -124,16 +123,17 @@ class AutoSchedule(Schedule):
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look, self._news = self._steps, True
-        self._rest_left = self._rested = 0
+        self._rest = Rest()
         self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
-        if self._rest_left:
+        shadow = self._shadows.tokens(self._steps) if state.can_shadow else 0
+        if self._rest.left:
             if len(state.contexts) == len(self._remaining):
-                return self._resting
-            self._rest_left = 0
+                return Plan(0, self._plain.scale, None, shadow)
+            self._rest.end()
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
@@ -154,60 +154,54 @@ class AutoSchedule(Schedule):
                 self._look(cell, state, limit)
             if self._probe is None and not self._pending:
                 self._probe = self._chosen_probe(state, limit)
-        shadow = state.can_shadow and self._steps >= self._shadows.next
-        choice = self._probe.choice if self._probe else self._choice
-        return self._planned(choice, limit, _DEFAULT_DRAFT if shadow else 0)
+                if self._probe and self._choice == self._plain:
+                    self._allowance.begin(self._stake(self._probe.choice))
+        return self._planned(self._probe.choice if self._probe else self._choice, limit, shadow)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        if self._rest_left:
-            self._rest_left -= 1
-            self._rested += 1
-            if outcome.shadows:
-                self._rest_left = 0
+        if self._rest.left:
+            self._rest.pass_by()
+            if outcome.shadows or outcome.shadow_duration:
                 self._observe_shadows(outcome)
             return
         pace = self._costs.pace
         self._costs.observe(outcome)
         if asked := outcome.plan.num_assistant_tokens:
-            self._news = True
+            self._news, self._last_drafted = True, self._steps
             drafts = zip(self._remaining, outcome.proposed, outcome.accepted, strict=True)
             for remaining, proposed, accepted in drafts:
                 self._acceptance.observe(min(asked, remaining - 1), proposed, accepted)
         if outcome.commit_rows:
-            self._confirmations.at(_scale(outcome.plan)).observe(outcome.commit_rows, outcome.confirmed)
+            self._confirmations.at(Choice.of(outcome.plan).scale).observe(
+                outcome.commit_rows, outcome.confirmed
+            )
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
-        self._account(outcome, duration, pace)
+        # Passes that are slower than was known look like a slower machine, until plain steps say otherwise.
+        until, begun_at = self._begun
+        self._account(outcome, duration * max(1.0, pace / begun_at if until > self._steps else 1.0), pace)
         if self._probe is None:
-            self._budget.earn(spent * (1 + self._rested))
+            self._budget.earn(spent * (1 + self._rest.gone))
         else:
             self._follow_probe(outcome, duration)
-        self._rested = 0
+        self._rest.forget()
         if self._was_plain and self._probe is None and self._choice == self._plain and not self._commits:
-            self._rest(spent)
-
-    def _rest(self, step: float) -> None:
-        """Let some plain steps go by unlearned where thinking about each would take a share of them."""
-        until = self._steps + min(int(_THOUGHT_EVERY / step), _MOST_REST)
-        if self._news:
-            until = min(until, self._next_look)
-        if self._can_shadow:
-            until = min(until, self._shadows.next)
-        self._rest_left = max(0, until - self._steps)
-        self._resting = Plan(0, self._plain.scale)
+            self._rest.begin(spent, self._next_look - self._steps if self._news else math.inf)
 
     def _account(self, outcome: StepOutcome, duration: float, pace: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
-        asked, scale = outcome.plan.num_assistant_tokens, _scale(outcome.plan)
-        was_plain, self._was_plain = self._was_plain, asked == 0 and scale == self._plain.scale
+        choice = Choice.of(outcome.plan)
+        was_plain, self._was_plain = self._was_plain, choice == self._plain
         if self._was_plain and was_plain:
-            self._allowance.earn(1 + self._rested)
+            self._allowance.earn(1 + self._rest.gone)
+            if self._awaited and self._is_covered(self._awaited):
+                self._news = True
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
-            cost = self._expected.cost(Choice(asked, scale)) + outcome.commit_duration / pace
+            cost = self._expected.cost(choice) + outcome.commit_duration / pace
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
             self._unsettled += min(duration, most) / self._expected.cost(self._plain)
             tokens = self._yielded(outcome)
@@ -215,12 +209,13 @@ class AutoSchedule(Schedule):
                 self._allowance.settle(tokens / len(outcome.accepted), self._unsettled)
                 self._unsettled = 0.0
                 if self._allowance.is_spent and self._choice != self._plain:
-                    self._choice, self._news = self._plain, True
+                    self._news = True
+                    self._choose(self._plain)
 
     def _yielded(self, outcome: StepOutcome) -> int | None:
         """Tokens that stand for good after a step; `None` while they are provisional."""
         sequences = len(outcome.accepted)
-        if not self._commits or (_scale(outcome.plan) == math.inf and not self._pending):
+        if not self._commits or (Choice.of(outcome.plan).scale == math.inf and not self._pending):
             return sum(outcome.accepted) + sequences
         return outcome.confirmed + sequences if outcome.commit_rows else None
 
@@ -239,52 +234,46 @@ class AutoSchedule(Schedule):
             self._next_probe = self._steps + (1 if lost < 0.0 else _LOOK_STEPS)
             self._next_look = self._steps
             self._probe, self._was_probed = None, True
+            if self._choice == self._plain:
+                self._allowance.end()
 
     def _observe_shadows(self, outcome: StepOutcome) -> None:
-        if outcome.shadow_duration:
-            beside = outcome.verify_duration + outcome.host_duration
-            self._shadows.took(outcome.shadow_duration, beside, self._steps)
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(_DEFAULT_DRAFT, proposed, accepted)
-            if not proposed or self._cell is None:
-                continue
-            # What would have failed is no reason to begin; what would have paid may be one at once.
-            saved = accepted - self._stake(Choice(_DEFAULT_DRAFT, self._plain.scale))
-            self._allowance.shadow(saved)
-            self._news = self._news or accepted > 0
-            if saved > 0.0:
-                self._next_look = self._steps
-                self._shadows.hasten(self._steps)
+        # What would have failed is no reason to begin; what would have paid may be one at once.
+        if self._shadows.observe(outcome, self._steps):
+            evidence = self._shadows.evidence
+            if self._allowance.covers(evidence.stake, evidence.saved):
+                self._next_look, self._news = self._steps, True
+                self._rest.end()
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
-        self._cell, self._news = cell, False
+        self._cell, self._news, self._awaited = cell, False, None
         changed = self._notice_shift()
         plain = self._plain = Choice(0, state.budget_scales[-1])
-        candidates = self._candidates(cell, state, limit)
-        longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
+        open_ = candidates(cell, state, limit)
+        longest = max(self._choice.tokens, *(choice.tokens for choice in open_))
         self._expect(self._expected, state, self._acceptance.rates(longest))
         rates = self._expected.rates
-        reading = state.unread * self._costs.read_cost
+        reading = self._reading = state.unread * self._costs.read_cost
         if reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
-            candidates = [choice for choice in candidates if choice.tokens == 0]
-        best = max(candidates, key=rates.__getitem__)
+            open_ = [choice for choice in open_ if choice.tokens == 0]
+        best = max(open_, key=rates.__getitem__)
         if self._choice == plain and not self._is_covered(best):
-            # What may not begin yet is looked at again.
-            best, self._news = max(filter(self._is_covered, candidates), key=rates.__getitem__), True
+            self._awaited = best
+            best = max(filter(self._is_covered, open_), key=rates.__getitem__)
         gain = self._needed_gain(best)
-        if self._choice not in candidates or rates[best] > (1.0 + gain) * rates[self._choice]:
-            if self._choice == plain:
-                self._allowance.begin()
-            self._choice = best
+        if self._choice not in open_ or rates[best] > (1.0 + gain) * rates[self._choice]:
+            self._choose(best)
             changed = True
+        if state.can_shadow:
+            self._shadows.price(cell, self._expected, plain, len(state.contexts))
         self._settle(changed)
         self._next_look = self._steps + self._patience
         if self._choice == plain:
-            drafting = [choice for choice in candidates if choice.tokens > 0]
+            drafting = [choice for choice in open_ if choice.tokens > 0]
             self._options = sorted(drafting, key=rates.__getitem__)[-1:]
         else:
-            hopeful = [choice for choice in candidates if self._hopeful(cell, choice)]
+            hopeful = [choice for choice in open_ if self._hopeful(cell, choice)]
             self._options = [plain, *sorted(hopeful, key=rates.__getitem__)[-1:]]
 
     def _expect(self, expected: Expectations, state: StepState, accepted: Array) -> None:
@@ -292,12 +281,29 @@ class AutoSchedule(Schedule):
         offered = self._acceptance.offers(len(accepted))
         expected.update(self._cell, state, accepted, offered, self._confirmations)
 
+    def _choose(self, choice: Choice) -> None:
+        if self._choice == self._plain:
+            self._allowance.begin(self._stake(choice), self._evidence_of(choice))
+            self._begun = self._steps + _PACE_HOLDS, self._costs.pace
+            self._shadows.evidence.renew()
+        elif choice == self._plain:
+            self._allowance.end()
+        self._choice = choice
+
+    def _is_shadowed(self, choice: Choice) -> bool:
+        """Whether shadow drafts say what a choice would yield."""
+        return self._can_shadow and choice.tokens > 0 and not self._commits
+
+    def _evidence_of(self, choice: Choice) -> float | None:
+        return self._shadows.evidence.saved if self._is_shadowed(choice) else None
+
     def _is_covered(self, choice: Choice) -> bool:
-        return choice == self._plain or self._allowance.covers(self._stake(choice))
+        return choice == self._plain or self._allowance.covers(self._stake(choice), self._evidence_of(choice))
 
     def _stake(self, choice: Choice) -> float:
         assert self._cell is not None
-        return self._expected.stake(choice, self._plain, self._cell.switch)
+        reading = self._reading if choice.tokens else 0.0
+        return self._expected.stake(choice, self._plain, 2 * self._cell.switch + reading)
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
@@ -307,15 +313,15 @@ class AutoSchedule(Schedule):
         gain = _GAIN + _UNTRIED_GAIN / (1 + self._cell.steps[best.tokens, best.scale])
         if self._choice == self._plain:
             # What was seen in so many drafts may last for as many more: until then it must have earned the
-            # change of shapes there and back.
-            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0])
+            # change of shapes there and back, and what the drafter has to read.
+            changes = 2 * self._cell.switch * float(self._acceptance.offers(1)[0]) + self._reading
             gain += changes / (max(self._acceptance.drafts, 1.0) * self._expected.cost(best))
         return gain
 
     def _notice_shift(self) -> bool:
-        before = self._acceptance.accepted_length(_DEFAULT_DRAFT)
+        before = self._acceptance.accepted_length(DEFAULT_DRAFT)
         shift = self._acceptance.shift()
-        if shift == "down" and self._acceptance.accepted_length(_DEFAULT_DRAFT) < before / 2:
+        if shift == "down" and self._acceptance.accepted_length(DEFAULT_DRAFT) < before / 2:
             self._collapses += 1
         return shift is not None
 
@@ -330,16 +336,6 @@ class AutoSchedule(Schedule):
             if self._was_probed:
                 self._budget.confirm()
         self._was_probed = False
-
-    @staticmethod
-    def _candidates(cell: CostCell, state: StepState, limit: int) -> list[Choice]:
-        """What may be chosen: drafts no longer than twice what was measured here."""
-        found = []
-        for scale in state.budget_scales:
-            measured = max(cell.verify_at(scale).sizes, default=0) // len(state.contexts)
-            longest = min(limit, max(_DEFAULT_DRAFT, 2 * measured))
-            found += [Choice(tokens, scale) for tokens in _LENGTHS if tokens <= longest]
-        return found
 
     def _chosen_probe(self, state: StepState, limit: int) -> Probe | None:
         if self._steps < self._next_probe and not self._free_drafts:
@@ -363,23 +359,25 @@ class AutoSchedule(Schedule):
         cost = steps * self._expected.loss(probe, self._choice) + switches
         if probe.tokens > 0:
             cost += state.unread * self._costs.read_cost
-        if not self._budget.affords(cost) or (self._choice == self._plain and not self._is_covered(probe)):
+        is_covered = self._choice != self._plain or self._allowance.covers(self._stake(probe))
+        if not is_covered or not self._budget.affords(cost):
+            self._next_probe = self._steps + _LOOK_STEPS
             return None
         self._last_probed[probe] = self._steps
         return Probe(probe, steps, cost)
 
     def _is_measured(self, probe: Choice) -> bool:
-        """Whether what a probe costs is known, and lately enough."""
+        """Whether what a probe costs is known well enough, and since lately enough."""
         assert self._cell is not None
-        known = self._cell.verify_at(probe.scale).is_known(probe.tokens)
-        return known and self._steps < self._last_probed.get(probe, 0) + _REMEASURE_STEPS
+        known = self._is_shadowed(probe) or self._cell.verify_at(probe.scale).is_known(probe.tokens)
+        return known and self._steps < self._last_drafted + _REMEASURE_STEPS
 
     def _hoped(self, state: StepState, probe: Choice, steps: int) -> Probe | None:
         """Drafts to try on a new prompt; none where even high acceptance would not make them pay."""
         hoped = Expectations()
-        self._expect(hoped, state, np.full(_DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
+        self._expect(hoped, state, np.full(DEFAULT_DRAFT, _HOPED_ACCEPTANCE))
         pays = max(hoped.rates.values()) > self._expected.rates[self._choice]
-        return Probe(Choice(_DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
+        return Probe(Choice(DEFAULT_DRAFT, probe.scale), steps, 0.0) if pays else None
 
     def _hopeful(self, cell: CostCell, choice: Choice) -> bool:
         """Whether a choice that is hardly known here may be better than the present one."""
@@ -396,7 +394,3 @@ class AutoSchedule(Schedule):
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
         tokens, interval = min(choice.tokens, limit), self._expected.intervals.get(choice.scale)
         return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
-
-
-def _scale(plan: Plan) -> float:
-    return 1.0 if plan.budget_scale is None else plan.budget_scale

@@ -133,6 +133,10 @@ class CostCell:
     switch: float = 0.0
     steps: Counter[tuple[int, float]] = field(default_factory=Counter)
 
+    def steps_of(self, scale: float, sizes: NDArray[np.int64]) -> Array:
+        """Cost of a step by the tokens that it drafts in all sequences together, f64 `[sizes]`."""
+        return self.verify_at(scale).predict(sizes) + self.host.predict(sizes) + self.draft.predict(sizes)
+
     def verify_at(self, scale: float) -> CostCurve:
         """The curve of a budget scale; while it is unknown, that of the nearest that is known."""
         if scale in self.verify or not self.verify:

@@ -73,11 +73,11 @@ class Expectations:
         """Microseconds that a step is expected to lose against another choice; a gain is negative."""
         return self.cost(choice) - float(self._steps[choice.scale].tokens[choice.tokens]) / self.rates[than]
 
-    def stake(self, choice: Choice, plain: Choice, switch: float) -> float:
-        """Plain steps that one failed step of a choice costs, with the change of shapes there and back.
+    def stake(self, choice: Choice, plain: Choice, changes: float) -> float:
+        """Plain steps that one failed step of a choice costs, with the microseconds of going there and back.
 
         None where no plain step was measured yet: there is nothing to lose against.
         """
         if not self.knows(plain):
             return 0.0
-        return (self.cost(choice) + 2 * switch) / self.cost(plain) - 1.0
+        return (self.cost(choice) + changes) / self.cost(plain) - 1.0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-# What a step of plain decoding pays in, as a share of itself.
+import math
+
+from ovspec.shadow_evidence import MOST_EVIDENCE
+
+# What a step of plain decoding pays in, as a share of itself; half as much after each of the last tries on
+# evidence that failed, of which so many count.
 _SHARE = 0.015
+_MOST_FAILED = 2
+# So many times what a failed try costs must shadow drafts have saved, and once more for each that failed; so
+# many times that may it lose.
+_NEEDED = 2
+_RISKED = 2
 # Plain steps that may lie in store from that share, and from drafting that paid.
 _MOST_EARNED = 8.0
 _MOST_GAINED = 64.0
-# Plain steps by which shadow drafts that would have paid let the store be overdrawn.
-_MOST_OVERDRAWN = 8.0
 
 
 class LossAllowance:
@@ -21,41 +29,59 @@ class LossAllowance:
     two bounds; a step counts for a few times what it was expected to take at most, so that a hiccup of the
     machine is no loss.
 
-    Shadow drafts that would have paid are evidence, not income: they let the store be overdrawn by what they
-    would have saved, and that is paid back like any other loss.
+    Where shadow drafts can tell, the store is not enough: a try needs evidence that it would have saved more
+    than it costs to fail, more of it after tries that failed, and ends once it has lost about that cost. The
+    evidence is no income: it lets the store be overdrawn, which is paid back like any other loss.
     """
 
     def __init__(self) -> None:
         self._store = _MOST_EARNED
-        self._evidence = 0.0
         self._overdraft = 0.0
+        self._most = math.inf
+        self._gained = 0.0
+        self._failed = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether there must be plain decoding."""
-        return self._store < -self._overdraft
+        return self._store < -self._overdraft or self._gained < -self._most
 
-    def covers(self, stake: float) -> bool:
-        """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
-        return self._store + self._evidence >= min(stake, _MOST_EARNED)
+    def covers(self, stake: float, evidence: float | None = None) -> bool:
+        """Whether drafting may begin that costs so many steps if it fails; a full store covers all.
+
+        Args:
+            stake: those steps.
+            evidence: steps that shadow drafts say it would have saved; `None` where there can be none.
+        """
+        if evidence is None:
+            return self._store >= min(stake, _MOST_EARNED)
+        is_warranted = evidence >= min((_NEEDED + self._failed) * stake, MOST_EVIDENCE)
+        return is_warranted and self._store + evidence >= min(stake, _MOST_EARNED)
 
     def renew(self) -> None:
-        """Another prompt: shadow drafts of the last one say nothing of it."""
-        self._evidence = 0.0
+        """Another prompt: tries that failed on the last one say little of it."""
+        self._failed = min(self._failed, 1)
 
-    def begin(self) -> None:
-        """Drafting begins on the evidence there is."""
-        self._evidence, self._overdraft = 0.0, self._evidence
+    def begin(self, stake: float, evidence: float | None = None) -> None:
+        """Drafting begins, with the arguments of `covers`."""
+        self._overdraft = evidence or 0.0
+        self._most = math.inf if evidence is None else _RISKED * stake
+        self._gained = 0.0
+
+    def end(self) -> None:
+        """There is plain decoding again."""
+        if self._gained > 0.0:
+            self._failed = 0
+        elif self._most < math.inf:
+            self._failed = min(self._failed + 1, _MOST_FAILED)
+        self._overdraft, self._most = 0.0, math.inf
 
     def earn(self, steps: int) -> None:
         """Take in plain steps."""
         if self._store < _MOST_EARNED:
-            self._store += _SHARE * steps
+            self._store += _SHARE * 0.5**self._failed * steps
 
     def settle(self, tokens: float, plain_steps: float) -> None:
         """Take in or out what other steps yielded per sequence, against the plain steps of their time."""
         self._store = min(_MOST_GAINED, self._store + tokens - plain_steps)
-
-    def shadow(self, saved: float) -> None:
-        """Take what a shadow draft would have saved, or lost, with the change of shapes there and back."""
-        self._evidence = min(max(0.0, self._evidence + saved), _MOST_OVERDRAWN)
+        self._gained = min(_MOST_GAINED, self._gained + tokens - plain_steps)

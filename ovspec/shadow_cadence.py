@@ -6,8 +6,8 @@ import math
 from collections import deque
 from statistics import median
 
-# Share of the steps' time that shadow drafts may take.
-_SHARE = 0.004
+# Share of the steps' time that shadow drafts may take; to judge them takes about as much again.
+_SHARE = 0.002
 # So many may come before their time.
 _AHEAD = 8
 

@@ -18,7 +18,7 @@ from ovspec.drafters import (
     UserDrafter,
 )
 from ovspec.drafters.corpus import Corpus
-from ovspec.drafters.prompt_lookup import lookup
+from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.verify_config import SparseVerify
 
 SPARSE = SparseVerify(L0=16, rho=0.1)
@@ -53,7 +53,7 @@ class Trees:
         rows: list[Any] = []
         parents: list[int] = []
         parent = -1
-        for found in lookup(np.array(context), 3, k):
+        for found in lookup(as_text(context), 3, k):
             # The random one goes before, so that the accepted path has gaps.
             tokens += [int(self._rng.integers(self._vocab_size)), found]
             rows += [even, None]

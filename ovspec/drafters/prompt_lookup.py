@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ovspec.drafter import Drafter, Proposal
 from ovspec.sequence import Sequence
 
 DEFAULT_MAX_NGRAM_SIZE = 3
+_CODE = "i"
+_WIDTH = array(_CODE).itemsize
 
 
 class PromptLookupDrafter(Drafter):
@@ -35,43 +36,62 @@ class PromptLookupDrafter(Drafter):
         ]
 
     def _lookup(self, sequence: Sequence, k: int) -> list[int]:
-        tokens = sequence.draft_states.setdefault(self.name, TokenArray()).read(sequence)
-        return lookup(tokens, sequence.settings.max_ngram_size or self._max_ngram_size, k)
+        text = sequence.draft_states.setdefault(self.name, TokenText()).read(sequence)
+        return lookup(text, sequence.settings.max_ngram_size or self._max_ngram_size, k)
 
 
-def lookup(tokens: NDArray[np.int64], max_ngram_size: int, k: int) -> list[int]:
+def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
     """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if there is one.
 
-    n goes from `max_ngram_size` down to 1. Past the end of the text it goes on with what it has just copied,
-    as in LZ77, so that a loop is drafted to any length.
+    n is the largest up to `max_ngram_size` that occurred. Past the end of the text it goes on with what it
+    has just copied, as in LZ77, so that a loop is drafted to any length.
+
+    Args:
+        text: the tokens, from `as_text`.
+        max_ngram_size: the largest n.
+        k: tokens that are wanted.
     """
-    for size in range(min(max_ngram_size, len(tokens) - 1), 0, -1):
-        # An occurrence ends before the last token.
-        ends = np.flatnonzero(tokens[size - 1 : -1] == tokens[-1]) + size
-        for back in range(2, size + 1):
-            ends = ends[tokens[ends - back] == tokens[-back]]
-        if ends.size:
-            start = int(ends[-1])
-            found: list[int] = tokens[start + np.arange(k) % (len(tokens) - start)].tolist()
-            return found
-    return []
+    length, start = len(text), -1
+    # An occurrence ends before the last token; that of a longer n-gram is no later than that of a shorter.
+    end = length - _WIDTH
+    for size in range(_WIDTH, min(_WIDTH * max_ngram_size, end) + 1, _WIDTH):
+        at = _last_occurrence(text, text[length - size :], end)
+        if at < 0:
+            break
+        start = end = at + size
+    if start < 0:
+        return []
+    found = array(_CODE, bytes(text[start : start + _WIDTH * k])).tolist()
+    while len(found) < k:
+        found += found[: k - len(found)]
+    return found
 
 
-class TokenArray:
-    """A sequence's tokens as an array, copied as they come."""
+def as_text(tokens: Iterable[int]) -> bytes:
+    """Tokens as bytes, in which C searches faster than NumPy is called."""
+    return array(_CODE, tokens).tobytes()
 
-    __slots__ = ("_array", "_length")
+
+def _last_occurrence(text: bytes | bytearray, pattern: bytes | bytearray, end: int) -> int:
+    """Where the last occurrence begins that ends no later than `end`; -1 without one."""
+    while (at := text.rfind(pattern, 0, end)) % _WIDTH and at >= 0:
+        # One that begins inside of a token.
+        end = at + len(pattern) - 1
+    return at
+
+
+class TokenText:
+    """A sequence's tokens as bytes, copied as they come."""
+
+    __slots__ = ("_length", "_text")
 
     def __init__(self) -> None:
-        self._array = np.empty(1024, np.int64)
+        self._text = bytearray()
         self._length = 0
 
-    def read(self, sequence: Sequence) -> NDArray[np.int64]:
-        """All tokens, i64 `[tokens]`, valid until the next call; provisional ones may change."""
-        tokens = sequence.tokens
-        if len(tokens) > self._array.size:
-            self._array = np.resize(self._array, 2 * len(tokens))
+    def read(self, sequence: Sequence) -> bytearray:
+        """All tokens, valid until the next call; provisional ones may change."""
         start = min(self._length, sequence.confirmed)
-        self._array[start : len(tokens)] = tokens[start:]
+        self._text[_WIDTH * start :] = as_text(sequence.tokens[start:])
         self._length = sequence.confirmed
-        return self._array[: len(tokens)]
+        return self._text

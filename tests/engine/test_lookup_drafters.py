@@ -13,7 +13,7 @@ import ovspec
 from ovspec.drafter import Drafter, Proposal
 from ovspec.drafters import AutoDrafter, PromptLookupDrafter, Suffix, SuffixDrafter
 from ovspec.drafters.corpus import Corpus, suffix_array
-from ovspec.drafters.prompt_lookup import lookup
+from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
 from ovspec.generation_config import resolve, updated
 from ovspec.sequence import Sequence
@@ -44,7 +44,12 @@ def test_lookup_finds_the_longest_ngram(vocab: int, max_ngram_size: int) -> None
                     while len(want) < k:
                         want += want
                     break
-            assert lookup(np.array(text), max_ngram_size, k) == want[:k]
+            assert lookup(as_text(text), max_ngram_size, k) == want[:k]
+
+
+def test_lookup_does_not_find_tokens_in_the_bytes_of_two() -> None:
+    assert lookup(as_text([0x100, 0x200, 5, 1]), 1, 1) == []
+    assert lookup(as_text([1, 7, 0x100, 0x200, 5, 1]), 2, 2) == [7, 0x100]
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 3, 30])

@@ -11,7 +11,9 @@ from ovspec.choice import Choice
 from ovspec.controller import AutoSchedule
 from ovspec.expectations import Expectations
 from ovspec.loss_allowance import LossAllowance
+from ovspec.rest import Rest
 from ovspec.schedule import ConstantSchedule
+from ovspec.shadow_evidence import MOST_EVIDENCE, ShadowEvidence
 
 
 def spent_allowance() -> LossAllowance:
@@ -52,33 +54,78 @@ def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
     assert allowance.is_spent
 
 
-def test_shadow_drafts_are_evidence_that_is_paid_back() -> None:
+def test_evidence_of_shadow_drafts_is_needed_where_there_can_be_any_and_is_paid_back() -> None:
+    allowance = LossAllowance()
+    assert allowance.covers(1.0) and not allowance.covers(1.0, 1.9) and allowance.covers(1.0, 2.1)
     allowance = spent_allowance()
-    allowance.shadow(1.5)
-    assert allowance.covers(1.0) and not allowance.covers(1.5)
-    # One that would have failed says the contrary; evidence is not owed.
-    allowance.shadow(-9.0)
-    allowance.shadow(1.5)
-    assert allowance.covers(1.0)
-    allowance.begin()
+    assert allowance.covers(2.0, 4.1) and not allowance.covers(4.0, 4.1)
+    allowance.begin(2.0, 4.1)
     assert not allowance.is_spent and not allowance.covers(0.0)
-    allowance.settle(1.0, 2.5)
+    allowance.settle(1.0, 4.5)
+    assert not allowance.is_spent
+    # The store is overdrawn by what the evidence said.
+    allowance.settle(1.0, 1.2)
     assert allowance.is_spent
-    # The try failed: the same evidence does not do a second time.
-    allowance.shadow(1.5)
-    assert not allowance.covers(1.0)
+    allowance.end()
+    # What is left to pay back does not go by more evidence.
+    assert not allowance.covers(1.0, 5.1) and allowance.covers(1.0, 5.3)
+
+
+def test_a_try_may_lose_twice_its_stake_and_what_it_gained() -> None:
+    allowance = LossAllowance()
+    allowance.settle(1000.0, 0.0)
+    allowance.begin(1.0, 8.0)
+    allowance.settle(20.0, 0.0)
+    allowance.settle(0.0, 21.5)
+    assert not allowance.is_spent
+    allowance.settle(0.0, 1.0)
+    assert allowance.is_spent
+    allowance.end()
+    assert not allowance.is_spent
+
+
+def test_after_tries_that_failed_more_evidence_is_needed_and_plain_steps_pay_less_in() -> None:
+    allowance = LossAllowance()
+    for evidence in (2.0, 3.0, 4.0, 4.0):
+        assert allowance.covers(1.0, evidence + 0.1) and not allowance.covers(1.0, evidence - 0.1)
+        allowance.begin(1.0, evidence)
+        allowance.settle(0.0, 3.0)
+        allowance.end()
+    assert not allowance.covers(0.0)
+    allowance.earn(round(4.9 / (0.015 / 4)))
+    assert allowance.covers(0.8) and not allowance.covers(1.0)
     allowance.renew()
-    allowance.earn(200)
-    assert allowance.covers(1.0)
+    assert allowance.covers(1.0, 3.1)
+    allowance.begin(1.0, 3.1)
+    allowance.settle(10.0, 0.0)
+    allowance.end()
+    assert allowance.covers(1.0, 2.1)
 
 
-def test_evidence_is_bounded() -> None:
-    allowance = spent_allowance()
+def test_shadow_drafts_add_up_until_one_would_have_lost() -> None:
+    evidence = ShadowEvidence()
+    evidence.add(4, 4, 1)
+    assert evidence.saved == 0.0
+    evidence.price([0.0, 0.1, 0.2, 0.3, 0.4], switch=0.5, stake=1.4)
+    evidence.add(4, 2, 1)
+    assert evidence.saved == pytest.approx(2.0 - 0.4 - 0.5)
+    evidence.add(4, 1, 1)
+    assert evidence.saved == pytest.approx(1.7)
+    # Another number changes shapes, nothing at all too.
+    evidence.add(0, 0, 1)
+    evidence.add(2, 0, 1)
+    assert evidence.saved == pytest.approx(1.7 - 0.5 - 0.7)
+    evidence.add(2, 0, 1)
+    evidence.add(2, 0, 1)
+    evidence.add(2, 0, 1)
+    assert evidence.saved == 0.0
+    evidence.add(2, 2, 4)
+    assert evidence.saved == pytest.approx(1.8 / 4)
     for _ in range(100):
-        allowance.shadow(4.0)
-    allowance.begin()
-    allowance.settle(0.0, 8.0)
-    assert allowance.is_spent
+        evidence.add(4, 4, 1)
+    assert evidence.saved == MOST_EVIDENCE
+    evidence.renew()
+    assert evidence.saved == 0.0
 
 
 # A pass of some 1.3 ms; changing the number of rows costs more than half as much.
@@ -128,4 +175,23 @@ def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
     """Sparse passes may come first; there is no cost to divide by then."""
     expected, plain = Expectations(), Choice(0, math.inf)
     assert not expected.knows(plain)
-    assert expected.stake(Choice(4, 1.0), plain, switch=1e3) == 0.0
+    assert expected.stake(Choice(4, 1.0), plain, changes=1e3) == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.45, 0.6])
+def test_what_a_drafter_has_to_read_first_is_at_stake_too(rate: float) -> None:
+    machine = Machine(lambda rows, _, __: 1500 + 50 * rows, lambda k: 850 * k, read=150, switch=900)
+    assert over_plain(World(machine, lambda _: rate, context=60, reads=True), 6000, seed=1) > 0.98
+
+
+def test_a_rest_takes_a_time_and_no_more_than_it_may() -> None:
+    rest = Rest()
+    for step, most, left in ((2000.0, math.inf, 20), (1.0, math.inf, 32), (1e6, math.inf, 0), (2e3, 3, 3)):
+        rest.begin(step, most)
+        assert rest.left == left
+    rest.pass_by()
+    assert (rest.left, rest.gone) == (2, 1)
+    rest.end()
+    assert rest.left == 0
+    rest.forget()
+    assert rest.gone == 0

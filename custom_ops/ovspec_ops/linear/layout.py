@@ -59,8 +59,9 @@ def _write_data(stored: Bytes, fmt: str, panels: Bytes) -> None:
 
 
 def _four_apart(pairs: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Words of eight halves of bytes 0 .. 7 as 0, 4, 1, 5, 2, 6, 3, 7: the inner ones change places, twice."""
-    words, changed = pairs.copy(), np.empty_like(pairs)
+    """Words of eight halves of bytes 0 .. 7 as 0, 4, 1, 5, 2, 6, 3, 7: inner ones change places, twice."""
+    words: NDArray[np.uint32] = pairs.copy()
+    changed = np.empty_like(words)
     for shift, mask in ((8, 0x0000FF00), (4, 0x00F000F0)):
         np.right_shift(words, shift, out=changed)
         changed ^= words
@@ -75,13 +76,11 @@ def _pairs(values: Bytes) -> Bytes:
     """Integers of 4 bits `[neurons, inputs]` as pairs in a byte, the first in its lower half."""
     if values.shape[1] % 2:
         values = np.pad(values, ((0, 0), (0, 1)))
-    paired: Bytes = values[:, 0::2] | values[:, 1::2] << 4
+    paired: Bytes = values[:, 0::2] | np.left_shift(values[:, 1::2], np.uint8(4))
     return paired
 
 
-def pack_stored(
-    stored: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str, out: Bytes
-) -> None:
+def pack_stored(stored: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str, out: Bytes) -> None:
     """Weights of one linear layer, or of some of its panels, as Linear takes them.
 
     Args:

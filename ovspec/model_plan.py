@@ -18,6 +18,7 @@ _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 _SAMPLED_ROWS = 16
+_GROWTH = 12  # of the cache, which is copied tensor by tensor when it grows
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written
 _BLOCK = 32
 
@@ -133,7 +134,8 @@ def plan_model(
         weights=held + graph,
         start=start,
         cache=tokens * token_bytes,
-        working=_working_bytes(model, backends, min(context, rows), context) + tokens * token_bytes // 50,
+        working=_working_bytes(model, backends, min(context, rows), context)
+        + tokens * token_bytes // _GROWTH,
         mapped=mapped,
     )
 

@@ -150,7 +150,7 @@ def _weights(sizes: WeightSizes, backends: Backends) -> tuple[int, int, int]:
     if backends.parts:
         # Values of 4 bits are taken apart as bytes, and OpenVINO pads the groups of them.
         transient = (0 if theirs else sizes.ffn) + int(sizes.ffn_values * (2.4 if sizes.four_bits else 1.1))
-        theirs += theirs // 2 if sizes.four_bits else 0
+        theirs += theirs * 5 // 8 if sizes.four_bits else 0
     elif backends.ffn is not None and backends.ffn.backend == "native":
         if sizes.ups_stay:
             copied -= sizes.ups + (sizes.gates if backends.linear == "stock" else 0)

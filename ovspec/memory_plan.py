@@ -9,41 +9,17 @@ from typing import Any
 
 from ovspec.compile import check_cache_precisions, precision_name, with_defaults
 from ovspec.machine_memory import available_bytes
+from ovspec.model_plan import Backends, ModelPlan, plan_model
 from ovspec_models import ModelInfo
 
-# Fitted to the resident anonymous memory of pipelines of several shapes, formats and contexts (README).
-_PROCESS_BYTES = 80 * 10**6  # libraries, tokenizer, graph
-_ROW_BYTES = 27  # per row of a pass and channel of queries, keys and values
-_SCORE_BYTES = 4  # per row, token of the context, and query head of a group with two more
-_SAMPLED_ROWS = 16
+_PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
 _BLOCK = 32
 _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPlan:
-    """One model's part of the anonymous memory, in bytes.
-
-    Attributes:
-        weights: the plugin's copy in the layout of its kernels. `openvino_model.bin` is mapped beside it; the
-            system drops those pages when it needs them, so they are not counted.
-        cache: keys and values of the whole context.
-        working: activations and scores of a pass over `max_num_batched_tokens` rows at its end, and logits.
-    """
-
-    weights: int
-    cache: int
-    working: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weights + self.cache + self.working
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What target and draft need for a context, against what there is.
+    """What target and draft need of memory that is not a file's, for a context, against what there is.
 
     Attributes:
         context: tokens, of prompt and answer together.
@@ -51,6 +27,7 @@ class MemoryPlan:
         available: bytes that the machine, and the control group of this process, can give without swapping.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         process: bytes of the process beside its models.
+        parts: whether the target's feed-forward weights fall into parts that are copies.
     """
 
     context: int
@@ -60,11 +37,12 @@ class MemoryPlan:
     available: int
     largest_context: int
     process: int = _PROCESS_BYTES
+    parts: bool = False
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
-        return self.process + self.target.total + (self.draft.total if self.draft else 0)
+        """The most bytes at once: while a model is made, or behind the whole context."""
+        return self.process + _peak(self.target, self.draft)
 
     def as_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -80,22 +58,40 @@ class MemoryPlan:
             return
         models = [self.target, *([self.draft] if self.draft else [])]
         weights, cache = sum(m.weights for m in models), sum(m.cache for m in models)
-        working = self.total - weights - cache
+        if self.starts_higher:
+            rest = f"{(self.total - self.process - weights) / _GB:.2f} beside them while they are laid out"
+        else:
+            working = self.total - weights - cache
+            rest = f"KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory {working / _GB:.2f}"
         raise ValueError(
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
-            f"{weights / _GB:.2f}, KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory "
-            f"{working / _GB:.2f}), {self.available / _GB:.2f} GB are available; "
+            f"{weights / _GB:.2f}, {rest}), {self.available / _GB:.2f} GB are available; "
             f"{self._remedy()}"
         )
+
+    @property
+    def starts_higher(self) -> bool:
+        """Whether more is needed to make the models than to run them."""
+        steady = self.target.steady + (self.draft.steady if self.draft else 0)
+        return _peak(self.target, self.draft) > steady
 
     def _remedy(self) -> str:
         if self.largest_context:
             lower = "" if self.cache_precision == "u8" else ", or KV_CACHE_PRECISION=u8 (--property)"
             return f"ask for --max-context {self.largest_context} at most{lower}"
-        without = self.total - (self.draft.total if self.draft else 0)
-        if without <= self.available:
+        if self.draft and self.process + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"
+        if self.parts:
+            return "leave --ffn-rule out, whose parts are copies of the weights, or take --ffn-rule top_k"
         return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
+
+
+def _peak(target: ModelPlan, draft: ModelPlan | None) -> int:
+    """The most bytes of models that are made one after the other."""
+    if draft is None:
+        return max(target.weights + target.start, target.steady)
+    both = target.weights + draft.weights
+    return max(target.weights + target.start, both + draft.start, target.steady + draft.steady)
 
 
 def plan_memory(
@@ -107,6 +103,8 @@ def plan_memory(
     max_num_batched_tokens: int = 512,
     device: str = "CPU",
     available: int | None = None,
+    backends: Backends | None = None,
+    draft_backends: Backends | None = None,
 ) -> MemoryPlan:
     """Plan for a context, from what the folders say alone.
 
@@ -114,10 +112,11 @@ def plan_memory(
         info: the target.
         context: tokens that its cache shall hold.
         draft: the draft model, or none.
-        properties: OpenVINO properties of both, of which the cache's precision counts.
+        properties: OpenVINO properties of both.
         max_num_batched_tokens: rows of a pass while a prompt is read.
         device: OpenVINO device.
         available: bytes that may be taken; `None` asks the machine.
+        backends, draft_backends: which operations compute them; `None`: the defaults.
 
     Raises:
         ValueError: a context that is no positive number, or beyond the model's positions, or a precision of
@@ -132,31 +131,30 @@ def plan_memory(
     precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
 
-    def part(model: ModelInfo, context: int) -> ModelPlan:
-        tokens = -(-context // _BLOCK) * _BLOCK + _BLOCK  # one block is being filled
-        return ModelPlan(
-            weights=model.weight_bytes,
-            cache=tokens * model.kv_cache_bytes_per_token(precision, mode),
-            working=_working_bytes(model, min(context, max_num_batched_tokens), context),
-        )
+    chosen = backends or Backends.default(settings, device)
+    models = [(info, info.weight_sizes(), chosen)]
+    if draft is not None:
+        models.append((draft, draft.weight_sizes(), draft_backends or Backends.default(settings, device)))
+
+    def plans(context: int) -> list[ModelPlan]:
+        rows = min(context, max_num_batched_tokens)
+        return [
+            plan_model(*each, context, rows, each[0].kv_cache_bytes_per_token(precision, mode))
+            for each in models
+        ]
 
     def total(blocks: int) -> int:
-        parts = [part(model, blocks * _BLOCK).total for model in (info, draft) if model]
-        return _PROCESS_BYTES + sum(parts)
+        target, *drafts = plans(blocks * _BLOCK)
+        return _PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
 
     there = available_bytes() if available is None else available
+    target, *drafts = plans(context)
     return MemoryPlan(
         context=context,
         cache_precision=precision,
-        target=part(info, context),
-        draft=part(draft, context) if draft else None,
+        target=target,
+        draft=drafts[0] if drafts else None,
         available=there,
         largest_context=_BLOCK * bisect_right(range(1, context // _BLOCK + 1), there, key=total),
+        parts=chosen.parts,
     )
-
-
-def _working_bytes(model: ModelInfo, rows: int, context: int) -> int:
-    channels = model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
-    group = model.num_attention_heads // model.num_key_value_heads
-    scores = _SCORE_BYTES * (group + 2) * context
-    return rows * (_ROW_BYTES * channels + scores) + 4 * _SAMPLED_ROWS * model.vocab_size

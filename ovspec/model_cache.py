@@ -71,6 +71,14 @@ class ModelCache:
         self._entry = self._place / entry_name(core, folder, device, chosen)
         self._identity = identity(folder)
 
+    def holds(self) -> bool:
+        """Whether an entry is there that was made of what the model, and the code, are now."""
+        try:
+            record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
+            return bool(record["identity"] == self._identity and record["refused"] is None)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
         """The compiled model and its facts: what is kept, or else what `build` makes, which is kept then.
 
@@ -100,9 +108,9 @@ class ModelCache:
         """
         try:
             record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
-            made_of, facts = record["identity"], GraphFacts.from_json(record["facts"])
+            facts = GraphFacts.from_json(record["facts"])
             for name, now in self._identity.items():
-                if made_of.get(name) != now:
+                if record["identity"].get(name) != now:
                     raise _UnusableError(f"it was made with another {name}")
             if record["refused"] is not None:
                 raise _UnusableError(record["refused"], final=True)

@@ -17,6 +17,7 @@ from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
 from ovspec.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.freed_memory import give_back_freed_memory
 from ovspec.graph_facts import GraphFacts
 from ovspec.linear_backend import LinearBackend, linear_backend
 from ovspec.long_rope import LongRope
@@ -137,6 +138,14 @@ def transform(
     return reports
 
 
+def graph_choices(
+    attention: AttentionConfig, experts: ExpertConfig | None, ffn: FfnConfig | None, linear: LinearBackend
+) -> dict[str, object]:
+    """What decides the transforms, in words of JSON, as `ModelCache` takes it."""
+    parts = {"attention": attention, "experts": experts, "ffn": ffn}
+    return {**{name: part.graph if part else None for name, part in parts.items()}, "linear": linear}
+
+
 class ModelRunner:
     """A paged model on a device, with its cache and its block tables.
 
@@ -227,6 +236,7 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if native:
                 facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))
+            give_back_freed_memory()
             return graph, facts
 
         if "CACHE_DIR" not in settings or not device.startswith("CPU"):
@@ -239,10 +249,10 @@ class ModelRunner:
         config = OvspecConfig.load(Path(model))
         if config is not None and config.operations:  # of the IR itself, which an entry holds as well
             ovspec_ops.load(core)
-        parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
-        choices: dict[str, object] = {name: part.graph if part else None for name, part in parts.items()}
-        choices["linear"] = self.linear
-        return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear)
+        compiled, facts = ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+        give_back_freed_memory()
+        return compiled, facts
 
     def _linear_layers(self, graph: ov.Model) -> PassReport:
         """Turn linear layers into ours; none at all is an error where the user asked for that.

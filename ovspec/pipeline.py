@@ -46,8 +46,10 @@ from ovspec.inputs import (
 )
 from ovspec.linear_backend import LinearBackend
 from ovspec.memory_plan import MemoryPlan, plan_memory
+from ovspec.model_plan import Backends
 from ovspec.model_runner import Attention, ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
+from ovspec.planned_backends import planned_backends
 from ovspec.results import DecodedResults, EncodedResults
 from ovspec.routing import expert_routing, ffn_routing, limit_anew, routing, sparse_passes
 from ovspec.schedules import Schedules
@@ -141,15 +143,6 @@ class LLMPipeline:
         self._verify = calibrated_mode(mode, self._ovspec_config)
         graph = routing(attention, self.verify, choice)
         draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
-        self._plan = plan_memory(
-            self._info,
-            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
-            draft=draft_info,
-            properties=properties,
-            max_num_batched_tokens=max_num_batched_tokens,
-            device=device,
-        )
-        self._plan.check()
         if draft_model is not None:
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
@@ -158,13 +151,30 @@ class LLMPipeline:
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
         limits = expert_routing(experts or attention, self.verify, choice)
         channels = calibrated_channels(models_path, sparse_passes(self.verify, choice))
+        experts_config = limits or ExpertConfig(experts or attention, optional=experts is None)
+        ffn_config = ffn_routing(ffn, self.verify, choice, channels) or (FfnConfig(ffn) if ffn else None)
+        self._plan = plan_memory(
+            self._info,
+            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
+            draft=draft_info,
+            properties=properties,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=device,
+            backends=planned_backends(
+                self._info, device, properties, graph, experts_config, ffn_config, linear
+            ),
+            draft_backends=Backends.default(
+                properties, device, attention, None if linear == "native" else linear
+            ),
+        )
+        self._plan.check()
         self._target = ModelRunner(
             models_path,
             device,
             graph,
             properties,
-            experts=limits or ExpertConfig(experts or attention, optional=experts is None),
-            ffn=ffn_routing(ffn, self.verify, choice, channels) or (FfnConfig(ffn) if ffn else None),
+            experts=experts_config,
+            ffn=ffn_config,
             linear=linear,
         )
         if self._target.long_rope and isinstance(mode, CommitVerify):

@@ -125,6 +125,7 @@ def load(core: openvino.Core) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _factory(path: str) -> NodeFactory:
+    active_isa()  # what it refuses, it refuses here
     factory = NodeFactory()
     factory.add_extension(path)
     return factory
@@ -141,5 +142,4 @@ def create(
     `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the
     library does not load, ValueError where the inputs' types or shapes or an attribute do not fit.
     """
-    active_isa()
     return _factory(str(extension_path())).create(op_type, list(inputs), dict(attributes))

@@ -6,6 +6,7 @@ from ovspec_models.demo_pair import demo_pair_path
 from ovspec_models.export import export_model
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.tokenizer_check import check_same_token_ids
+from ovspec_models.weight_sizes import WeightSizes
 
 __all__ = [
     "CHANNELS_NAME",
@@ -15,6 +16,7 @@ __all__ = [
     "ModelSection",
     "OvspecConfig",
     "VerifySection",
+    "WeightSizes",
     "check_same_token_ids",
     "demo_pair_path",
     "export_model",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.config import ModelSection, OvspecConfig
+from ovspec_models.weight_sizes import WeightSizes
 
 # The same fact under the names that model families give it in config.json, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,14 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "model_max_length",
     ),
 }
+# Sizes that a memory plan goes by; what a family calls otherwise counts as not known.
+_COUNTS: dict[str, tuple[str, ...]] = {
+    "hidden_size": _ALIASES["hidden_size"],
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token"),
+    "moe_intermediate_size": ("moe_intermediate_size", "intermediate_size"),
+}
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
@@ -46,7 +55,8 @@ class ModelInfo:
     them). ``vocab_size`` is the model's, which may be padded past the tokenizer's.
     ``max_position_embeddings`` is ``None`` where config.json states no limit, as in families with ALiBi.
     ``eos_token_ids`` are those of config.json, empty where it names none. ``layer_windows`` is the sliding
-    window of every layer with a cache, 0 for none.
+    window of every layer with a cache, 0 for none. ``hidden_size`` to ``moe_intermediate_size`` are 0 where
+    config.json says nothing.
     """
 
     folder: Path
@@ -61,6 +71,11 @@ class ModelInfo:
     eos_token_ids: frozenset[int]
     layer_windows: tuple[int, ...]
     weight_bytes: int
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
     has_tokenizer: bool
     has_detokenizer: bool
     has_generation_config: bool
@@ -105,6 +120,12 @@ class ModelInfo:
             return 2 * rows * value
         block = rows * (self.head_dim * (_BLOCK_SIZE + 8) + value * _BLOCK_SIZE)
         return -(-block // _BLOCK_SIZE)
+
+    def weight_sizes(self) -> WeightSizes:
+        """Return the bytes of the weights by what becomes of them; read from the XML, nothing is compiled."""
+        return WeightSizes.read(
+            self.folder, self.vocab_size, self.hidden_size, self.intermediate_size, self.num_experts
+        )
 
     def section(self, source: str, weight_format: str | None = None) -> ModelSection:
         """Return the model section of an ``ovspec_config.json``; the weight format is read unless given."""
@@ -163,6 +184,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "max_position_embeddings": _optional_number(path, text, "max_position_embeddings"),
         "eos_token_ids": _eos_token_ids(path, config, text),
         "layer_windows": _layer_windows(path, text, model_type, layers),
+        **{name: _count(text, *names) for name, names in _COUNTS.items()},
     }
 
 
@@ -269,6 +291,11 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
             )
         return value
     return None
+
+
+def _count(config: dict[str, Any], *names: str) -> int:
+    values = (config.get(name) for name in names)
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), 0)
 
 
 def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> frozenset[int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from prompts import PROMPTS
@@ -14,8 +15,10 @@ from settings import F32
 
 import ovspec
 from ovspec.cli import cli, main
+from ovspec.ffn_budgets import FfnConfig
 from ovspec.memory_plan import MemoryPlan, plan_memory
-from ovspec_models import ModelInfo
+from ovspec.model_plan import Backends
+from ovspec_models import ChannelSets, ModelInfo
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_the_cache_is_what_the_pipeline_allocates(demo_ir: Path, info: ModelInfo
     token = pipe.runner.cache.block_bytes / pipe.runner.block_size
     assert pipe.memory_plan.target.cache == (256 + 32) * token
     assert pipe.memory_plan.cache_precision == precision
-    assert pipe.memory_plan.target.weights == (demo_ir / "openvino_model.bin").stat().st_size
+    assert pipe.memory_plan.target.mapped == (demo_ir / "openvino_model.bin").stat().st_size
 
 
 def test_more_of_anything_takes_more(info: ModelInfo, demo_ir: Path) -> None:
@@ -50,7 +53,11 @@ def test_more_of_anything_takes_more(info: ModelInfo, demo_ir: Path) -> None:
     ]
     assert all(other.total > base.total for other in larger)
     parts = base.target
-    assert base.total == base.process + parts.weights + parts.cache + parts.working
+    assert (
+        base.total
+        == base.process + parts.weights + parts.cache + parts.working
+        == base.process + parts.steady
+    )
 
 
 @pytest.mark.parametrize("precision", ["u8", "f32"])
@@ -80,6 +87,19 @@ def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, 32, draft=draft, available=alone).check()
     with pytest.raises(ValueError, match="--weight-format int8 or int4"):
         plan(info, 32, available=info.weight_bytes // 2).check()
+
+
+def test_parts_that_do_not_fit_are_named(info: ModelInfo) -> None:
+    """The copies that a rule makes are in the plan, and the flag that makes none is in the refusal."""
+    channels = ChannelSets(tuple(np.arange(8, dtype=np.int32) for _ in range(2)))
+    ffn = FfnConfig("stock", "static", density=0.5, channels=channels)
+    parts = Backends(linear="stock", ffn=ffn)
+    plain = plan(info, 32, available=0, backends=Backends(linear="stock"))
+    copied = plan(info, 32, available=plain.total, backends=parts)
+    assert copied.total >= plain.total + info.weight_sizes().ffn > plain.total
+    with pytest.raises(ValueError, match=r"leave --ffn-rule out.*--ffn-rule top_k") as caught:
+        copied.check()
+    assert f"{copied.total / 1e9:.2f} GB" in str(caught.value)
 
 
 class TestPipeline:

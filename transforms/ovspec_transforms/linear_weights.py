@@ -37,11 +37,20 @@ class LinearWeights:
         """Groups of inputs, each with a scale of its own."""
         return self.scales.shape[1] if self.scales is not None else 1
 
+    def stored(self, first: int = 0, last: int | None = None) -> NDArray[np.uint8]:
+        """Integers without a sign of the neurons from `first` to before `last`; not to be written to.
+
+        Returns:
+            u8 `[neurons, inputs]`, or of 4 bits pairs of them, `[neurons, inputs / 2]`, the first of two in
+            the lower half of a byte.
+        """
+        stored: NDArray[np.uint8] = self.data.data.view(np.uint8).reshape(self.out, -1)[first:last]
+        sign = _SIGNED.get(self.data.get_element_type())
+        return stored ^ np.uint8(sign) if sign else stored
+
     def values(self) -> NDArray[np.uint8]:
         """Integers of 8 or 4 bits without a sign, one byte each, `[out, inputs]`; not to be written to."""
-        stored: NDArray[np.uint8] = self.data.data.view(np.uint8)
-        if sign := _SIGNED.get(self.data.get_element_type()):
-            stored = stored ^ np.uint8(sign)
+        stored = self.stored()
         if self.data.get_element_type() in (ov.Type.u4, ov.Type.i4):
             stored = np.stack([stored & 15, stored >> 4], -1)
         return stored.reshape(self.out, self.inputs)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, pack_linear, packed_shape
+from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_stored, packed_shape
 from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear_weights import LinearWeights, is_compressed, read_weights
@@ -21,7 +21,8 @@ from ovspec_transforms.report import PassReport
 
 LINEAR = "Linear"
 _LINE = 64
-_MOST_PACKERS = 4  # each holds the bytes of a layer
+_MOST_PACKERS = 4
+_BLOCK_BYTES = 1 << 20  # what is made on the way to them stays in the cache, and in memory that is there
 _EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
 
 
@@ -69,11 +70,20 @@ def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
     """The panels of all layers, one behind the other."""
     shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
     packed, first = _lines(sum(panels for panels, _ in shapes), shapes[0][1]), 0
-    for layer, (panels, _) in zip(layers, shapes, strict=True):
+    for layer, (panels, size) in zip(layers, shapes, strict=True):
         weights = layer.weights
         assert weights.scales is not None and weights.zero_points is not None
-        part = packed[first : first + panels]
-        pack_linear(weights.values(), weights.scales, weights.zero_points, layer.fmt, part)
+        step = max(1, _BLOCK_BYTES // size)
+        for begin in range(0, panels, step):
+            end = min(begin + step, panels)
+            some = slice(begin * PANEL, end * PANEL)
+            pack_stored(
+                weights.stored(some.start, some.stop),
+                weights.scales[some],
+                weights.zero_points[some],
+                layer.fmt,
+                packed[first + begin : first + end],
+            )
         first += panels
     return packed
 

@@ -1,6 +1,6 @@
 """Linear: see README.md."""
 
-from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_linear, packed_shape
+from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_linear, pack_stored, packed_shape
 from ovspec_ops.linear.reference import linear
 
-__all__ = ["MOST_INPUTS", "MOST_OUTPUTS", "PANEL", "linear", "pack_linear", "packed_shape"]
+__all__ = ["MOST_INPUTS", "MOST_OUTPUTS", "PANEL", "linear", "pack_linear", "pack_stored", "packed_shape"]

@@ -40,50 +40,73 @@ def packed_shape(neurons: int, inputs: int, groups: int, fmt: str) -> tuple[int,
     return -(-neurons // PANEL), _head_bytes(groups) + data
 
 
-def _write_data(values: Bytes, fmt: str, panels: Bytes) -> None:
-    """Integers `[panels, 32, inputs]`, interleaved by four inputs, to the ends of `panels`."""
-    padded = -(-values.shape[2] // (2 * QUAD)) * 2 * QUAD
-    if values.shape[2] != padded:
-        wide = np.zeros((*values.shape[:2], padded), np.uint8)
-        wide[..., : values.shape[2]] = values
-        values = wide
-    quads = np.ascontiguousarray(values).view(np.uint32).swapaxes(1, 2)
+def _write_data(stored: Bytes, fmt: str, panels: Bytes) -> None:
+    """Integers as `pack_stored` takes them, `[panels, 32, bytes]`, interleaved to the ends of `panels`."""
+    words = -(-stored.shape[2] // (QUAD if fmt == "u4" else 2 * QUAD)) * (1 if fmt == "u4" else 2)
+    if stored.shape[2] != QUAD * words:
+        wide = np.zeros((*stored.shape[:2], QUAD * words), np.uint8)
+        wide[..., : stored.shape[2]] = stored
+        stored = wide
+    quads = np.ascontiguousarray(stored).view(np.uint32)
+    if fmt == "u4":
+        quads = _four_apart(quads)
     units = np.lib.stride_tricks.as_strided(
         panels.view(np.uint32),
         (len(panels), panels.shape[1] // (QUAD * PANEL), PANEL),
         (panels.strides[0], QUAD * PANEL, QUAD),
     )
-    if fmt == "u8":
-        units[:, : quads.shape[1]] = quads
-        return
-    to = units[:, : quads.shape[1] // 2]
-    np.left_shift(quads[:, 1::2], 4, out=to)
-    to |= quads[:, 0::2]
+    units[:, :words] = quads.swapaxes(1, 2)
 
 
-def pack_linear(
-    values: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str, out: Bytes | None = None
-) -> Bytes:
-    """Weights of one linear layer as Linear takes them.
+def _four_apart(pairs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Words of eight halves of bytes 0 .. 7 as 0, 4, 1, 5, 2, 6, 3, 7: inner ones change places, twice."""
+    words: NDArray[np.uint32] = pairs.copy()
+    changed = np.empty_like(words)
+    for shift, mask in ((8, 0x0000FF00), (4, 0x00F000F0)):
+        np.right_shift(words, shift, out=changed)
+        changed ^= words
+        changed &= np.uint32(mask)
+        words ^= changed
+        changed <<= np.uint32(shift)
+        words ^= changed
+    return words
+
+
+def _pairs(values: Bytes) -> Bytes:
+    """Integers of 4 bits `[neurons, inputs]` as pairs in a byte, the first in its lower half."""
+    if values.shape[1] % 2:
+        values = np.pad(values, ((0, 0), (0, 1)))
+    paired: Bytes = values[:, 0::2] | np.left_shift(values[:, 1::2], np.uint8(4))
+    return paired
+
+
+def pack_stored(stored: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str, out: Bytes) -> None:
+    """Weights of one linear layer, or of some of its panels, as Linear takes them.
 
     Args:
-        values: integers `[neurons, inputs]`, up to 255, or 15 with `fmt` "u4".
+        stored: integers `[neurons, inputs]`, or with `fmt` "u4" pairs of them, `[neurons, inputs / 2]`, the
+            first of two in the lower half of a byte.
         scales, zero_points: f16 and u8 `[neurons, groups]`; w = (value - zero point) * scale.
         fmt: "u8" or "u4".
         out: where to write, zeros of `packed_shape`, contiguous.
-
-    Returns:
-        u8 `[panels, bytes]`.
     """
     groups = scales.shape[1]
-    if out is None:
-        neurons, inputs = values.shape
-        out = np.zeros(packed_shape(neurons, inputs, groups, fmt), np.uint8)
     at = groups * 2 * PANEL
     by_group = np.ascontiguousarray(_by_panel(scales).swapaxes(1, 2))
     out[:, :at] = by_group.view(np.uint8).reshape(len(out), at)
     out[:, at : at + groups * PANEL] = _by_panel(zero_points).swapaxes(1, 2).reshape(len(out), -1)
-    _write_data(_by_panel(values), fmt, out[:, _head_bytes(groups) :])
+    _write_data(_by_panel(stored), fmt, out[:, _head_bytes(groups) :])
+
+
+def pack_linear(values: Bytes, scales: NDArray[np.float16], zero_points: Bytes, fmt: str) -> Bytes:
+    """As `pack_stored`, of integers `[neurons, inputs]` up to 255, or 15 with `fmt` "u4".
+
+    Returns:
+        u8 `[panels, bytes]`.
+    """
+    neurons, inputs = values.shape
+    out = np.zeros(packed_shape(neurons, inputs, scales.shape[1], fmt), np.uint8)
+    pack_stored(_pairs(values) if fmt == "u4" else values, scales, zero_points, fmt, out)
     return out
 
 

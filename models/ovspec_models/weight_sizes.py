@@ -1,0 +1,94 @@
+"""Bytes of a folder's weights, by what becomes of them in memory."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# As OpenVINO writes a constant. Parsing the whole file takes as long as reading the model.
+_CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
+_ATTRIBUTE = re.compile(rb'(\w+)="([^"]*)"')
+_EIGHT_BITS = ("u8", "i8")
+_INTEGERS = ("u8", "i8", "u4", "i4")
+_SIGNED = ("i8", "i4")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """Bytes of the weights in `openvino_model.bin`, known by their shapes.
+
+    Attributes:
+        total: all of them.
+        embedding: a table of 8 bits that is only looked up; 0 where the output projection shares it.
+        experts: routed experts whose bytes our operation reads as they are stored: integers without a sign,
+            and numbers of 16 or 32 bits.
+        gates, ups, downs: of gated MLPs, without their scales. Where `ups` could be the gate or the other,
+            they are half of both; of products that hold both, as in Phi-3, there are none.
+        ffn_values: values of the largest of these matrices.
+        ups_stay: whether our operation reads `ups` as they are stored.
+        four_bits: whether a byte of gated MLPs holds two values.
+        compressed: integers with scales, of all that was listed before and of everything else.
+    """
+
+    total: int
+    embedding: int = 0
+    experts: int = 0
+    gates: int = 0
+    ups: int = 0
+    downs: int = 0
+    ffn_values: int = 0
+    ups_stay: bool = False
+    four_bits: bool = False
+    compressed: int = 0
+
+    @property
+    def ffn(self) -> int:
+        """All of gated MLPs."""
+        return self.gates + self.ups + self.downs
+
+    @classmethod
+    def read(
+        cls, folder: Path, vocab_size: int, hidden_size: int, intermediate_size: int, num_experts: int
+    ) -> WeightSizes:
+        """Read `openvino_model.xml`; what is not known by its shape counts in `total` alone.
+
+        Args:
+            folder: of the model.
+            vocab_size, hidden_size, intermediate_size, num_experts: of config.json, 0 where it says nothing.
+        """
+        total = (folder / "openvino_model.bin").stat().st_size
+        tables: list[tuple[str, int]] = []
+        experts = rows = downs = values = compressed = 0
+        types: set[str] = set()
+        for kind, shape, size in _constants(folder / "openvino_model.xml"):
+            count = math.prod(shape)
+            compressed += size if kind in _INTEGERS else 0
+            if num_experts and shape[:1] == (num_experts,) and count > num_experts * hidden_size:
+                experts += 0 if kind in _SIGNED else size
+            elif shape[:1] == (vocab_size,) and count == vocab_size * hidden_size:
+                tables.append((kind, size))
+            elif count == intermediate_size * hidden_size and shape[0] == intermediate_size:
+                rows, values = rows + size, count
+                types.add(kind)
+            elif count == intermediate_size * hidden_size and shape[0] == hidden_size:
+                downs += size
+        looked_up = [size for kind, size in tables if kind in _EIGHT_BITS]
+        embedding = min(looked_up) if len(tables) > 1 and looked_up else 0
+        stay = bool(types) and types <= {"u8", "f16", "f32"}
+        four_bits = bool(types) and types <= {"u4", "i4"}
+        return cls(
+            total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, compressed
+        )
+
+
+def _constants(xml: Path) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Type, shape and bytes of every constant that has a shape."""
+    for found in _CONSTANT.finditer(xml.read_bytes()):
+        data = {name.decode(): value.decode() for name, value in _ATTRIBUTE.findall(found[1])}
+        dims = tuple(int(dim) for dim in data.get("shape", "").split(",") if dim.strip().isdigit())
+        size = data.get("size", "")
+        if dims and size.isdigit():
+            yield data.get("element_type", ""), dims, int(size)

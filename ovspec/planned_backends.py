@@ -1,0 +1,44 @@
+"""What a memory plan has to know of a target that is not made yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import openvino as ov
+
+from ovspec.compile import check_properties, with_defaults
+from ovspec.expert_budgets import ExpertConfig
+from ovspec.ffn_budgets import FfnConfig
+from ovspec.linear_backend import LinearBackend
+from ovspec.model_cache import ModelCache
+from ovspec.model_plan import Backends
+from ovspec.model_runner import AttentionConfig, graph_choices
+from ovspec_models import ModelInfo
+
+
+def planned_backends(
+    info: ModelInfo,
+    device: str,
+    properties: Mapping[str, object],
+    attention: AttentionConfig,
+    experts: ExpertConfig,
+    ffn: FfnConfig | None,
+    linear: LinearBackend | None,
+) -> Backends:
+    """The operations of a target, and whether CACHE_DIR holds it as they are chosen.
+
+    Args:
+        info: the target.
+        device, properties, attention, experts, ffn, linear: as `ModelRunner` takes them.
+
+    Raises:
+        ValueError: a CACHE_DIR, or a property, that can't be served.
+    """
+    backends = Backends.default(properties, device, attention.backend, linear, experts.backend, ffn)
+    if not backends.keeps:
+        return backends
+    core, settings = ov.Core(), with_defaults(properties, device)
+    check_properties(core, device, settings)
+    choices = graph_choices(attention, experts, ffn, backends.linear)
+    return replace(backends, kept=ModelCache(core, info.folder, device, settings, choices).holds())

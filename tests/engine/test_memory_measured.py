@@ -1,0 +1,136 @@
+"""The memory plan against what processes take: never less than they do, and not much more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+
+from ovspec.bench.backends import random_channels
+from ovspec_models import demo_pair_path
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic import build_model
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+
+CONTEXT = 1024
+# Processors differ in what their kernels lay out, and libraries in what they keep.
+MOST = 1.4
+LIBRARIES = 80_000_000  # mapped after the start
+# Two threads, as each has buffers of its own.
+THREADS = {"INFERENCE_NUM_THREADS": 2}
+F32_F16 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
+PARTS = {"verify": {"ffn_density": 0.5, "ffn_rule": "static"}, "drafter": "prompt_lookup"}
+
+CHILD = """
+import json, sys
+from pathlib import Path
+import numpy as np, openvino as ov
+import ovspec
+
+def held():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {l.split(":")[0]: 1024 * int(l.split()[1]) for l in lines if l.startswith(("VmHWM", "Rss"))}
+
+folder, context, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+if "draft_model" in settings:
+    settings["draft_model"] = ovspec.draft_model(settings["draft_model"])
+if "verify" in settings:
+    settings["verify"] = ovspec.SparseVerify(**settings["verify"])
+before = held()
+pipe = ovspec.LLMPipeline(folder, "CPU", max_context=context, **settings)
+started = held()
+ids = np.random.default_rng(0).integers(1, 1000, (1, context - 16))
+pipe.generate(ov.Tensor(ids), max_new_tokens=8, ignore_eos=True)
+plan = pipe.memory_plan
+print(json.dumps([before, started, held(), plan.total, plan.as_json()]))
+"""
+
+
+def folder_of(folder: Path, layers: int, weight_format: str, shape_name: str) -> Path:
+    """A model of random weights, large enough that they count beside the process."""
+    shape = get_shape(shape_name, layers, 16_000)
+    folder.mkdir()
+    model = build_model(shape, weight_format)
+    ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
+    for path in demo_pair_path().glob("openvino_*tokenizer.*"):
+        shutil.copy(path, folder)
+    (folder / "config.json").write_text(json.dumps({**asdict(shape), "eos_token_id": 0}))
+    if not shape.is_moe:
+        random_channels(model).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    made = {name: folder_of(place / name, 6, name, "qwen3-0.6b") for name in ("int8", "int4", "fp16")}
+    return {**made, "moe": folder_of(place / "moe", 4, "int8", "qwen3-moe-64x8")}
+
+
+def compare(folder: Path, drops_pages: bool = False, **settings: Any) -> dict[str, Any]:
+    """Run a pipeline in a process of its own, and hold its plan to what it took.
+
+    Args:
+        drops_pages: whether the process unmaps a file on the way; its peak is not known then.
+    """
+    command = [sys.executable, "-c", CHILD, str(folder), str(CONTEXT), json.dumps({**THREADS, **settings})]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    before, started, after, total, plan = json.loads(done.stdout.splitlines()[-1])
+    peak = max(started["RssAnon"], after["RssAnon"])
+    if not drops_pages:  # what was resident at the peak beyond the pages of files was anonymous
+        peak = max(peak, after["VmHWM"] - after["RssFile"])
+    most = total if drops_pages else MOST * peak
+    assert peak <= total <= most, f"plan {total / 1e6:.0f} MB, measured {peak / 1e6:.0f} MB: {plan}"
+    parts = [plan["target"], *([plan["draft"]] if plan["draft"] else [])]
+    mapped = sum(part["mapped"] for part in parts)
+    assert after["VmHWM"] <= total + mapped + before["RssFile"] + LIBRARIES
+    return plan
+
+
+@pytest.mark.parametrize("linear", ["native", "stock"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_compressed_weights(folders: dict[str, Path], weights: str, linear: str) -> None:
+    compare(folders[weights], linear=linear)
+
+
+def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:
+    compare(folders["fp16"], **F32_F16)
+
+
+def test_stock_attention_and_a_draft(folders: dict[str, Path]) -> None:
+    plan = compare(folders["int8"], attention="stock", draft_model=str(folders["int4"]))
+    assert plan["draft"]["weights"] > 40_000_000
+
+
+def test_experts_stay_mapped(folders: dict[str, Path]) -> None:
+    ours = compare(folders["moe"])
+    theirs = compare(folders["moe"], experts="stock")
+    assert theirs["target"]["weights"] > 3 * ours["target"]["weights"]
+
+
+def test_parts_are_copies(folders: dict[str, Path]) -> None:
+    parts = compare(folders["int8"], linear="stock", **PARTS)
+    plain = compare(folders["int8"], linear="stock")
+    matrices = 6 * 3 * 1024 * 3072
+    assert parts["target"]["weights"] - plain["target"]["weights"] == matrices
+
+
+def test_channels_limited_by_our_operation(folders: dict[str, Path]) -> None:
+    compare(folders["int8"], ffn="native", linear="stock")
+
+
+def test_a_kept_model_is_mapped(folders: dict[str, Path], tmp_path: Path) -> None:
+    made = compare(folders["int8"], drops_pages=True, linear="native", CACHE_DIR=str(tmp_path))
+    kept = compare(folders["int8"], linear="native", CACHE_DIR=str(tmp_path))
+    assert made["target"]["start"] > 80_000_000 and kept["target"]["start"] == 0
+    assert kept["target"]["weights"] < 30_000_000
+    assert kept["target"]["mapped"] == made["target"]["mapped"]

@@ -25,6 +25,7 @@ from ovspec.model_cache import ModelCache
 from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.pass_inputs import PassInputs
+from ovspec.row_rounding import row_bits
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
@@ -38,6 +39,7 @@ from ovspec_transforms import (
     native_linear,
     paged_layers,
     rope_limit,
+    round_rows,
     route_rows,
     select_blocks,
     select_blocks_stock,
@@ -190,6 +192,7 @@ class ModelRunner:
         self.linear = linear_backend(
             linear, self.attention.backend, device, properties or {}, plugin_defaults
         )
+        self.row_bits = row_bits(device, properties or {})
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -224,6 +227,8 @@ class ModelRunner:
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
+            rounded = round_rows(graph, self.row_bits)
+            reports += [rounded] if rounded.changed else []
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if native:
                 facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))
@@ -241,7 +246,7 @@ class ModelRunner:
             ovspec_ops.load(core)
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
         choices: dict[str, object] = {name: part.graph if part else None for name, part in parts.items()}
-        choices["linear"] = self.linear
+        choices |= {"linear": self.linear, "row_bits": self.row_bits}
         return ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
 
     def _linear_layers(self, graph: ov.Model) -> PassReport:

@@ -158,9 +158,12 @@ struct Batch {
     const ChannelMatrix& m;
     const InnerLayout& layout;
     const Scratch& scratch;
-    std::size_t run, group, begin, end;
+    std::size_t index, run, group, begin, end;
     bool counts_sum; // the run's sums of integers count once, with its first batch
     std::size_t first, count;
+
+    // Of a vector of outputs, `h` from the task's first.
+    const std::uint8_t* weights(std::size_t h) const { return scratch.bytes + h / 16 * panel + h % 16 * 4; }
 
     float run_sum(const std::uint8_t* row) const {
         return counts_sum ? load_as<float>(row + header + run * sizeof(float)) : 0.0f;
@@ -197,10 +200,9 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     const std::uint8_t* digits[R];
     for (std::size_t r = 0; r < R; r++)
         digits[r] = rows[r] + batch.layout.digits + batch.begin;
-    const auto at = [&](std::size_t h) { return batch.scratch.bytes + h / 16 * panel + h % 16 * 4; };
     for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
         Vec acc[2 * R];
-        products<R>(at(h), at(h + lanes), (batch.end - batch.begin) / 4, digits, batch.layout.stride, acc);
+        products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, digits, batch.layout.stride, acc);
         for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
             const Outputs outputs(batch, h + t * lanes);
             for (std::size_t r = 0; r < R; r++)
@@ -216,12 +218,13 @@ OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, 
                                std::size_t count, const Body& body) {
     const InnerLayout layout(view);
     Scratch scratch;
+    std::size_t index = 0;
     for (std::size_t run = 0; run < view.run_count; run++) {
         const ChannelRun& r = view.runs[run];
         for (std::size_t begin = r.begin; begin < r.end; begin += batch) {
             const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
             fill(m, view, begin, end, first, count, scratch);
-            body(Batch{m, layout, scratch, run, r.group, begin, end, begin == r.begin, first, count});
+            body(Batch{m, layout, scratch, index++, run, r.group, begin, end, begin == r.begin, first, count});
         }
     }
 }

@@ -23,6 +23,9 @@ struct ChannelMatrix {
     std::size_t size;
     std::size_t groups;
     std::size_t row_bytes;
+    // Of the integers that rows become where these weights are integers: 16, or 8 with a scale for every 32
+    // values. Kernels may be more exact, and those of floats and of AMX tiles are.
+    std::size_t row_bits = 16;
 };
 
 // Kept channels of one group of down's weights: entries begin to end of ChannelSet::channels.

@@ -53,7 +53,7 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, std:
     if (both)
         _tile_loadd(3, digits.bytes[1], width);
     for (std::size_t h = 0; h < batch.count; h += lanes) {
-        const std::uint8_t* weights = batch.scratch.bytes + h / 16 * integer_columns::panel;
+        const std::uint8_t* weights = batch.weights(h);
         alignas(64) IVec products[2 * row_block];
         _tile_zero(0);
         _tile_loadd(4, weights, 64);

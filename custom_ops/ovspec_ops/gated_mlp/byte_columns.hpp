@@ -137,13 +137,14 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
                         std::size_t stride) {
     const std::size_t at = InnerLayout(view).integers;
     integer_columns::for_batches(m, view, first, count, [&](const Batch& batch) {
+        float* to = y + (batch.first - first);
         std::size_t row = 0;
         for (; row + tile_rows <= row_count; row += tile_rows)
-            add<tile_rows>(batch, at, rows + row, y + row * stride, stride);
+            add<tile_rows>(batch, at, rows + row, to + row * stride, stride);
         for (; row + 2 <= row_count; row += 2)
-            add<2>(batch, at, rows + row, y + row * stride, stride);
+            add<2>(batch, at, rows + row, to + row * stride, stride);
         if (row < row_count)
-            add<1>(batch, at, rows + row, y + row * stride, stride);
+            add<1>(batch, at, rows + row, to + row * stride, stride);
     });
 }
 

@@ -49,19 +49,38 @@ OVSPEC_INLINE std::size_t packed_bytes(const ChannelMatrix& m) {
 
 // The values that `count` vectors of a chunk's weights meet, from vector `begin` on; zeros where weights are
 // padding.
-OVSPEC_INLINE void arrange(const float* values, const RowChunk& chunk, std::size_t group_size,
-                           std::size_t begin, std::size_t count, float* to) {
-    const std::size_t run = chunk.run();
-    if (begin * run + count * run > group_size)
+template <std::size_t run>
+OVSPEC_INLINE void arrange_runs(const float* values, const RowChunk& chunk, std::size_t group_size,
+                                std::size_t begin, std::size_t count, float* to) {
+    const bool ends = (begin + count) * run > group_size;
+    if (ends)
         __builtin_memset(to, 0, count * width * sizeof(float));
     for (std::size_t g = 0; g < chunk.groups; g++) {
         const float* group = values + (chunk.first + g) * group_size;
         for (std::size_t v = 0; v < count; v++) {
             const std::size_t at = (begin + v) * run;
-            if (at < group_size)
-                __builtin_memcpy(to + v * width + g * run, group + at,
-                                 (group_size - at < run ? group_size - at : run) * sizeof(float));
+            float* slot = to + v * width + g * run;
+            if (!ends || at + run <= group_size)
+                __builtin_memcpy(slot, group + at, run * sizeof(float));
+            else if (at < group_size)
+                __builtin_memcpy(slot, group + at, (group_size - at) * sizeof(float));
         }
+    }
+}
+
+OVSPEC_INLINE void arrange(const float* values, const RowChunk& chunk, std::size_t group_size,
+                           std::size_t begin, std::size_t count, float* to) {
+    switch (chunk.run()) {
+    case 4:
+        return arrange_runs<4>(values, chunk, group_size, begin, count, to);
+    case 8:
+        return arrange_runs<8>(values, chunk, group_size, begin, count, to);
+    case 16:
+        return arrange_runs<16>(values, chunk, group_size, begin, count, to);
+    case 32:
+        return arrange_runs<32>(values, chunk, group_size, begin, count, to);
+    default:
+        return arrange_runs<64>(values, chunk, group_size, begin, count, to);
     }
 }
 

@@ -97,11 +97,13 @@ struct Scratch {
 
 constexpr std::size_t panel = batch / 4 * 64; // bytes of 16 outputs
 
+// `task`: outputs of the task from `first` on, whose weights are asked for ahead; 0 where that is done.
 OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::size_t begin, std::size_t end,
-                        std::size_t first, std::size_t count, Scratch& scratch) {
+                        std::size_t first, std::size_t count, std::size_t task, Scratch& scratch) {
     const bool nibbles = m.format == WeightFormat::u4;
     const std::size_t offset = nibbles ? first / 2 : first;
     const std::size_t bytes = nibbles ? down_width / 2 : round_up(count, width);
+    const std::size_t asked = nibbles ? task / 2 : task;
     for (std::size_t k = begin; k < end; k += 4) {
         const std::uint8_t* channels[4];
 #pragma GCC unroll 4
@@ -109,7 +111,7 @@ OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::si
             channels[c] = m.data + view.channels[k + c] * m.row_bytes + offset;
             const std::size_t later = k + c + ahead < view.count ? k + c + ahead : view.count - 1;
             const std::uint8_t* next = m.data + view.channels[later] * m.row_bytes + offset;
-            for (std::size_t line = 0; line < bytes; line += 64)
+            for (std::size_t line = 0; line < asked; line += 64)
                 __builtin_prefetch(next + line);
         }
         std::uint8_t* to = scratch.bytes + (k - begin) / 4 * 64;
@@ -212,7 +214,8 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     }
 }
 
-// body(batch) for all channels of the view, in their order, for the outputs first to first + count.
+// body(batch) for all channels of the view, in their order, for the outputs first to first + count, down_width
+// of them at once.
 template <class Body>
 OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, std::size_t first,
                                std::size_t count, const Body& body) {
@@ -223,8 +226,13 @@ OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, 
         const ChannelRun& r = view.runs[run];
         for (std::size_t begin = r.begin; begin < r.end; begin += batch) {
             const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
-            fill(m, view, begin, end, first, count, scratch);
-            body(Batch{m, layout, scratch, index++, run, r.group, begin, end, begin == r.begin, first, count});
+            for (std::size_t h = 0; h < count; h += down_width) {
+                const std::size_t some = count - h < down_width ? count - h : down_width;
+                fill(m, view, begin, end, first + h, some, h == 0 ? count : 0, scratch);
+                body(Batch{m, layout, scratch, index, run, r.group, begin, end, begin == r.begin, first + h,
+                           some});
+            }
+            index++;
         }
     }
 }
@@ -233,13 +241,14 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
                         const std::uint8_t* const* rows, std::size_t row_count, float* y,
                         std::size_t stride) {
     for_batches(m, view, first, count, [&](const Batch& batch) {
+        float* to = y + (batch.first - first);
         std::size_t row = 0;
         for (; row + tile_rows <= row_count; row += tile_rows)
-            add<tile_rows>(batch, rows + row, y + row * stride, stride);
+            add<tile_rows>(batch, rows + row, to + row * stride, stride);
         for (; row + 2 <= row_count; row += 2)
-            add<2>(batch, rows + row, y + row * stride, stride);
+            add<2>(batch, rows + row, to + row * stride, stride);
         if (row < row_count)
-            add<1>(batch, rows + row, y + row * stride, stride);
+            add<1>(batch, rows + row, to + row * stride, stride);
     });
 }
 

@@ -256,7 +256,9 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
     if (in_integers(matrix.format))
         return integer_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
-    float_path::down(matrix, view, first, count, rows, row_count, y, stride);
+    for (std::size_t h = 0; h < count; h += down_width)
+        float_path::down(matrix, view, first + h, count - h < down_width ? count - h : down_width, rows,
+                         row_count, y + h, stride);
 }
 
 } // namespace

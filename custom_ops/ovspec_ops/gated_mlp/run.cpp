@@ -132,9 +132,9 @@ public:
             work_.inner_of[r] = packed + r * bytes;
         });
         float* result = work_.result.reserve(rows_ * size_);
-        const std::size_t tasks = (size_ + down_width - 1) / down_width;
+        const std::size_t tasks = (size_ + task_width - 1) / task_width;
         parallel_items(tasks, rows_ * view.count * size_, [&](std::size_t task) {
-            const std::size_t first = task * down_width, count = std::min(down_width, size_ - first);
+            const std::size_t first = task * task_width, count = std::min(task_width, size_ - first);
             kernels_.down(w_.down, view, first, count, work_.inner_of.data(), rows_, result + first, size_);
         });
         for (std::size_t r = 0; r < rows_; r++)

@@ -76,8 +76,8 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     const tiles::Session session(0);
     integer_columns::for_batches(m, view, first, count, [&](const Batch& batch) {
         for (std::size_t r = 0; r < row_count; r += row_block)
-            add(batch, rows + r, row_count - r < row_block ? row_count - r : row_block, y + r * stride,
-                stride);
+            add(batch, rows + r, row_count - r < row_block ? row_count - r : row_block,
+                y + r * stride + (batch.first - first), stride);
     });
 }
 

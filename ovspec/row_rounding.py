@@ -28,8 +28,8 @@ def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
 
     Args:
         device: OpenVINO device.
-        properties: of the user. Execution for accuracy, DYNAMIC_QUANTIZATION_GROUP_SIZE=0 and groups below 32,
-            ours, ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
+        properties: of the user. Execution for accuracy, DYNAMIC_QUANTIZATION_GROUP_SIZE=0 and groups below
+            32, ours, ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
     """
     if not device.startswith("CPU") or ovspec_ops.active_isa() not in _ISAS or asks_exact_rows(properties):
         return 16

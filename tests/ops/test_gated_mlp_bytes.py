@@ -76,7 +76,9 @@ def test_rules(isa: str, fmt: str, rule: str) -> None:
     for limit in (0.3, 0.0) if rule == "threshold" else (1.0, 61.0, 150.0):
         check(mlp, isa, 5, limit=limit, order=order, rule=rule)
     weights = np.array([1, 0, 0.5, 0, 1], np.float32)
-    check(mlp, isa, 5, limit=0.3 if rule == "threshold" else 61.0, order=order, rule=rule, row_weights=weights)
+    check(
+        mlp, isa, 5, limit=0.3 if rule == "threshold" else 61.0, order=order, rule=rule, row_weights=weights
+    )
 
 
 def test_formats_may_differ_between_projections(isa: str) -> None:
@@ -176,7 +178,9 @@ def stock_mlp(hidden: int, channels: int, fmt: str) -> ov.Model:
             packed = np.ascontiguousarray(flat[0::2] | flat[1::2] << 4)
             return ops.constant(ov.Tensor(packed, ov.Shape(of), ov.Type.u4), shared_memory=False)
 
-        centred = ops.subtract(ops.convert(integers(shape), "f16"), ops.convert(integers(scales.shape), "f16"))
+        centred = ops.subtract(
+            ops.convert(integers(shape), "f16"), ops.convert(integers(scales.shape), "f16")
+        )
         weights = ops.multiply(centred, ops.constant(scales))
         if fmt == "u4":
             weights = ops.reshape(weights, np.array([out, size]), False)

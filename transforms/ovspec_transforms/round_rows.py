@@ -18,8 +18,8 @@ def round_rows(model: ov.Model, bits: RowBits) -> PassReport:
 
     Args:
         model: a model after `sparse_ffn`; its operations are changed in place.
-        bits: 16, or 8 with a scale for every 32 values of a row, which is what OpenVINO's own products take by
-            default ("dynamic quantization"). With AMX, without integer dot products and for floating-point
+        bits: 16, or 8 with a scale for every 32 values of a row, which is what OpenVINO's own products take
+            by default ("dynamic quantization"). With AMX, without integer dot products and for floating-point
             weights rows stay as exact as with 16.
 
     Raises:

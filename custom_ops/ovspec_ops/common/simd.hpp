@@ -45,8 +45,8 @@ template <class T, class Element> OVSPEC_INLINE T load_part(const Element* from,
     return value;
 }
 
-// The same for a `count` that is known beforehand, in registers: bytes that were just written can't be read as
-// a part of a vector without waiting for them.
+// The same for a `count` that is known beforehand, in registers: bytes that were just written can't be read
+// as a part of a vector without waiting for them.
 template <class T, std::size_t count, class Element> OVSPEC_INLINE T load_first(const Element* from) {
 #if defined(__AVX2__)
     constexpr std::size_t bytes = count * sizeof(Element);

@@ -1,5 +1,5 @@
-// Rows of 8 bits times gate or up weights of 8 and 4 bits. The weights lie as for integer_rows.hpp; a scale of
-// the row belongs to the values that one lane meets in `span` vectors.
+// Rows of 8 bits times gate or up weights of 8 and 4 bits. The weights lie as for integer_rows.hpp; a scale
+// of the row belongs to the values that one lane meets in `span` vectors.
 #pragma once
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)

@@ -204,7 +204,8 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
         digits[r] = rows[r] + batch.layout.digits + batch.begin;
     for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
         Vec acc[2 * R];
-        products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, digits, batch.layout.stride, acc);
+        products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, digits,
+                    batch.layout.stride, acc);
         for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
             const Outputs outputs(batch, h + t * lanes);
             for (std::size_t r = 0; r < R; r++)
@@ -214,8 +215,8 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     }
 }
 
-// body(batch) for all channels of the view, in their order, for the outputs first to first + count, down_width
-// of them at once.
+// body(batch) for all channels of the view, in their order, for the outputs first to first + count,
+// down_width of them at once.
 template <class Body>
 OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, std::size_t first,
                                std::size_t count, const Body& body) {

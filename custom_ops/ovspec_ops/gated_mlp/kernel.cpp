@@ -148,7 +148,8 @@ void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const st
         for (std::size_t i = 0; i < most && i < left; i++)
             rows[i] = packed + (r + i) * bytes;
         const std::uint8_t* const* asked = r == 0 ? ahead : weights;
-        const std::size_t some = tile_of<Rows, format, N, most>(left, m, channels, weights, asked, rows, dots);
+        const std::size_t some =
+            tile_of<Rows, format, N, most>(left, m, channels, weights, asked, rows, dots);
         for (std::size_t i = 0; i < some; i++)
             for (std::size_t n = 0; n < N; n++)
                 y[(r + i) * stride + n] = dots[i * N + n];
@@ -158,7 +159,7 @@ void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const st
 
 template <class Rows, WeightFormat format>
 void project_format(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                      const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+                    const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
     constexpr std::size_t step = Rows::tile_channels;
     const std::size_t bytes = row_bytes(m);
     const std::size_t tiles = cached_bytes / bytes / Rows::tile_rows;

@@ -42,8 +42,10 @@ def activate(x: F64, activation: str) -> F64:
 
 
 def round_values(values: F64) -> F64:
-    """`[.., n]` as the kernel rounds them to 8 bits with a scale for all n of a place: to the nearest integers, ties
-    to even, of a 127th of their largest magnitude, in f32."""
+    """`[.., n]` as the kernel rounds them to 8 bits with a scale for every n.
+
+    To the nearest integers, ties to even, of a 127th of their largest magnitude, in f32.
+    """
     unit = (np.abs(values).max(-1, keepdims=True).astype(np.float32) / np.float32(127)).astype(np.float32)
     inverse = np.zeros_like(unit)
     np.divide(np.float32(1), unit, out=inverse, where=unit >= np.float32(1e-37))
@@ -51,8 +53,10 @@ def round_values(values: F64) -> F64:
 
 
 def rounded_rows(rows: F64, fmt: str, groups: int) -> F64:
-    """What gate or up weights meet with rows of 8 bits: `rows` `[rows, hidden]`, a scale for every 32 values that
-    a lane meets in the order of the weights."""
+    """What gate or up weights meet with rows of 8 bits: `rows` `[rows, hidden]`.
+
+    A scale is for the 32 values that one lane meets in the order of the weights.
+    """
     if fmt not in ("u8", "u4"):
         return rows
     places = lane_order(rows.shape[1], groups if fmt == "u4" else 1, fmt == "u4")
@@ -63,8 +67,10 @@ def rounded_rows(rows: F64, fmt: str, groups: int) -> F64:
 
 
 def rounded_inner(inner: F64, kept: NDArray[np.intp], fmt: str, groups: int) -> F64:
-    """What down weights meet with rows of 8 bits: `inner` `[rows, channels]`, a scale for every 32 kept channels of
-    a group of weights."""
+    """What down weights meet with rows of 8 bits: `inner` `[rows, channels]`.
+
+    A scale is for 32 kept channels of a group of weights, one behind the other.
+    """
     if fmt not in ("u8", "u4"):
         return inner
     result = np.zeros_like(inner)

@@ -47,7 +47,7 @@ struct ChannelView {
 constexpr std::size_t run_step = 4;
 // Outputs of `down` that are summed at once.
 constexpr std::size_t down_width = 128;
-// Of one task: neighbouring lines of memory, which the processor fetches together.
+// Of one task at most: neighbouring lines of memory, which the processor fetches together.
 constexpr std::size_t task_width = 4 * down_width;
 
 // Rows that are packed together.
@@ -91,7 +91,7 @@ struct GatedMlpKernels {
                        std::uint8_t* packed);
 
     // y[r * stride + h] for the outputs first <= h < first + count: the sum over the channels of row r.
-    // `first` is a multiple of task_width, `count` at most that.
+    // `first` is a multiple of down_width, `count` at most task_width.
     void (*down)(const ChannelMatrix& matrix, const ChannelView& view, std::size_t first, std::size_t count,
                  const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride);
 };

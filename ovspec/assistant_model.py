@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ovspec.attention_config import Attention, AttentionConfig
 from ovspec.draft_model import DraftModel
 from ovspec.drafters import AssistantDrafter
 from ovspec.expert_budgets import ExpertConfig
 from ovspec.linear_backend import LinearBackend
-from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.routing import sparse_attention
 from ovspec.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo

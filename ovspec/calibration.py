@@ -11,8 +11,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.native_selection import selects
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify

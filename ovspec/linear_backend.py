@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import ovspec_ops
+from ovspec.row_rounding import asks_exact_rows
 
 LinearBackend = Literal["native", "stock"]
 
@@ -27,7 +28,7 @@ def linear_backend(
     """
     if asked not in (None, "native", "stock"):
         raise ValueError(f"linear={asked!r}: expected 'native' or 'stock'")
-    exact = _asks_exact_rows(properties)
+    exact = asks_exact_rows(properties)
     if asked == "native" and exact:
         raise ValueError(
             f"linear='native' with {exact}: our operation rounds rows to 16 bits; leave one of them out"
@@ -48,16 +49,7 @@ def default_linear(
             rows to 16 bits, OpenVINO in f32 to 8 unless DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
         plugin_defaults: whether the plugin is to choose what the user does not.
     """
-    theirs = "DYNAMIC_QUANTIZATION_GROUP_SIZE" in properties or _asks_exact_rows(properties) is not None
+    theirs = "DYNAMIC_QUANTIZATION_GROUP_SIZE" in properties or asks_exact_rows(properties) is not None
     if plugin_defaults or theirs or attention != "native" or not device.startswith("CPU"):
         return "stock"
     return "native" if ovspec_ops.active_isa() in _ISAS else "stock"
-
-
-def _asks_exact_rows(properties: Mapping[str, object]) -> str | None:
-    """The property that asks for rows that are not rounded, as a user wrote it."""
-    if str(properties.get("DYNAMIC_QUANTIZATION_GROUP_SIZE", "")) == "0":
-        return "DYNAMIC_QUANTIZATION_GROUP_SIZE=0"
-    if str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY"):
-        return "EXECUTION_MODE_HINT=ACCURACY"
-    return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 import ovspec_ops
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import BlockManager, CachedSequence, KVCache
 from ovspec.compaction import compact
 from ovspec.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
@@ -25,7 +25,9 @@ from ovspec.metrics import microseconds
 from ovspec.model_cache import ModelCache
 from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
+from ovspec.paged_graph import graph_choices, transform
 from ovspec.pass_inputs import PassInputs
+from ovspec.row_rounding import row_bits
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
@@ -33,57 +35,16 @@ from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
     PassReport,
-    Selection,
     ffn_layers,
-    gather_logits,
     native_linear,
     paged_layers,
     rope_limit,
-    route_rows,
-    select_blocks,
-    select_blocks_stock,
-    split_long_rope,
-    to_paged,
-    watch_selections,
+    round_rows,
 )
 
-Attention = Literal["native", "stock"]
 GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionConfig:
-    """Which attention verification rows take.
-
-    Attributes:
-        backend: "native" routes them to our operation, "stock" takes OpenVINO's operations only.
-        selects: whether the graph can select blocks.
-        anchor_layers: layers that select, or `None` for the default rule.
-        selection: what they go by.
-        coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone counts.
-        watches: every layer selects and the lists are returned, as `selected_blocks`, but attention stays
-            dense; for calibration, with "native".
-    """
-
-    backend: Attention = "native"
-    selects: bool = False
-    anchor_layers: tuple[int, ...] | None = None
-    selection: Selection = field(default_factory=Selection)
-    coverage: float = 1.0
-    watches: bool = False
-
-    def __post_init__(self) -> None:
-        if self.backend not in ("native", "stock"):
-            raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
-
-    @property
-    def graph(self) -> dict[str, object]:
-        """What of it decides the graph, in words of JSON; the coverage is an input of every pass."""
-        fields = asdict(self)
-        del fields["coverage"]
-        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,43 +68,6 @@ class PassStats:
     experts_held: tuple[int, ...] = ()
     channels_read: tuple[int, ...] = ()
     channels_held: tuple[int, ...] = ()
-
-
-def transform(
-    model: ov.Model,
-    attention: AttentionConfig,
-    block_size: int,
-    experts: ExpertConfig | None = None,
-    ffn: FfnConfig | None = None,
-    gates_apart: bool = False,
-) -> list[PassReport]:
-    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
-
-    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`.
-    """
-    reports = [to_paged(model), gather_logits(model)]
-    if rope_limit(model) is not None:
-        reports.append(split_long_rope(model))
-    anchors, selection = attention.anchor_layers, attention.selection
-    if attention.backend == "native":
-        reports.append(route_rows(model))
-        if attention.watches:
-            reports.append(watch_selections(model, selection))
-        elif attention.selects:
-            reports.append(select_blocks(model, anchors, selection))
-    elif attention.selects:
-        reports.append(select_blocks_stock(model, anchors, selection, block_size))
-    reports += experts.transform(model) if experts else []
-    reports += ffn.transform(model, gates_apart) if ffn else []
-    return reports
-
-
-def graph_choices(
-    attention: AttentionConfig, experts: ExpertConfig | None, ffn: FfnConfig | None, linear: LinearBackend
-) -> dict[str, object]:
-    """What decides the transforms, in words of JSON, as `ModelCache` takes it."""
-    parts = {"attention": attention, "experts": experts, "ffn": ffn}
-    return {**{name: part.graph if part else None for name, part in parts.items()}, "linear": linear}
 
 
 class ModelRunner:
@@ -199,6 +123,7 @@ class ModelRunner:
         self.linear = linear_backend(
             linear, self.attention.backend, device, properties or {}, plugin_defaults
         )
+        self.row_bits = row_bits(device, properties or {})
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -233,6 +158,8 @@ class ModelRunner:
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
+            rounded = round_rows(graph, self.row_bits)
+            reports += [rounded] if rounded.changed else []
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if native:
                 facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))
@@ -249,7 +176,7 @@ class ModelRunner:
         config = OvspecConfig.load(Path(model))
         if config is not None and config.operations:  # of the IR itself, which an entry holds as well
             ovspec_ops.load(core)
-        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear)
+        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear, self.row_bits)
         compiled, facts = ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
         give_back_freed_memory()
         return compiled, facts

@@ -13,6 +13,7 @@ import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.assistant_model import load_assistant
+from ovspec.attention_config import Attention
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
 from ovspec.commit_verify import CommitVerify
@@ -47,7 +48,7 @@ from ovspec.inputs import (
 from ovspec.linear_backend import LinearBackend
 from ovspec.memory_plan import MemoryPlan, plan_memory
 from ovspec.model_plan import Backends
-from ovspec.model_runner import Attention, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
 from ovspec.planned_backends import planned_backends
 from ovspec.results import DecodedResults, EncodedResults

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import openvino as ov
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.compile import check_properties, with_defaults
 from ovspec.expert_budgets import ExpertConfig
 from ovspec.ffn_budgets import FfnConfig
 from ovspec.linear_backend import LinearBackend
 from ovspec.model_cache import ModelCache
 from ovspec.model_plan import Backends
-from ovspec.model_runner import AttentionConfig, graph_choices
+from ovspec.paged_graph import graph_choices
+from ovspec.row_rounding import row_bits
 from ovspec_models import ModelInfo
 
 
@@ -40,5 +42,6 @@ def planned_backends(
         return backends
     core, settings = ov.Core(), with_defaults(properties, device)
     check_properties(core, device, settings)
-    choices = graph_choices(attention, experts, ffn, backends.linear)
+    rounding = row_bits(device, properties)
+    choices = graph_choices(attention, experts, ffn, backends.linear, rounding)
     return replace(backends, kept=ModelCache(core, info.folder, device, settings, choices).holds())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ovspec.attention_config import Attention, AttentionConfig
 from ovspec.drafters import DrafterChoice, SparseSelf
 from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.ffn_budgets import FfnBackend, FfnConfig, ffn_config
-from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.verify_config import SparseVerify
 from ovspec.verify_mode import VerifyMode, attention_part, sparse_part
 from ovspec_models import ChannelSets

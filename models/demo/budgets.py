@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from openvino import Core, Model
 
 import ovspec
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.calibration import ROWS
 from ovspec.channel_groups import DEFAULT_GROUPS
@@ -34,7 +35,7 @@ from ovspec.eval.fidelity_meter import Fidelity, FidelityMeter
 from ovspec.expert_budgets import expert_config
 from ovspec.expert_statistics import ExpertStatistics
 from ovspec.ffn_budgets import FfnBackend, ffn_config
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
 from ovspec_models import ChannelSets, demo_pair_path

@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.bench.cache_contents import cache_layout, fill
 from ovspec.cache import CachedSequence
 from ovspec.channel_groups import DEFAULT_GROUPS, group_estimate
@@ -20,7 +21,7 @@ from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.ffn_budgets import calibrated_channels, ffn_config
 from ovspec.limits import DENSE
 from ovspec.linear_backend import LinearBackend
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec.verify_config import SparseVerify
 from ovspec_models import ChannelSets

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from openvino_genai import GenerationConfig
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
 from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
@@ -24,7 +25,7 @@ from ovspec.engine import Engine
 from ovspec.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
 from ovspec.inputs import encode, read_tokenizer
 from ovspec.metrics import RawPerfMetrics
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.schedule import ConstantSchedule, Schedule
 from ovspec.sequence import Sequence
 from ovspec_models import ModelInfo, check_same_token_ids

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ovspec.attention_config import Attention
 from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
@@ -30,7 +31,6 @@ from ovspec.expert_budgets import ExpertBackend
 from ovspec.ffn_budgets import FfnBackend
 from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.linear_backend import LinearBackend
-from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
 from ovspec.verify_mode import VerifyMode, parse_verify
 

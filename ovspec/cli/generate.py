@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ovspec.attention_config import Attention
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
     experts_option,
@@ -24,7 +25,6 @@ from ovspec.expert_budgets import ExpertBackend
 from ovspec.ffn_budgets import FfnBackend
 from ovspec.linear_backend import LinearBackend
 from ovspec.metrics import PerfMetrics
-from ovspec.model_runner import Attention
 from ovspec.pipeline import LLMPipeline
 from ovspec.results import DecodedResults
 from ovspec.verify_mode import VerifyMode

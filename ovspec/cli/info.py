@@ -21,6 +21,7 @@ from ovspec.cli.options import draft_folder
 from ovspec.cli.output import output_console
 from ovspec.compile import read_model
 from ovspec.memory_plan import plan_memory
+from ovspec.row_rounding import row_bits
 from ovspec.verify_cost import pass_costs
 from ovspec.weight_traffic import WeightTraffic
 from ovspec_models import ModelInfo, OvspecConfig
@@ -75,6 +76,7 @@ def installation() -> dict[str, object]:
         "extension": str(ovspec_ops.extension_path()),
         "instruction_sets": ovspec_ops.available_isas(),
         "instruction_set_in_use": ovspec_ops.active_isa(),
+        "feed_forward_row_bits": row_bits("CPU", {}),
     }
 
 

@@ -14,10 +14,11 @@ from prompts import STORY
 from settings import F32
 
 import ovspec
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.calibration import OverlapMeter
 from ovspec.cli import cli
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec_models import OvspecConfig
 

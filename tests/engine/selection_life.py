@@ -15,8 +15,9 @@ from openvino import opset15 as ops
 from settings import F32
 
 from ovspec import model_runner
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
-from ovspec.model_runner import AttentionConfig, ModelRunner, PassStats
+from ovspec.model_runner import ModelRunner, PassStats
 from ovspec.tables import Rows
 from ovspec_ops.verify_attention import verify_attention
 from ovspec_transforms import PassReport, paged_layers

@@ -10,8 +10,9 @@ from engine.reference_model import ReferenceModel
 from numpy.typing import NDArray
 from settings import F32
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 
 TOLERANCE = 1e-4

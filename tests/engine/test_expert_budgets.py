@@ -9,9 +9,10 @@ import pytest
 from settings import F32
 from transforms.moe_models import EXPERTS, LAYERS, TOP_K, tiny_moe
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.expert_budgets import ExpertConfig
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}

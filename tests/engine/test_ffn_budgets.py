@@ -9,9 +9,10 @@ import pytest
 from settings import F32
 from transforms.ffn_models import CHANNELS, LAYERS, tiny_dense
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.ffn_budgets import FfnConfig
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec_models import ChannelSets
 from ovspec_transforms import GroupEstimate

@@ -24,11 +24,12 @@ from settings import F32
 from transforms.moe_models import TOP_K, moe_folder
 
 import ovspec
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.expert_budgets import ExpertConfig
 from ovspec.ffn_budgets import FfnConfig
 from ovspec.model_identity import fingerprint
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model

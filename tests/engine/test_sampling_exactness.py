@@ -19,6 +19,7 @@ from settings import F32
 
 from ovspec import commit
 from ovspec.acceptance import Accepted
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.commit_verify import CommitVerify
 from ovspec.drafter import Drafter, Proposal
@@ -33,7 +34,7 @@ from ovspec.drafters import (
 from ovspec.engine import Engine
 from ovspec.generation_config import GenerationSettings, resolve, updated
 from ovspec.metrics import RawPerfMetrics
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.sampling import Distribution, SamplingParams, sampling_distribution
 from ovspec.sequence import Sequence
 from ovspec.tables import Rows

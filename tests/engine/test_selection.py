@@ -27,7 +27,8 @@ from engine.selection_life import (
 from numpy.typing import NDArray
 from settings import F32
 
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.attention_config import AttentionConfig
+from ovspec.model_runner import ModelRunner
 from ovspec_ops.block_select import block_select
 from ovspec_transforms import Selection
 

@@ -14,8 +14,9 @@ from prompts import STORY
 from settings import F32
 
 import ovspec
+from ovspec.attention_config import Attention, AttentionConfig
 from ovspec.cache import CachedSequence
-from ovspec.model_runner import Attention, AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model

@@ -24,7 +24,7 @@ from engine.selection_life import (
 )
 from numpy.typing import NDArray
 
-from ovspec.model_runner import AttentionConfig
+from ovspec.attention_config import AttentionConfig
 from ovspec_ops.block_select.reference import block_masses, block_scores, sinks_and_tail
 from ovspec_transforms import Selection
 

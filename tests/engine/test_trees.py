@@ -9,8 +9,9 @@ import pytest
 from engine.reference_model import ReferenceModel
 from settings import F32
 
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows, build_tables
 from ovspec_transforms import Selection
 

@@ -15,9 +15,10 @@ from settings import F32
 from tiny_checkpoints import LONG_FROM, TINY, random_model
 
 import ovspec
+from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.expert_budgets import ExpertConfig
-from ovspec.model_runner import AttentionConfig, ModelRunner
+from ovspec.model_runner import ModelRunner
 from ovspec.tables import Rows
 from ovspec_models.families import FAMILIES
 

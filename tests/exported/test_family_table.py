@@ -14,7 +14,8 @@ import pytest
 from tiny_checkpoints import TINY
 
 import ovspec_ops
-from ovspec.model_runner import AttentionConfig, transform
+from ovspec.attention_config import AttentionConfig
+from ovspec.paged_graph import transform
 from ovspec_models import ModelInfo
 from ovspec_models.families import FAMILIES, Family
 from ovspec_transforms import PassReport, sparse_ffn, sparse_moe

@@ -68,6 +68,14 @@ class Mlp:
         return {f"{part}_format": fmt for part, fmt in self.formats.items()}
 
     @property
+    def byte_rows(self) -> dict[str, tuple[str, int]]:
+        """Format and groups of every projection, as the reference takes them for rows of 8 bits."""
+        return {
+            part: (fmt, self.groups[part == "down"] if fmt == "u4" else 1)
+            for part, fmt in self.formats.items()
+        }
+
+    @property
     def values(self) -> list[NDArray[np.float64]]:
         """Gate, up and down `[channels, hidden]`."""
         return [

@@ -14,7 +14,7 @@ from transforms.ffn_models import CHANNELS, FAMILIES, HIDDEN, LAYERS, tiny_dense
 from transforms.moe_models import EXACT, assert_same_logits, logits
 
 import ovspec_ops
-from ovspec_transforms import ffn_layers, limit_channels, sparse_ffn, to_paged
+from ovspec_transforms import ffn_layers, limit_channels, round_rows, sparse_ffn, to_paged
 from ovspec_transforms.graph import nodes_of_type
 
 # The form of the weights does not depend on the family: one stands for all.
@@ -142,6 +142,24 @@ def test_saved_model_computes_the_same(tmp_path: Path) -> None:
     ovspec_ops.load(core)
     got, _ = logits(core.read_model(tmp_path / "model.xml"))
     assert np.array_equal(expected, got)
+
+
+def test_bits_of_rows_travel_with_the_model(tmp_path: Path) -> None:
+    def bits(model: ov.Model) -> list[int]:
+        return [node.get_attributes()["row_bits"] for node in nodes_of_type(model, "GatedMLP")]
+
+    model = tiny_dense("int4")
+    sparse_ffn(model)
+    assert bits(model) == [16] * LAYERS
+    assert round_rows(model, 8).count == LAYERS
+    assert round_rows(model, 8).count == 0
+    limit_channels(model, "top_k")
+    ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    core = ov.Core()
+    ovspec_ops.load(core)
+    assert bits(core.read_model(tmp_path / "model.xml")) == [8] * LAYERS
+    with pytest.raises(ValueError, match="row bits 4: expected 8 or 16"):
+        round_rows(model, 4)
 
 
 @pytest.mark.parametrize("weight_format", ["fp16", "int8"])

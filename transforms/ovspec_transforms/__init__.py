@@ -38,6 +38,7 @@ from ovspec_transforms.native_linear import native_linear
 from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
 from ovspec_transforms.paged_reader import PagedAttentionReader
 from ovspec_transforms.report import PassReport
+from ovspec_transforms.round_rows import RowBits, round_rows
 from ovspec_transforms.route_rows import route_rows
 from ovspec_transforms.select_blocks import select_blocks, selecting_layers, watch_selections
 from ovspec_transforms.select_blocks_stock import select_blocks_stock
@@ -79,6 +80,7 @@ __all__ = [
     "PagedAttentionReader",
     "PagedLayer",
     "PassReport",
+    "RowBits",
     "Selection",
     "WeightParts",
     "anchor_of",
@@ -101,6 +103,7 @@ __all__ = [
     "native_linear",
     "paged_layers",
     "rope_limit",
+    "round_rows",
     "route_rows",
     "select_blocks",
     "select_blocks_stock",

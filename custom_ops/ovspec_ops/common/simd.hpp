@@ -45,6 +45,32 @@ template <class T, class Element> OVSPEC_INLINE T load_part(const Element* from,
     return value;
 }
 
+// The same for a `count` that is known beforehand, in registers: bytes that were just written can't be read
+// as a part of a vector without waiting for them.
+template <class T, std::size_t count, class Element> OVSPEC_INLINE T load_first(const Element* from) {
+#if defined(__AVX2__)
+    constexpr std::size_t bytes = count * sizeof(Element);
+    if constexpr (bytes < sizeof(T) && bytes <= 16) {
+        __m128i low;
+        if constexpr (bytes == 16) {
+            low = _mm_loadu_si128((const __m128i*)from);
+        } else if constexpr (bytes == 8) {
+            low = _mm_loadl_epi64((const __m128i*)from);
+        } else {
+            static_assert(bytes <= 4, "1, 2, 4, 8 or 16 bytes");
+            std::int32_t value = 0;
+            __builtin_memcpy(&value, from, bytes);
+            low = _mm_cvtsi32_si128(value);
+        }
+        const __m256i wide = _mm256_zextsi128_si256(low);
+        T value;
+        __builtin_memcpy(&value, &wide, sizeof(value));
+        return value;
+    }
+#endif
+    return load_part<T>(from, count);
+}
+
 OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
     __builtin_memcpy(to, &value, count * sizeof(float));
 }
@@ -106,7 +132,7 @@ OVSPEC_INLINE Vec from_f16(HalfVec x) {
 }
 
 OVSPEC_INLINE float scalar_f16(const std::uint8_t* from) {
-    return from_f16(load_part<HalfVec>((const std::uint16_t*)from, 1))[0];
+    return from_f16(load_first<HalfVec, 1>((const std::uint16_t*)from))[0];
 }
 
 // to[i] = x[index[i]]

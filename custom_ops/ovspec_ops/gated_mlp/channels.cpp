@@ -7,10 +7,13 @@
 namespace ovspec {
 
 void ChannelSet::collect(std::size_t channels) {
-    channels_.clear();
-    for (std::size_t c = 0; c < channels; c++)
-        if (kept_[c])
-            channels_.push_back(static_cast<std::uint32_t>(c));
+    channels_.resize(channels + 1); // every channel is written, whether it counts or not: no branch to guess
+    std::size_t count = 0;
+    for (std::size_t c = 0; c < channels; c++) {
+        channels_[count] = static_cast<std::uint32_t>(c);
+        count += kept_[c] != 0;
+    }
+    channels_.resize(count);
 }
 
 void ChannelSet::keep_all(std::size_t channels) {
@@ -69,8 +72,11 @@ void ChannelSet::arrange(std::size_t group_size) {
     padding_.clear();
     for (std::size_t i = 0; i < count_;) {
         const std::size_t group = channels_[i] / group_size, begin = entries_.size();
-        for (; i < count_ && channels_[i] / group_size == group; i++)
-            entries_.push_back(channels_[i]);
+        const std::size_t next = (group + 1) * group_size, from = i;
+        while (i < count_ && channels_[i] < next)
+            i++;
+        entries_.insert(entries_.end(), channels_.begin() + static_cast<std::ptrdiff_t>(from),
+                        channels_.begin() + static_cast<std::ptrdiff_t>(i));
         while (entries_.size() % run_step != 0) {
             padding_.push_back(entries_.size());
             entries_.push_back(entries_.back());

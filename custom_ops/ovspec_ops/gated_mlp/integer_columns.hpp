@@ -97,11 +97,13 @@ struct Scratch {
 
 constexpr std::size_t panel = batch / 4 * 64; // bytes of 16 outputs
 
+// `task`: outputs of the task from `first` on, whose weights are asked for ahead; 0 where that is done.
 OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::size_t begin, std::size_t end,
-                        std::size_t first, std::size_t count, Scratch& scratch) {
+                        std::size_t first, std::size_t count, std::size_t task, Scratch& scratch) {
     const bool nibbles = m.format == WeightFormat::u4;
     const std::size_t offset = nibbles ? first / 2 : first;
     const std::size_t bytes = nibbles ? down_width / 2 : round_up(count, width);
+    const std::size_t asked = nibbles ? task / 2 : task;
     for (std::size_t k = begin; k < end; k += 4) {
         const std::uint8_t* channels[4];
 #pragma GCC unroll 4
@@ -109,7 +111,7 @@ OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::si
             channels[c] = m.data + view.channels[k + c] * m.row_bytes + offset;
             const std::size_t later = k + c + ahead < view.count ? k + c + ahead : view.count - 1;
             const std::uint8_t* next = m.data + view.channels[later] * m.row_bytes + offset;
-            for (std::size_t line = 0; line < bytes; line += 64)
+            for (std::size_t line = 0; line < asked; line += 64)
                 __builtin_prefetch(next + line);
         }
         std::uint8_t* to = scratch.bytes + (k - begin) / 4 * 64;
@@ -158,9 +160,12 @@ struct Batch {
     const ChannelMatrix& m;
     const InnerLayout& layout;
     const Scratch& scratch;
-    std::size_t run, group, begin, end;
+    std::size_t index, run, group, begin, end;
     bool counts_sum; // the run's sums of integers count once, with its first batch
     std::size_t first, count;
+
+    // Of a vector of outputs, `h` from the task's first.
+    const std::uint8_t* weights(std::size_t h) const { return scratch.bytes + h / 16 * panel + h % 16 * 4; }
 
     float run_sum(const std::uint8_t* row) const {
         return counts_sum ? load_as<float>(row + header + run * sizeof(float)) : 0.0f;
@@ -197,10 +202,10 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     const std::uint8_t* digits[R];
     for (std::size_t r = 0; r < R; r++)
         digits[r] = rows[r] + batch.layout.digits + batch.begin;
-    const auto at = [&](std::size_t h) { return batch.scratch.bytes + h / 16 * panel + h % 16 * 4; };
     for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
         Vec acc[2 * R];
-        products<R>(at(h), at(h + lanes), (batch.end - batch.begin) / 4, digits, batch.layout.stride, acc);
+        products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, digits,
+                    batch.layout.stride, acc);
         for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
             const Outputs outputs(batch, h + t * lanes);
             for (std::size_t r = 0; r < R; r++)
@@ -210,18 +215,25 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     }
 }
 
-// body(batch) for all channels of the view, in their order, for the outputs first to first + count.
+// body(batch) for all channels of the view, in their order, for the outputs first to first + count,
+// down_width of them at once.
 template <class Body>
 OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, std::size_t first,
                                std::size_t count, const Body& body) {
     const InnerLayout layout(view);
     Scratch scratch;
+    std::size_t index = 0;
     for (std::size_t run = 0; run < view.run_count; run++) {
         const ChannelRun& r = view.runs[run];
         for (std::size_t begin = r.begin; begin < r.end; begin += batch) {
             const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
-            fill(m, view, begin, end, first, count, scratch);
-            body(Batch{m, layout, scratch, run, r.group, begin, end, begin == r.begin, first, count});
+            for (std::size_t h = 0; h < count; h += down_width) {
+                const std::size_t some = count - h < down_width ? count - h : down_width;
+                fill(m, view, begin, end, first + h, some, h == 0 ? count : 0, scratch);
+                body(Batch{m, layout, scratch, index, run, r.group, begin, end, begin == r.begin, first + h,
+                           some});
+            }
+            index++;
         }
     }
 }
@@ -230,13 +242,14 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
                         const std::uint8_t* const* rows, std::size_t row_count, float* y,
                         std::size_t stride) {
     for_batches(m, view, first, count, [&](const Batch& batch) {
+        float* to = y + (batch.first - first);
         std::size_t row = 0;
         for (; row + tile_rows <= row_count; row += tile_rows)
-            add<tile_rows>(batch, rows + row, y + row * stride, stride);
+            add<tile_rows>(batch, rows + row, to + row * stride, stride);
         for (; row + 2 <= row_count; row += 2)
-            add<2>(batch, rows + row, y + row * stride, stride);
+            add<2>(batch, rows + row, to + row * stride, stride);
         if (row < row_count)
-            add<1>(batch, rows + row, y + row * stride, stride);
+            add<1>(batch, rows + row, to + row * stride, stride);
     });
 }
 

@@ -101,14 +101,20 @@ OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
     return load_as<Header>(packed);
 }
 
-// R * N vectors to their sums.
+// R * N vectors to their sums, each added up in the same order however many they are.
 template <std::size_t count> OVSPEC_INLINE void sum_each(const Vec* v, float* sums) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (std::size_t i = 0; i + 4 <= count; i += 4)
         sum_four(v + i, sums + i);
-#pragma GCC unroll 4
-    for (std::size_t i = count / 4 * 4; i < count; i++)
-        sums[i] = sum(v[i]);
+    constexpr std::size_t rest = count % 4;
+    if constexpr (rest != 0) {
+        Vec last[4] = {};
+        float of_last[4];
+        for (std::size_t i = 0; i < rest; i++)
+            last[i] = v[count - rest + i];
+        sum_four(last, of_last);
+        __builtin_memcpy(sums + count - rest, of_last, rest * sizeof(float));
+    }
 }
 
 // `part` bytes of a row of u8 weights, of which `left` remain.
@@ -184,8 +190,8 @@ OVSPEC_INLINE void spread(const std::uint8_t* scales, const std::uint8_t* zero_p
     constexpr std::size_t lanes_each = 16 / groups;
     for (std::size_t first = 0; first < groups; first += lanes) {
         constexpr std::size_t some = groups < lanes ? groups : lanes;
-        const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)scales + first, some));
-        const Vec zero_point = to_float(load_part<ByteVec>(zero_points + first, some));
+        const Vec scale = from_f16(load_first<HalfVec, some>((const std::uint16_t*)scales + first));
+        const Vec zero_point = to_float(load_first<ByteVec, some>(zero_points + first));
         for (std::size_t p = 0; p < parts * some / groups; p++) {
             IVec index;
 #pragma GCC unroll 16

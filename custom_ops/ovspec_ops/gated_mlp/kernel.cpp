@@ -2,6 +2,8 @@
 
 #include "common/simd.hpp"
 #include "gated_mlp/activation.hpp"
+#include "gated_mlp/byte_columns.hpp"
+#include "gated_mlp/byte_rows.hpp"
 #include "gated_mlp/float_path.hpp"
 #include "gated_mlp/integer_columns.hpp"
 #include "gated_mlp/integer_rows.hpp"
@@ -23,6 +25,18 @@ OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
 #endif
 }
 
+#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+#define OVSPEC_BYTES // rows of 8 bits where that is asked for
+#endif
+
+OVSPEC_INLINE bool in_bytes([[maybe_unused]] const ChannelMatrix& matrix) {
+#ifdef OVSPEC_BYTES
+    return matrix.row_bits == 8 && in_integers(matrix.format);
+#else
+    return false;
+#endif
+}
+
 // Tiles cost the same for one row as for row_block: below this they cost more than vectors.
 [[maybe_unused]] constexpr std::size_t least_rows = 3;
 
@@ -37,6 +51,10 @@ OVSPEC_INLINE bool in_tiles([[maybe_unused]] const ChannelMatrix& matrix,
 
 // Of one row in a block, where rows are packed one by one.
 OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
+#ifdef OVSPEC_BYTES
+    if (in_bytes(matrix))
+        return byte_rows::packed_bytes(matrix);
+#endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_rows::packed_bytes(matrix);
@@ -60,6 +78,12 @@ void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const
 #endif
     for (std::size_t r = 0; r < rows; r++) {
         std::uint8_t* to = packed + r * row_bytes(matrix);
+#ifdef OVSPEC_BYTES
+        if (in_bytes(matrix)) {
+            byte_rows::pack(matrix, values[r], to);
+            continue;
+        }
+#endif
 #ifdef OVSPEC_DOT
         if (in_integers(matrix.format)) {
             integer_rows::pack(matrix, values[r], to);
@@ -71,57 +95,99 @@ void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const
 }
 
 #ifdef OVSPEC_DOT
-// All rows against N channels; the next N are asked for meanwhile.
-template <WeightFormat format, std::size_t N>
+struct WideRows {
+    static constexpr std::size_t tile_rows = integer_rows::tile_rows;
+    static constexpr std::size_t tile_channels = integer_rows::tile_channels;
+    static constexpr std::size_t ahead = 1; // tiles
+
+    template <WeightFormat format, std::size_t N, std::size_t R, class... Arguments>
+    static OVSPEC_INLINE_MEMBER void tile(Arguments&&... arguments) {
+        integer_rows::tile<format, N, R>(arguments...);
+    }
+};
+
+#ifdef OVSPEC_BYTES
+struct ByteRows {
+    static constexpr std::size_t tile_rows = byte_rows::tile_rows;
+    static constexpr std::size_t tile_channels = byte_rows::tile_channels;
+    static constexpr std::size_t ahead = 4;
+
+    template <WeightFormat format, std::size_t N, std::size_t R, class... Arguments>
+    static OVSPEC_INLINE_MEMBER void tile(Arguments&&... arguments) {
+        byte_rows::tile<format, N, R>(arguments...);
+    }
+};
+#endif
+
+// Rows r to r + some of N channels, `some` at most R: dots[i * N + n].
+template <class Rows, WeightFormat format, std::size_t N, std::size_t R, class... Arguments>
+OVSPEC_INLINE std::size_t tile_of(std::size_t left, Arguments&&... arguments) {
+    if constexpr (R > 1) {
+        if (left < R)
+            return tile_of<Rows, format, N, R / 2>(left, arguments...);
+    }
+    Rows::template tile<format, N, R>(arguments...);
+    return R;
+}
+
+// All rows against N channels; others, `next`, are asked for meanwhile.
+template <class Rows, WeightFormat format, std::size_t N>
 void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const std::uint32_t* next,
-                 const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
-    constexpr std::size_t most = integer_rows::tile_rows;
+                 const std::uint8_t* packed, std::size_t bytes, std::size_t row_count, float* y,
+                 std::size_t stride) {
+    constexpr std::size_t most = Rows::tile_rows;
     const std::uint8_t *weights[N], *ahead[N];
     for (std::size_t n = 0; n < N; n++) {
         weights[n] = m.data + channels[n] * m.row_bytes;
         ahead[n] = m.data + next[n] * m.row_bytes;
     }
-    const auto write = [&](std::size_t r, std::size_t count, const float* dots) {
-        for (std::size_t i = 0; i < count; i++)
-            for (std::size_t n = 0; n < N; n++)
-                y[(r + i) * stride + n] = dots[i * N + n];
-    };
-    const std::size_t bytes = integer_rows::packed_bytes(m);
     const std::uint8_t* rows[most];
     float dots[most * N];
     for (std::size_t r = 0; r < row_count;) {
-        const std::size_t left = row_count - r, size = left >= most ? most : left >= 2 ? 2 : 1;
-        for (std::size_t i = 0; i < size; i++)
+        const std::size_t left = row_count - r;
+        for (std::size_t i = 0; i < most && i < left; i++)
             rows[i] = packed + (r + i) * bytes;
         const std::uint8_t* const* asked = r == 0 ? ahead : weights;
-        if (size == most)
-            integer_rows::tile<format, N, most>(m, channels, weights, asked, rows, dots);
-        else if (size == 2)
-            integer_rows::tile<format, N, 2>(m, channels, weights, asked, rows, dots);
-        else
-            integer_rows::tile<format, N, 1>(m, channels, weights, asked, rows, dots);
-        write(r, size, dots);
-        r += size;
+        const std::size_t some =
+            tile_of<Rows, format, N, most>(left, m, channels, weights, asked, rows, dots);
+        for (std::size_t i = 0; i < some; i++)
+            for (std::size_t n = 0; n < N; n++)
+                y[(r + i) * stride + n] = dots[i * N + n];
+        r += some;
     }
 }
 
-template <WeightFormat format>
-void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                      const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
-    constexpr std::size_t step = integer_rows::tile_channels;
-    const std::size_t bytes = integer_rows::packed_bytes(m);
-    const std::size_t tiles = cached_bytes / bytes / integer_rows::tile_rows;
-    const std::size_t block = (tiles > 1 ? tiles : 1) * integer_rows::tile_rows;
+template <class Rows, WeightFormat format>
+void project_format(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
+                    const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+    constexpr std::size_t step = Rows::tile_channels;
+    const std::size_t bytes = row_bytes(m);
+    const std::size_t tiles = cached_bytes / bytes / Rows::tile_rows;
+    const std::size_t block = (tiles > 1 ? tiles : 1) * Rows::tile_rows;
+    const auto later = [&](std::size_t n) {
+        const std::size_t at = n + Rows::ahead * step;
+        return at + step <= count ? at : n;
+    };
     for (std::size_t r = 0; r < row_count; r += block) {
         const std::size_t some = row_count - r < block ? row_count - r : block;
         float* to = y + r * stride;
         std::size_t n = 0;
         for (; n + step <= count; n += step)
-            channels_of<format, step>(m, channels + n, channels + (n + 2 * step <= count ? n + step : n),
-                                      packed + r * bytes, some, to + n, stride);
+            channels_of<Rows, format, step>(m, channels + n, channels + later(n), packed + r * bytes, bytes,
+                                            some, to + n, stride);
         for (; n < count; n++)
-            channels_of<format, 1>(m, channels + n, channels + n, packed + r * bytes, some, to + n, stride);
+            channels_of<Rows, format, 1>(m, channels + n, channels + n, packed + r * bytes, bytes, some,
+                                         to + n, stride);
     }
+}
+
+template <class Rows>
+void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
+                      const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+    if (m.format == WeightFormat::u8)
+        project_format<Rows, WeightFormat::u8>(m, channels, count, packed, row_count, y, stride);
+    else
+        project_format<Rows, WeightFormat::u4>(m, channels, count, packed, row_count, y, stride);
 }
 #endif
 
@@ -139,16 +205,22 @@ void project(const ChannelMatrix& matrix, const std::uint32_t* channels, std::si
     if (in_tiles(matrix, rows))
         return tile_rows::project(matrix, channels, count, packed, rows, y, stride, scratch);
 #endif
+#ifdef OVSPEC_BYTES
+    if (in_bytes(matrix))
+        return project_integers<ByteRows>(matrix, channels, count, packed, rows, y, stride);
+#endif
 #ifdef OVSPEC_DOT
-    if (matrix.format == WeightFormat::u8)
-        return project_integers<WeightFormat::u8>(matrix, channels, count, packed, rows, y, stride);
-    if (matrix.format == WeightFormat::u4)
-        return project_integers<WeightFormat::u4>(matrix, channels, count, packed, rows, y, stride);
+    if (in_integers(matrix.format))
+        return project_integers<WideRows>(matrix, channels, count, packed, rows, y, stride);
 #endif
     float_path::project(matrix, channels, count, packed, rows, y, stride, scratch);
 }
 
 std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view) {
+#ifdef OVSPEC_BYTES
+    if (in_bytes(matrix))
+        return byte_columns::InnerLayout(view).bytes;
+#endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_columns::InnerLayout(view).bytes();
@@ -158,6 +230,10 @@ std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, con
 
 void pack_inner([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view, const float* values,
                 std::uint8_t* packed) {
+#ifdef OVSPEC_BYTES
+    if (in_bytes(matrix))
+        return byte_columns::pack(view, values, packed);
+#endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_columns::pack(view, values, packed);
@@ -173,11 +249,17 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
     if (in_integers(matrix.format) && row_count >= least_rows)
         return tile_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
+#ifdef OVSPEC_BYTES
+    if (in_bytes(matrix))
+        return byte_columns::down(matrix, view, first, count, rows, row_count, y, stride);
+#endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
         return integer_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
-    float_path::down(matrix, view, first, count, rows, row_count, y, stride);
+    for (std::size_t h = 0; h < count; h += down_width)
+        float_path::down(matrix, view, first + h, count - h < down_width ? count - h : down_width, rows,
+                         row_count, y + h, stride);
 }
 
 } // namespace

@@ -23,6 +23,9 @@ struct ChannelMatrix {
     std::size_t size;
     std::size_t groups;
     std::size_t row_bytes;
+    // Of the integers that rows become where these weights are integers: 16, or 8 with a scale for every 32
+    // values. Kernels may be more exact, and those of floats and of AMX tiles are.
+    std::size_t row_bits = 16;
 };
 
 // Kept channels of one group of down's weights: entries begin to end of ChannelSet::channels.
@@ -42,8 +45,10 @@ struct ChannelView {
 };
 
 constexpr std::size_t run_step = 4;
-// Outputs of one task of `down`.
+// Outputs of `down` that are summed at once.
 constexpr std::size_t down_width = 128;
+// Of one task at most: neighbouring lines of memory, which the processor fetches together.
+constexpr std::size_t task_width = 4 * down_width;
 
 // Rows that are packed together.
 constexpr std::size_t row_block = 8;
@@ -86,7 +91,7 @@ struct GatedMlpKernels {
                        std::uint8_t* packed);
 
     // y[r * stride + h] for the outputs first <= h < first + count: the sum over the channels of row r.
-    // `first` is a multiple of down_width, `count` at most that.
+    // `first` is a multiple of down_width, `count` at most task_width.
     void (*down)(const ChannelMatrix& matrix, const ChannelView& view, std::size_t first, std::size_t count,
                  const std::uint8_t* const* packed_rows, std::size_t rows, float* y, std::size_t stride);
 };

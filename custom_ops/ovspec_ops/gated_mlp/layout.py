@@ -53,6 +53,23 @@ def unpack_rows_u4(data: Bytes, inputs: int, groups: int) -> Bytes:
     return np.concatenate(parts, axis=1).reshape(channels, inputs)
 
 
+def lane_order(inputs: int, groups: int, four_bits: bool) -> NDArray[np.intp]:
+    """Which inputs' values share a scale where rows become 8 bits: `[scales, 32]`, -1 for padding.
+
+    They are what one 32-bit lane meets in eight vectors of the weights.
+    """
+    places = []
+    chunks = _chunks(groups, inputs // groups) if four_bits else [(slice(0, 1), 64, -(-inputs // 64))]
+    every = np.arange(inputs).reshape(groups, -1)
+    for chunk, run, vectors in chunks:
+        padded = np.full((chunk.stop - chunk.start, vectors * run), -1)
+        padded[:, : inputs // groups] = every[chunk]
+        slots = np.full((-(-vectors // 8) * 8, 64), -1)
+        slots[:vectors] = padded.reshape(-1, vectors, run).transpose(1, 0, 2).reshape(vectors, 64)
+        places.append(slots.reshape(-1, 8, 16, 4).transpose(0, 2, 1, 3).reshape(-1, 32))
+    return np.concatenate(places)
+
+
 def _swap_units(blocks: Bytes) -> Bytes:
     """`[.., 64]` with its 4 x 4 units of four bytes transposed; its own inverse."""
     swapped: Bytes = blocks.reshape(*blocks.shape[:-1], 4, 4, 4).swapaxes(-3, -2).reshape(blocks.shape)

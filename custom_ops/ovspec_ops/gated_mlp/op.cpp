@@ -131,7 +131,7 @@ void check_order(const ov::Tensor& tensor, std::size_t channels) {
 
 GatedMLP::GatedMLP(const ov::OutputVector& inputs, const GatedMLP& a)
     : Op(inputs), activation_(a.activation_), rule_(a.rule_), score_(a.score_), gate_format_(a.gate_format_),
-      up_format_(a.up_format_), down_format_(a.down_format_), layer_(a.layer_) {
+      up_format_(a.up_format_), down_format_(a.down_format_), layer_(a.layer_), row_bits_(a.row_bits_) {
     constructor_validate_and_infer_types();
 }
 
@@ -142,6 +142,8 @@ void GatedMLP::validate_and_infer_types() {
     const Formats formats(gate_format_, up_format_, down_format_);
     if (layer_ < 0)
         fail(name, "attribute layer is " + std::to_string(layer_) + ", expected at least 0");
+    if (row_bits_ != 16 && row_bits_ != 8)
+        fail(name, "attribute row_bits is " + std::to_string(row_bits_) + ", expected 16 or 8");
     check_input_count(*this, input_count);
     const ov::PartialShape shape = get_input_partial_shape(hidden);
     const ov::element::Type type = get_input_element_type(hidden);
@@ -184,6 +186,7 @@ bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
     visitor.on_attribute("up_format", up_format_);
     visitor.on_attribute("down_format", down_format_);
     visitor.on_attribute("layer", layer_);
+    visitor.on_attribute("row_bits", row_bits_);
     return true;
 }
 
@@ -202,6 +205,8 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                                 inputs[first + 1].get_shape(), inputs[first + 2].get_shape()};
         },
         size, formats.gates_given);
+    for (ChannelMatrix* matrix : {&call.weights.gate, &call.weights.up, &call.weights.down})
+        matrix->row_bits = static_cast<std::size_t>(row_bits_);
     const std::size_t channels = call.weights.up.channels;
     if (formats.gates_given) {
         if (inputs[gate].get_element_type() != ov::element::f32 || inputs[gate].get_size() != rows * channels)

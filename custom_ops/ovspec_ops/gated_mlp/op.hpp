@@ -26,6 +26,7 @@ private:
     std::string score_ = "max";
     std::string gate_format_, up_format_, down_format_;
     std::int64_t layer_ = 0;
+    std::int64_t row_bits_ = 16;
 };
 
 } // namespace ovspec

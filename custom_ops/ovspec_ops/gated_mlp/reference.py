@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_ops.gated_mlp.layout import unpack_columns, unpack_rows_u4
+from ovspec_ops.gated_mlp.layout import lane_order, unpack_columns, unpack_rows_u4
 
 F64 = NDArray[np.float64]
 
@@ -40,6 +41,48 @@ def activate(x: F64, activation: str) -> F64:
     return np.asarray(0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))))
 
 
+def round_values(values: F64) -> F64:
+    """`[.., n]` as the kernel rounds them to 8 bits with a scale for every n.
+
+    To the nearest integers, ties to even, of a 127th of their largest magnitude, in f32.
+    """
+    unit = (np.abs(values).max(-1, keepdims=True).astype(np.float32) / np.float32(127)).astype(np.float32)
+    inverse = np.zeros_like(unit)
+    np.divide(np.float32(1), unit, out=inverse, where=unit >= np.float32(1e-37))
+    return np.asarray(np.rint(values * inverse.astype(np.float64)) * unit)
+
+
+def rounded_rows(rows: F64, fmt: str, groups: int) -> F64:
+    """What gate or up weights meet with rows of 8 bits: `rows` `[rows, hidden]`.
+
+    A scale is for the 32 values that one lane meets in the order of the weights.
+    """
+    if fmt not in ("u8", "u4"):
+        return rows
+    places = lane_order(rows.shape[1], groups if fmt == "u4" else 1, fmt == "u4")
+    padded = np.concatenate([rows, np.zeros((len(rows), 1))], 1)[:, places]  # place -1: padding
+    result = np.zeros((len(rows), rows.shape[1] + 1))
+    result[:, places] = round_values(padded)
+    return result[:, :-1]
+
+
+def rounded_inner(inner: F64, kept: NDArray[np.intp], fmt: str, groups: int) -> F64:
+    """What down weights meet with rows of 8 bits: `inner` `[rows, channels]`.
+
+    A scale is for 32 kept channels of a group of weights, one behind the other.
+    """
+    if fmt not in ("u8", "u4"):
+        return inner
+    result = np.zeros_like(inner)
+    group_of = kept // (inner.shape[1] // (groups if fmt == "u4" else 1))
+    for group in np.unique(group_of):
+        run = kept[group_of == group]
+        for first in range(0, len(run), 32):
+            some = run[first : first + 32]
+            result[:, some] = round_values(inner[:, some])
+    return result
+
+
 def kept_channels(
     gates: F64, row_weights: F64, *, rule: str, score: str, limit: float, order: NDArray[np.int32]
 ) -> NDArray[np.intp]:
@@ -65,13 +108,20 @@ def gated_mlp(
     limit: float = -1.0,
     row_weights: NDArray[np.float32] | None = None,
     order: NDArray[np.int32] | None = None,
+    byte_rows: Mapping[str, tuple[str, int]] | None = None,
 ) -> tuple[F64, int]:
-    """Output `[rows, hidden]` and the number of channels read; projections `[channels, hidden]`."""
+    """Output `[rows, hidden]` and the number of channels read; projections `[channels, hidden]`.
+
+    `byte_rows`, where rows become 8 bits: format and groups of the weights of `gate`, `up` and `down`.
+    """
     x = hidden.astype(np.float64)
     weights = np.ones(len(x)) if row_weights is None else row_weights.astype(np.float64)
     limited = (weights > 0) & (limit >= 0)
-    gates = activate(x @ gate.T, activation)
-    inner, read = gates * (x @ up.T), 0
+    first = x if byte_rows is None else rounded_rows(x, *byte_rows["gate"])
+    second = x if byte_rows is None else rounded_rows(x, *byte_rows["up"])
+    gates = activate(first @ gate.T, activation)
+    inner, read = gates * (second @ up.T), 0
+    kept = every = np.arange(inner.shape[1])
     if limited.any():
         kept = kept_channels(
             gates[limited],
@@ -85,4 +135,7 @@ def gated_mlp(
         dropped[kept] = False
         inner[np.ix_(limited, dropped)] = 0.0
         read = len(kept)
+    if byte_rows is not None:
+        for rows, channels in ((limited, kept), (~limited, every)):
+            inner[rows] = rounded_inner(inner[rows], channels, *byte_rows["down"])
     return inner @ down, inner.shape[1] if not limited.all() else read

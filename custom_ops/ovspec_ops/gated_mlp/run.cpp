@@ -132,9 +132,10 @@ public:
             work_.inner_of[r] = packed + r * bytes;
         });
         float* result = work_.result.reserve(rows_ * size_);
-        const std::size_t tasks = (size_ + down_width - 1) / down_width;
+        const std::size_t width = outputs_of_task();
+        const std::size_t tasks = (size_ + width - 1) / width;
         parallel_items(tasks, rows_ * view.count * size_, [&](std::size_t task) {
-            const std::size_t first = task * down_width, count = std::min(down_width, size_ - first);
+            const std::size_t first = task * width, count = std::min(width, size_ - first);
             kernels_.down(w_.down, view, first, count, work_.inner_of.data(), rows_, result + first, size_);
         });
         for (std::size_t r = 0; r < rows_; r++)
@@ -144,6 +145,13 @@ public:
 private:
     static std::size_t blocks(std::size_t channels) {
         return (channels + block_channels - 1) / block_channels;
+    }
+
+    // Of `down`: wide ones read neighbouring lines of memory, but every thread is to have one.
+    std::size_t outputs_of_task() const {
+        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+        const std::size_t share = (size_ + threads - 1) / threads;
+        return std::min(task_width, (share + down_width - 1) / down_width * down_width);
     }
 
     std::size_t group_size() const { return channels_ / w_.down.groups; }

@@ -53,7 +53,7 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, std:
     if (both)
         _tile_loadd(3, digits.bytes[1], width);
     for (std::size_t h = 0; h < batch.count; h += lanes) {
-        const std::uint8_t* weights = batch.scratch.bytes + h / 16 * integer_columns::panel;
+        const std::uint8_t* weights = batch.weights(h);
         alignas(64) IVec products[2 * row_block];
         _tile_zero(0);
         _tile_loadd(4, weights, 64);
@@ -76,8 +76,8 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     const tiles::Session session(0);
     integer_columns::for_batches(m, view, first, count, [&](const Batch& batch) {
         for (std::size_t r = 0; r < row_count; r += row_block)
-            add(batch, rows + r, row_count - r < row_block ? row_count - r : row_block, y + r * stride,
-                stride);
+            add(batch, rows + r, row_count - r < row_block ? row_count - r : row_block,
+                y + r * stride + (batch.first - first), stride);
     });
 }
 

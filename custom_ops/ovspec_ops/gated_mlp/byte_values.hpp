@@ -1,0 +1,51 @@
+// Rows as 8-bit integers, a scale for every 32 of them: what OpenVINO's own products take by default
+// ("dynamic quantization").
+#pragma once
+
+#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace byte_values {
+
+constexpr std::size_t group = 32; // values of a scale
+constexpr float largest = 127.0f;
+
+typedef std::int8_t SmallVec __attribute__((vector_size(OVSPEC_LANES)));
+
+// Largest magnitudes, and NaN where a value was not finite.
+struct Range {
+    Vec most = {}, poison = {};
+
+    OVSPEC_INLINE_MEMBER void see(Vec x) {
+        most = max(most, max(x, -x));
+        poison += x * 0.0f;
+    }
+};
+
+// What one unit of the integers is worth, and its inverse; `poison` makes it NaN, and so are the products.
+struct Unit {
+    float value, inverse;
+
+    OVSPEC_INLINE_MEMBER Unit(float most, float poison) {
+        const float unit = most / largest;
+        value = unit + poison;
+        inverse = unit >= 1e-37f ? 1.0f / unit : 0.0f;
+    }
+};
+
+// `lanes` values to the nearest integers, ties to even; what is not finite becomes any.
+OVSPEC_INLINE void round(Vec values, Vec inverse, std::uint8_t* to) {
+    const Vec rounder = splat(12582912.0f); // 1.5 * 2^23: rounds to an integer in the low bits
+    const IVec numbers = (IVec)fused(values, inverse, rounder) - (IVec)rounder;
+    const SmallVec small = __builtin_convertvector(numbers, SmallVec);
+    __builtin_memcpy(to, &small, sizeof(small));
+}
+
+} // namespace byte_values
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ovspec.attention_config import Attention, AttentionConfig
 from ovspec.draft_model import DraftModel
@@ -15,44 +16,73 @@ from ovspec.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
 
 
+@dataclass(frozen=True, slots=True)
+class AssistantChoices:
+    """How a draft model is computed.
+
+    Attributes:
+        device, attention, properties, linear: as `ModelRunner` takes them.
+    """
+
+    device: str
+    attention: Attention
+    properties: Mapping[str, object]
+    linear: LinearBackend | None
+
+    @classmethod
+    def of(
+        cls,
+        draft: DraftModel,
+        info: ModelInfo,
+        device: str,
+        attention: Attention,
+        properties: Mapping[str, object],
+        linear: LinearBackend | None,
+    ) -> AssistantChoices:
+        """What the user says of the draft, and else what holds for the target.
+
+        Args:
+            draft: as the user named it.
+            info: of its folder.
+            device, attention, properties: of the target.
+            linear: of the target; "native" where the draft has linear layers that our operation takes.
+        """
+        device = draft.device or device
+        # Our operations run on CPU; a draft elsewhere takes what its device has.
+        on_cpu = device.startswith("CPU")
+        if linear == "native" and not (on_cpu and info.weight_format().startswith("int")):
+            linear = None  # asked for the target's layers: this draft has none to take
+        return cls(device, attention if on_cpu else "stock", draft.properties or properties, linear)
+
+
 def load_assistant(
     draft: DraftModel,
     target: ModelInfo,
-    device: str,
-    attention: Attention,
+    choices: AssistantChoices,
     verify: VerifyMode,
-    properties: Mapping[str, object],
     prefill_chunk: int,
-    linear: LinearBackend | None = None,
 ) -> AssistantDrafter:
     """Compile the draft model; its attention reads as much as the target's may.
 
     Args:
         draft: as the user named it.
         target: the model that it drafts for.
-        device: of the target.
-        attention: of the target.
+        choices: how it is computed.
         verify: how the target verifies.
-        properties: of the target.
         prefill_chunk: rows per pass while a prompt is read.
-        linear: of the target; "native" where the draft has linear layers that our operation takes.
 
     Raises:
         ValueError: a model or setting that can't be served.
     """
     info = ModelInfo.read(draft.models_path)
-    # Our operation runs on CPU; a draft elsewhere takes what its device has.
-    on_cpu = (draft.device or device).startswith("CPU")
-    backend: Attention = attention if on_cpu else "stock"
-    if linear == "native" and not (on_cpu and info.weight_format().startswith("int")):
-        linear = None  # asked for the target's layers: this draft has none to take
+    backend = choices.attention
     sparse = attention_part(verify) if backend == "native" else None
     runner = ModelRunner(
         draft.models_path,
-        draft.device or device,
+        choices.device,
         AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
-        draft.properties or properties,
+        choices.properties,
         experts=ExpertConfig(backend, optional=True),
-        linear=linear,
+        linear=choices.linear,
     )
     return AssistantDrafter(runner, target.vocab_size, prefill_chunk, info.max_position_embeddings, sparse)

@@ -14,6 +14,7 @@ from ovspec.schedule import StepState
 from ovspec.throughput import Expectation, expect, with_commits
 
 Array = NDArray[np.float64]
+_LEAST_STAKE = 0.1  # plain steps; measured costs can say that a draft costs nothing, or less
 
 
 class Expectations:
@@ -76,8 +77,8 @@ class Expectations:
     def stake(self, choice: Choice, plain: Choice, changes: float) -> float:
         """Plain steps that one failed step of a choice costs, with the microseconds of going there and back.
 
-        None where no plain step was measured yet: there is nothing to lose against.
+        0 where no plain step was measured yet: there is nothing to lose against.
         """
         if not self.knows(plain):
             return 0.0
-        return (self.cost(choice) + changes) / self.cost(plain) - 1.0
+        return max(_LEAST_STAKE, (self.cost(choice) + changes) / self.cost(plain) - 1.0)

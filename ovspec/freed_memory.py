@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 
 def give_back_freed_memory() -> None:
@@ -10,6 +11,6 @@ def give_back_freed_memory() -> None:
 
     What transforms make on the way is as large as layers are: kept, it stays resident beside the model.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # of glibc
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -44,9 +44,10 @@ def default_linear(
     Args:
         attention: "native" or "stock", as in `AttentionConfig`.
         device: OpenVINO device.
-        properties: of the user. One that says how rows are to be rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
-            execution for accuracy) leaves them to OpenVINO. INFERENCE_PRECISION_HINT does not: ours rounds
-            rows to 16 bits, OpenVINO in f32 to 8 unless DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
+        properties: as `rounding_settings` has them. One that says how rows are to be rounded
+            (DYNAMIC_QUANTIZATION_GROUP_SIZE, execution for accuracy) leaves them to OpenVINO.
+            INFERENCE_PRECISION_HINT does not: ours rounds rows to 16 bits, OpenVINO in f32 to 8 unless
+            DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
         plugin_defaults: whether the plugin is to choose what the user does not.
     """
     theirs = "DYNAMIC_QUANTIZATION_GROUP_SIZE" in properties or asks_exact_rows(properties) is not None

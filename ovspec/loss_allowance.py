@@ -30,7 +30,7 @@ class LossAllowance:
     machine is no loss.
 
     Where shadow drafts can tell, the store is not enough: a try needs evidence that it would have saved more
-    than it costs to fail, more of it after tries that failed, and ends once it has lost about that cost. The
+    than it costs to fail, more of it after tries that failed, and ends once it has lost twice that cost. The
     evidence is no income: it lets the store be overdrawn, which is paid back like any other loss.
     """
 
@@ -50,7 +50,7 @@ class LossAllowance:
         """Whether drafting may begin that costs so many steps if it fails; a full store covers all.
 
         Args:
-            stake: those steps.
+            stake: those steps; 0: nothing is known that could be lost.
             evidence: steps that shadow drafts say it would have saved; `None` where there can be none.
         """
         if evidence is None:
@@ -65,7 +65,7 @@ class LossAllowance:
     def begin(self, stake: float, evidence: float | None = None) -> None:
         """Drafting begins, with the arguments of `covers`."""
         self._overdraft = evidence or 0.0
-        self._most = math.inf if evidence is None else _RISKED * stake
+        self._most = math.inf if evidence is None or stake <= 0.0 else _RISKED * stake
         self._gained = 0.0
 
     def end(self) -> None:

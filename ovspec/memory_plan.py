@@ -94,6 +94,14 @@ def _peak(target: ModelPlan, draft: ModelPlan | None) -> int:
     return max(target.weights + target.start, both + draft.start, target.steady + draft.steady)
 
 
+def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, int]:
+    """The precision of a model's cache, and its bytes per token."""
+    check_cache_precisions(settings)
+    precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
+    mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
+    return precision, model.kv_cache_bytes_per_token(precision, mode)
+
+
 def plan_memory(
     info: ModelInfo,
     context: int,
@@ -105,6 +113,8 @@ def plan_memory(
     available: int | None = None,
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
+    draft_properties: Mapping[str, object] | None = None,
+    draft_device: str | None = None,
 ) -> MemoryPlan:
     """Plan for a context, from what the folders say alone.
 
@@ -112,11 +122,12 @@ def plan_memory(
         info: the target.
         context: tokens that its cache shall hold.
         draft: the draft model, or none.
-        properties: OpenVINO properties of both.
+        properties: OpenVINO properties of the target.
         max_num_batched_tokens: rows of a pass while a prompt is read.
         device: OpenVINO device.
         available: bytes that may be taken; `None` asks the machine.
         backends, draft_backends: which operations compute them; `None`: the defaults.
+        draft_properties, draft_device: of the draft; `None`: the target's.
 
     Raises:
         ValueError: a context that is no positive number, or beyond the model's positions, or a precision of
@@ -127,20 +138,20 @@ def plan_memory(
     if info.max_position_embeddings is not None and context > info.max_position_embeddings:
         raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
     settings = with_defaults(properties or {}, device)
-    check_cache_precisions(settings)
-    precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
-    mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
-
+    precision, token_bytes = _cache_of(info, settings)
     chosen = backends or Backends.default(settings, device)
-    models = [(info, info.weight_sizes(), chosen)]
+    models = [(info, info.weight_sizes(), chosen, token_bytes)]
     if draft is not None:
-        models.append((draft, draft.weight_sizes(), draft_backends or Backends.default(settings, device)))
+        place = draft_device or device
+        theirs = with_defaults(properties or {} if draft_properties is None else draft_properties, place)
+        how = draft_backends or Backends.default(theirs, place)
+        models.append((draft, draft.weight_sizes(), how, _cache_of(draft, theirs)[1]))
 
     def plans(context: int) -> list[ModelPlan]:
         rows = min(context, max_num_batched_tokens)
         return [
-            plan_model(*each, context, rows, each[0].kv_cache_bytes_per_token(precision, mode))
-            for each in models
+            plan_model(model, sizes, how, context, rows, token_bytes)
+            for model, sizes, how, token_bytes in models
         ]
 
     def total(blocks: int) -> int:

@@ -73,11 +73,19 @@ class ModelCache:
 
     def holds(self) -> bool:
         """Whether an entry is there that was made of what the model, and the code, are now."""
+        return self._refusal() == (None,)
+
+    def refuses(self) -> bool:
+        """Whether it is known that what is compiled of them can't be kept."""
+        return self._refusal() not in ((), (None,))
+
+    def _refusal(self) -> tuple[str | None, ...]:
+        """Why the entry that is there is not used, or `None`; nothing where there is no entry."""
         try:
             record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
-            return bool(record["identity"] == self._identity and record["refused"] is None)
+            return (record["refused"],) if record["identity"] == self._identity else ()
         except (OSError, ValueError, KeyError, TypeError):
-            return False
+            return ()
 
     def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
         """The compiled model and its facts: what is kept, or else what `build` makes, which is kept then.

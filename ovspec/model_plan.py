@@ -11,6 +11,7 @@ import openvino as ov
 from ovspec.compile import precision_name
 from ovspec.ffn_budgets import STOCK_RULES, FfnConfig
 from ovspec.linear_backend import LinearBackend, linear_backend
+from ovspec.row_rounding import asks_accuracy
 from ovspec_models import ModelInfo, WeightSizes
 
 # Fitted to the resident anonymous memory of pipelines of several shapes, formats and contexts (README).
@@ -75,7 +76,8 @@ class Backends:
             linear_backend(linear, attention, device, properties, False),
             experts or attention,
             ffn,
-            f32=on_cpu and (hint == "f32" or (not hint and "BF16" not in capabilities)),
+            f32=on_cpu
+            and (hint == "f32" or (not hint and (asks_accuracy(properties) or "BF16" not in capabilities))),
             keeps=on_cpu and "CACHE_DIR" in properties,
         )
 

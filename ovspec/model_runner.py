@@ -27,7 +27,7 @@ from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.paged_graph import graph_choices, transform
 from ovspec.pass_inputs import PassInputs
-from ovspec.row_rounding import row_bits
+from ovspec.row_rounding import rounding_settings, row_bits
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
@@ -120,10 +120,9 @@ class ModelRunner:
         self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
         self.experts, self.ffn = experts, ffn
         self._asks_linear = linear == "native"
-        self.linear = linear_backend(
-            linear, self.attention.backend, device, properties or {}, plugin_defaults
-        )
-        self.row_bits = row_bits(device, properties or {})
+        rounding = rounding_settings(model, properties)
+        self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
+        self.row_bits = row_bits(device, rounding)
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:

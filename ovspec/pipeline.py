@@ -12,7 +12,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
-from ovspec.assistant_model import load_assistant
+from ovspec.assistant_model import AssistantChoices, load_assistant
 from ovspec.attention_config import Attention
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
@@ -154,6 +154,9 @@ class LLMPipeline:
         channels = calibrated_channels(models_path, sparse_passes(self.verify, choice))
         experts_config = limits or ExpertConfig(experts or attention, optional=experts is None)
         ffn_config = ffn_routing(ffn, self.verify, choice, channels) or (FfnConfig(ffn) if ffn else None)
+        assistant = None
+        if draft_model is not None and draft_info is not None:
+            assistant = AssistantChoices.of(draft_model, draft_info, device, attention, properties, linear)
         self._plan = plan_memory(
             self._info,
             min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
@@ -164,9 +167,13 @@ class LLMPipeline:
             backends=planned_backends(
                 self._info, device, properties, graph, experts_config, ffn_config, linear
             ),
-            draft_backends=Backends.default(
-                properties, device, attention, None if linear == "native" else linear
+            draft_backends=None
+            if assistant is None
+            else Backends.default(
+                assistant.properties, assistant.device, assistant.attention, assistant.linear
             ),
+            draft_properties=None if assistant is None else assistant.properties,
+            draft_device=None if assistant is None else assistant.device,
         )
         self._plan.check()
         self._target = ModelRunner(
@@ -185,16 +192,9 @@ class LLMPipeline:
             )
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
-        if draft_model is not None:
+        if draft_model is not None and assistant is not None:
             self._assistant = load_assistant(
-                draft_model,
-                self._info,
-                device,
-                attention,
-                self.verify,
-                properties,
-                max_num_batched_tokens,
-                linear,
+                draft_model, self._info, assistant, self.verify, max_num_batched_tokens
             )
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice

@@ -15,7 +15,7 @@ from ovspec.linear_backend import LinearBackend
 from ovspec.model_cache import ModelCache
 from ovspec.model_plan import Backends
 from ovspec.paged_graph import graph_choices
-from ovspec.row_rounding import row_bits
+from ovspec.row_rounding import rounding_settings, row_bits
 from ovspec_models import ModelInfo
 
 
@@ -37,11 +37,13 @@ def planned_backends(
     Raises:
         ValueError: a CACHE_DIR, or a property, that can't be served.
     """
-    backends = Backends.default(properties, device, attention.backend, linear, experts.backend, ffn)
+    wanted = rounding_settings(info.folder, properties)
+    backends = Backends.default(wanted, device, attention.backend, linear, experts.backend, ffn)
     if not backends.keeps:
         return backends
     core, settings = ov.Core(), with_defaults(properties, device)
     check_properties(core, device, settings)
-    rounding = row_bits(device, properties)
+    rounding = row_bits(device, wanted)
     choices = graph_choices(attention, experts, ffn, backends.linear, rounding)
-    return replace(backends, kept=ModelCache(core, info.folder, device, settings, choices).holds())
+    cache = ModelCache(core, info.folder, device, settings, choices)
+    return replace(backends, keeps=not cache.refuses(), kept=cache.holds())

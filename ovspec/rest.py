@@ -20,7 +20,7 @@ class Rest:
 
     def begin(self, step: float, most: float) -> None:
         """Rest for a time, in steps that take so many microseconds, and for no more than `most` of them."""
-        self.left = max(0, int(min(_THOUGHT_EVERY / step, _MOST_STEPS, most)))
+        self.left = max(0, int(min(_THOUGHT_EVERY / max(step, 1.0), _MOST_STEPS, most)))
 
     def pass_by(self) -> None:
         """A step was not learned from."""

@@ -16,8 +16,10 @@ from ovspec.attention_config import AttentionConfig
 from ovspec.cache import CachedSequence
 from ovspec.ffn_budgets import FfnConfig
 from ovspec.model_runner import ModelRunner
-from ovspec.row_rounding import row_bits
+from ovspec.row_rounding import rounding_settings, row_bits
 from ovspec.tables import Rows
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic import build_model
 from ovspec_ops import loader
 from ovspec_transforms import sparse_ffn
 from ovspec_transforms.graph import nodes_of_type
@@ -99,3 +101,22 @@ def test_an_ir_keeps_its_bits_and_a_runner_sets_its_own(vnni: None, tmp_path: Pa
     read = core.read_model(tmp_path / "model.xml")
     assert [node.get_attributes()["row_bits"] for node in nodes_of_type(read, "GatedMLP")] == [16] * LAYERS
     assert bits_of(runner_of(read, F32)) == {8}
+
+
+@pytest.mark.parametrize("value", [0, "0", "0.0", " 0", "+0", 16, "16.0", " 16", "0x10", "some"])
+def test_other_spellings_of_small_groups_ask_for_16_bits(
+    monkeypatch: pytest.MonkeyPatch, value: object
+) -> None:
+    monkeypatch.setattr(ovspec_ops, "active_isa", lambda: "avx512vnni")
+    assert row_bits("CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": value}) == 16
+
+
+def test_what_a_model_asks_for_counts_below_what_its_user_does(tmp_path: Path) -> None:
+    name = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+    model = build_model(get_shape("qwen3-0.6b", layers=1, vocab_size=64), "int8")
+    assert rounding_settings(model, None) == {}
+    model.set_rt_info("0", ["runtime_options", name])
+    ov.save_model(model, tmp_path / "openvino_model.xml")
+    for asked in (model, tmp_path):
+        assert rounding_settings(asked, None) == {name: "0"}
+        assert rounding_settings(asked, {name: 64}) == {name: 64}

@@ -18,7 +18,7 @@ constexpr std::size_t items_per_thread = 4;
 // A chunk's cost is its blocks times the rows, its overhead the partial result that is written and merged: 16
 // blocks keep it at a few percent for few rows, longer chunks bound that memory for many, and their number.
 std::size_t blocks_per_chunk(std::size_t rows, std::size_t entries) {
-    std::size_t blocks = 16;
+    std::size_t blocks = entries < 64 ? 8 : 16; // short lists have work for few threads as it is
     while (blocks < 64 && (blocks * 4 < rows || blocks * 32 < entries))
         blocks *= 2;
     return blocks;

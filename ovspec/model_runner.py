@@ -27,7 +27,7 @@ from ovspec.model_check import check_windows
 from ovspec.native_selection import NativeSelection
 from ovspec.paged_graph import graph_choices, transform
 from ovspec.pass_inputs import PassInputs
-from ovspec.row_rounding import rounding_settings, row_bits
+from ovspec.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.stock_selection import StockSelection
 from ovspec.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
@@ -122,7 +122,7 @@ class ModelRunner:
         self._asks_linear = linear == "native"
         rounding = rounding_settings(model, properties)
         self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        self.row_bits = row_bits(device, rounding)
+        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn) else 16
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:

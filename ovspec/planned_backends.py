@@ -15,7 +15,7 @@ from ovspec.linear_backend import LinearBackend
 from ovspec.model_cache import ModelCache
 from ovspec.model_plan import Backends
 from ovspec.paged_graph import graph_choices
-from ovspec.row_rounding import rounding_settings, row_bits
+from ovspec.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec_models import ModelInfo
 
 
@@ -43,7 +43,7 @@ def planned_backends(
         return backends
     core, settings = ov.Core(), with_defaults(properties, device)
     check_properties(core, device, settings)
-    rounding = row_bits(device, wanted)
+    rounding = row_bits(device, wanted) if rounds_rows(info.folder, ffn) else 16
     choices = graph_choices(attention, experts, ffn, backends.linear, rounding)
     cache = ModelCache(core, info.folder, device, settings, choices)
     return replace(backends, keeps=not cache.refuses(), kept=cache.holds())

@@ -10,6 +10,8 @@ from typing import Final
 import openvino as ov
 
 import ovspec_ops
+from ovspec.ffn_budgets import FfnConfig
+from ovspec_models import OvspecConfig
 from ovspec_transforms import RowBits
 
 # Where 8 bits are faster and OpenVINO's own products round rows likewise. AMX takes 16 at the same speed.
@@ -65,6 +67,21 @@ def _group_size(properties: Mapping[str, object]) -> int:
         return int(float(str(properties.get(_GROUP_SIZE, _GROUP))))
     except (ValueError, OverflowError):
         return 0
+
+
+def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None) -> bool:
+    """Whether there is an operation of ours that asks how far to round.
+
+    Args:
+        model: folder, or the model itself.
+        ffn: how its gated MLPs are computed.
+    """
+    if ffn is not None and ffn.backend == "native":
+        return True
+    if isinstance(model, ov.Model):
+        return any(node.get_type_name() == "GatedMLP" for node in model.get_ops())
+    config = OvspecConfig.load(Path(model))
+    return config is not None and "sparse_ffn" in config.operations
 
 
 def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:

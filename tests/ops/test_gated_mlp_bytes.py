@@ -193,7 +193,7 @@ def stock_mlp(hidden: int, channels: int, fmt: str) -> ov.Model:
 
 @pytest.mark.parametrize("outliers", [False, True])
 @pytest.mark.parametrize("fmt", ["u8", "u4"])
-def test_results_are_no_further_off_than_those_of_dynamic_quantization(
+def test_results_are_no_further_off_than_those_of_a_compiled_model(
     isa: str, fmt: str, outliers: bool
 ) -> None:
     """What OpenVINO does by default: 8 bits, a scale for every 32 values of a row. With 5% for chance, as it

@@ -11,9 +11,9 @@ from ovspec.compile import check_cache_precisions, precision_name, with_defaults
 from ovspec.machine_memory import available_bytes
 from ovspec.model_plan import Backends, ModelPlan, plan_model
 from ovspec_models import ModelInfo
+from ovspec_ops import BLOCK_SIZE
 
 _PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
-_BLOCK = 32
 _GB = 1e9
 
 
@@ -155,7 +155,7 @@ def plan_memory(
         ]
 
     def total(blocks: int) -> int:
-        target, *drafts = plans(blocks * _BLOCK)
+        target, *drafts = plans(blocks * BLOCK_SIZE)
         return _PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
 
     there = available_bytes() if available is None else available
@@ -166,6 +166,6 @@ def plan_memory(
         target=target,
         draft=drafts[0] if drafts else None,
         available=there,
-        largest_context=_BLOCK * bisect_right(range(1, context // _BLOCK + 1), there, key=total),
+        largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
         parts=chosen.parts,
     )

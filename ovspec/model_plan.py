@@ -13,6 +13,7 @@ from ovspec.ffn_budgets import STOCK_RULES, FfnConfig
 from ovspec.linear_backend import LinearBackend, linear_backend
 from ovspec.row_rounding import asks_accuracy
 from ovspec_models import ModelInfo, WeightSizes
+from ovspec_ops import BLOCK_SIZE
 
 # Fitted to the resident anonymous memory of pipelines of several shapes, formats and contexts (README).
 _LAYER_BYTES = 2_100_000  # the compiled graph
@@ -21,7 +22,6 @@ _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 _SAMPLED_ROWS = 16
 _GROWTH = 12  # of the cache, which is copied tensor by tensor when it grows
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written
-_BLOCK = 32
 
 Backend = Literal["native", "stock"]
 
@@ -126,7 +126,7 @@ def plan_model(
     """
     made, held, transient = _weights(sizes, backends)
     graph = _LAYER_BYTES * model.num_hidden_layers
-    tokens = -(-context // _BLOCK) * _BLOCK + _BLOCK  # one block is being filled
+    tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
     start = 0 if backends.kept else max(0, made - held) + transient
     mapped = sizes.total
     if backends.keeps:

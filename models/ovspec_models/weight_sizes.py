@@ -85,10 +85,12 @@ class WeightSizes:
 
 
 def _constants(xml: Path) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Type, shape and bytes of every constant that has a shape."""
+    """Type, shape and bytes of every constant that has a shape; those that lie at one place are one."""
+    seen = set()
     for found in _CONSTANT.finditer(xml.read_bytes()):
         data = {name.decode(): value.decode() for name, value in _ATTRIBUTE.findall(found[1])}
         dims = tuple(int(dim) for dim in data.get("shape", "").split(",") if dim.strip().isdigit())
-        size = data.get("size", "")
-        if dims and size.isdigit():
+        size, place = data.get("size", ""), data.get("offset", "")
+        if dims and size.isdigit() and place not in seen:
+            seen.add(place)
             yield data.get("element_type", ""), dims, int(size)

@@ -122,7 +122,7 @@ class ModelRunner:
         self._asks_linear = linear == "native"
         rounding = rounding_settings(model, properties)
         self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn) else 16
+        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else 16
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -157,11 +157,11 @@ class ModelRunner:
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
-            rounded = round_rows(graph, self.row_bits)
-            reports += [rounded] if rounded.changed else []
             facts = GraphFacts.of(graph, reports, limit, mlps)
-            if native:
-                facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))
+            late = [self._linear_layers(graph)] if native else []
+            rounded = round_rows(graph, self.row_bits)
+            late += [rounded] if rounded.changed else []
+            facts = replace(facts, reports=(*facts.reports, *late))
             give_back_freed_memory()
             return graph, facts
 

@@ -43,7 +43,7 @@ def planned_backends(
         return backends
     core, settings = ov.Core(), with_defaults(properties, device)
     check_properties(core, device, settings)
-    rounding = row_bits(device, wanted) if rounds_rows(info.folder, ffn) else 16
+    rounding = row_bits(device, wanted) if rounds_rows(info.folder, ffn, backends.linear) else 16
     choices = graph_choices(attention, experts, ffn, backends.linear, rounding)
     cache = ModelCache(core, info.folder, device, settings, choices)
     return replace(backends, keeps=not cache.refuses(), kept=cache.holds())

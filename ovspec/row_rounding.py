@@ -15,7 +15,7 @@ from ovspec_models import OvspecConfig
 from ovspec_transforms import RowBits
 
 # Where 8 bits are faster and OpenVINO's own products round rows likewise. AMX takes 16 at the same speed.
-_ISAS = ("avx512vnni",)
+_ISAS = ("avx512vnni", "avx2vnni")
 _GROUP: Final = 32  # values of a scale, ours and OpenVINO's default
 _GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _OPTIONS_BYTES = 1 << 16
@@ -69,14 +69,15 @@ def _group_size(properties: Mapping[str, object]) -> int:
         return 0
 
 
-def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None) -> bool:
+def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None, linear: str) -> bool:
     """Whether there is an operation of ours that asks how far to round.
 
     Args:
         model: folder, or the model itself.
         ffn: how its gated MLPs are computed.
+        linear: what computes its linear layers, "native" or "stock".
     """
-    if ffn is not None and ffn.backend == "native":
+    if linear == "native" or (ffn is not None and ffn.backend == "native"):
         return True
     if isinstance(model, ov.Model):
         return any(node.get_type_name() == "GatedMLP" for node in model.get_ops())
@@ -85,7 +86,7 @@ def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None) -> bool:
 
 
 def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
-    """Bits of the integers that rows become in `GatedMLP`: 8 only where OpenVINO rounds as far by itself.
+    """Bits of the integers that rows become in `Linear` and `GatedMLP`: 8 only where OpenVINO rounds as far by itself.
 
     Args:
         device: OpenVINO device.

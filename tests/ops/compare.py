@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Instruction sets that round rows to 8 bits where an operation's `row_bits` is 8; the others are more exact.
+ROUNDS = ("avx512vnni", "avx2vnni", "avx2dot")
+# A value in the middle between two integers may fall to either; not rounding at all is off by some 1e-2.
+ROUNDED_TOLERANCE = 1e-3
+
 
 def assert_close(name: str, reference: NDArray[Any], got: NDArray[Any], tolerance: float = 1e-5) -> None:
     """Largest difference relative to the largest reference value; NaN and another shape never pass."""

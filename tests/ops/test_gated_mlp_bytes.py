@@ -9,7 +9,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from openvino import opset15 as ops
-from ops.compare import assert_close
+from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
 from ops.mlps import PARTS, Mlp
 from ops.passes import compile_op, evaluate, infer
 from ops.test_gated_mlp import rows_of, tensors_of
@@ -17,11 +17,6 @@ from ops.test_gated_mlp import rows_of, tensors_of
 import ovspec_ops
 from ovspec_ops.gated_mlp import gated_mlp
 from ovspec_transforms import round_rows, sparse_ffn
-
-# Instruction sets that round rows to 8 bits; the others, asked for that, are more exact.
-ROUNDS = ("avx512vnni", "avx2vnni", "avx2dot")
-# A value in the middle between two integers may fall to either; not rounding at all is off by some 1e-2.
-TOLERANCE = 1e-3
 
 
 def check(
@@ -41,7 +36,7 @@ def check(
     )
     tensors = tensors_of(mlp, hidden, () if limit is None else (limit,), row_weights, order)
     got, read = evaluate("GatedMLP", tensors, {**mlp.attributes, **attributes, "row_bits": 8})
-    assert_close("output", expected, got, TOLERANCE)
+    assert_close("output", expected, got, ROUNDED_TOLERANCE)
     assert read.tolist() == [count]
     return np.asarray(got)
 
@@ -152,7 +147,7 @@ def test_rows_of_other_sizes_and_zeros(isa: str) -> None:
     expected, _ = gated_mlp(hidden, *mlp.values, byte_rows=mlp.byte_rows if isa in ROUNDS else None)
     got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden), {**mlp.attributes, "row_bits": 8})
     for row in range(7):
-        assert_close(f"row {row}", expected[row], got[row], 3 * TOLERANCE)
+        assert_close(f"row {row}", expected[row], got[row], 3 * ROUNDED_TOLERANCE)
 
 
 def test_other_numbers_of_bits_are_refused() -> None:

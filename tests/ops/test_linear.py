@@ -10,19 +10,30 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from ops.compare import assert_close
+from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
 from ops.passes import compile_op, evaluate, infer
 
 import ovspec_ops
+from ovspec_ops import loader
 from ovspec_ops.linear import MOST_INPUTS, linear, pack_linear
 from ovspec_ops.linear.layout import unpack_linear
 
 TOPS = {"u8": 256, "u4": 16}
 
 
-def tolerance() -> float:
+both_roundings = pytest.mark.parametrize("row_bits", [16, 8])
+
+
+def rounds(row_bits: int) -> bool:
+    """Whether rows become integers of 8 bits."""
+    return row_bits == 8 and loader.active_isa() in ROUNDS
+
+
+def tolerance(row_bits: int = 16) -> float:
     """Rows of 16 bits where the instruction set has products of integers (bf16: 3e-3), else f32 sums."""
-    return 2e-4 if ovspec_ops.active_isa().endswith(("amx", "vnni", "dot")) else 1e-5
+    if rounds(row_bits):
+        return ROUNDED_TOLERANCE
+    return 2e-4 if loader.active_isa().endswith(("amx", "vnni", "dot")) else 1e-5
 
 
 @dataclass
@@ -33,6 +44,7 @@ class Layers:
     sizes: Sequence[int]
     fmt: str = "u8"
     groups: int = 1
+    row_bits: int = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,7 +61,12 @@ class Layers:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        return {"format": self.fmt, "groups": self.groups, "sizes": list(self.sizes)}
+        return {
+            "format": self.fmt,
+            "groups": self.groups,
+            "sizes": list(self.sizes),
+            "row_bits": self.row_bits,
+        }
 
     def rows(self, count: int, seed: int = 1) -> NDArray[np.float32]:
         return np.random.default_rng(seed).standard_normal((count, self.inputs)).astype(np.float32)
@@ -63,30 +80,34 @@ class Layers:
 
 def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.float32]]:
     rows = layers.rows(hidden) if isinstance(hidden, int) else hidden
-    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups)
+    byte_rows = rounds(layers.row_bits)
+    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups, byte_rows)
     got = layers.run(rows)
     for size, want, have in zip(layers.sizes, expected, got, strict=True):
         assert have.shape == (*rows.shape[:-1], size)
-        assert_close(f"output of {size}", want, have, tolerance())
+        assert_close(f"output of {size}", want, have, tolerance(layers.row_bits))
     return got
 
 
+@both_roundings
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 40, 300])
 @pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 2), ("u4", 8)])
-def test_rows(isa: str, fmt: str, groups: int, rows: int) -> None:
+def test_rows(isa: str, fmt: str, groups: int, rows: int, row_bits: int) -> None:
     """Groups of 128 and 32: whole tiles, and less than one."""
-    check(Layers(256, (80,), fmt, groups), rows)
+    check(Layers(256, (80,), fmt, groups, row_bits), rows)
 
 
+@both_roundings
 @pytest.mark.parametrize("inputs", [1, 15, 64, 72, 200, 1000])
 @pytest.mark.parametrize("fmt", ["u8", "u4"])
-def test_odd_inputs(isa: str, fmt: str, inputs: int) -> None:
-    check(Layers(inputs, (33,), fmt), 5)
+def test_odd_inputs(isa: str, fmt: str, inputs: int, row_bits: int) -> None:
+    check(Layers(inputs, (33,), fmt, row_bits=row_bits), 5)
 
 
+@both_roundings
 @pytest.mark.parametrize("sizes", [(1,), (15, 17), (64, 16, 16), (100, 3, 50)])
-def test_several_outputs(isa: str, sizes: tuple[int, ...]) -> None:
-    check(Layers(96, sizes, "u8"), 6)
+def test_several_outputs(isa: str, sizes: tuple[int, ...], row_bits: int) -> None:
+    check(Layers(96, sizes, "u8", row_bits=row_bits), 6)
 
 
 def test_more_dimensions(isa: str) -> None:
@@ -94,10 +115,11 @@ def test_more_dimensions(isa: str) -> None:
     check(layers, layers.rows(6).reshape(2, 3, 64))
 
 
+@both_roundings
 @pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 4), ("u4", 8)])
-def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int) -> None:
+def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, row_bits: int) -> None:
     """To the last bit: a pass that verifies says what plain decoding would have."""
-    layers = Layers(256, (48, 32), fmt, groups)
+    layers = Layers(256, (48, 32), fmt, groups, row_bits)
     hidden = layers.rows(300)
     alone = [
         np.concatenate(parts)
@@ -114,18 +136,21 @@ def test_no_rows(isa: str) -> None:
     assert got.shape == (0, 40)
 
 
-@pytest.mark.parametrize("group", [8, 24, 40])
-def test_groups_of_less_than_a_tile(isa: str, group: int) -> None:
-    check(Layers(10 * group, (50,), "u4", 10), 33)
+@both_roundings
+@pytest.mark.parametrize("group", [8, 24, 40, 168])
+def test_groups_of_any_size(isa: str, group: int, row_bits: int) -> None:
+    """Less than a tile, and no multiple of what shares a scale."""
+    check(Layers(10 * group, (50,), "u4", 10, row_bits), 33)
 
 
-def test_most_inputs(isa: str) -> None:
+@both_roundings
+def test_most_inputs(isa: str, row_bits: int) -> None:
     """Sums of digits reach their largest values, and not beyond 32 bits."""
     ones = np.ones((1, MOST_INPUTS), np.float16)
     packed = pack_linear(
         np.full((1, MOST_INPUTS), 255, np.uint8), ones[:, :1] / 4096, np.zeros((1, 1), np.uint8), "u8"
     )
-    layers = Layers(8, (1,))
+    layers = Layers(8, (1,), row_bits=row_bits)
     layers.inputs, layers.packed = MOST_INPUTS, packed
     for sign in (1.0, -1.0):
         check(layers, np.full((3, MOST_INPUTS), sign, np.float32))
@@ -143,8 +168,9 @@ def test_outliers(isa: str) -> None:
     assert np.abs(got - expected).max() < 0.3 * np.abs(rounded - expected).max()
 
 
-def test_rows_of_zeros_and_not_finite(isa: str) -> None:
-    layers = Layers(128, (32,))
+@both_roundings
+def test_rows_of_zeros_and_not_finite(isa: str, row_bits: int) -> None:
+    layers = Layers(128, (32,), row_bits=row_bits)
     hidden = layers.rows(4)
     hidden[0], hidden[1, 3], hidden[2, 5] = 0.0, np.inf, np.nan
     (got,) = layers.run(hidden)
@@ -153,9 +179,10 @@ def test_rows_of_zeros_and_not_finite(isa: str) -> None:
     np.testing.assert_array_equal(got[3], layers.run(hidden[3:])[0][0])
 
 
-def test_reads_no_byte_beyond_its_inputs(isa: str) -> None:
+@both_roundings
+def test_reads_no_byte_beyond_its_inputs(isa: str, row_bits: int) -> None:
     """What surrounds rows and results in memory is poisoned, and stays so."""
-    layers = Layers(72, (21,), "u4")
+    layers = Layers(72, (21,), "u4", row_bits=row_bits)
     memory = np.full((7, 72), np.nan, np.float32)
     memory[1:6] = layers.rows(5)
     check(layers, memory[1:6].copy())
@@ -185,9 +212,10 @@ def test_in_a_compiled_graph(isa: str) -> None:
         assert_close("output", want, have, tolerance())
 
 
+@both_roundings
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_any_number_of_threads(threads: int) -> None:
-    layers = Layers(512, (700,))
+def test_any_number_of_threads(threads: int, row_bits: int) -> None:
+    layers = Layers(512, (700,), row_bits=row_bits)
     hidden = layers.rows(8)
     compiled = compile_op("Linear", layers.tensors(hidden), layers.attributes, INFERENCE_NUM_THREADS=threads)
     np.testing.assert_array_equal(infer(compiled, layers.tensors(hidden))[0], layers.run(hidden)[0])
@@ -210,6 +238,7 @@ def test_layout_is_invertible(fmt: str, groups: int) -> None:
         ({"format": "f16"}, "attribute format is 'f16', expected u8 or u4"),
         ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),
         ({"groups": 0}, "attribute groups is 0"),
+        ({"row_bits": 4}, "attribute row_bits is 4, expected 16 or 8"),
         ({"sizes": []}, "attribute sizes holds 0 sizes, expected 1 to 16"),
         ({"sizes": [16] * 17}, "attribute sizes holds 17 sizes"),
         ({"sizes": [0]}, "attribute sizes holds 0"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import openvino as ov
@@ -18,9 +19,9 @@ from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear_weights import LinearWeights, is_compressed, read_weights
 from ovspec_transforms.report import PassReport
+from ovspec_transforms.weight_memory import WeightMemory
 
 LINEAR = "Linear"
-_LINE = 64
 _MOST_PACKERS = 4
 _BLOCK_BYTES = 1 << 20  # what is made on the way to them stays in the cache, and in memory that is there
 _EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
@@ -66,10 +67,10 @@ def _layer(matmul: ov.Node) -> _Layer | None:
     return layer
 
 
-def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
+def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
     """The panels of all layers, one behind the other."""
     shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
-    packed, first = _lines(sum(panels for panels, _ in shapes), shapes[0][1]), 0
+    packed, first = memory.zeros((sum(panels for panels, _ in shapes), shapes[0][1])), 0
     for layer, (panels, size) in zip(layers, shapes, strict=True):
         weights = layer.weights
         assert weights.scales is not None and weights.zero_points is not None
@@ -86,13 +87,6 @@ def _pack(layers: Sequence[_Layer]) -> NDArray[np.uint8]:
             )
         first += panels
     return packed
-
-
-def _lines(panels: int, size: int) -> NDArray[np.uint8]:
-    """Zeros u8 `[panels, size]` that begin with a line of the cache, as every panel then does."""
-    memory = np.zeros(panels * size + _LINE, np.uint8)
-    first = -memory.ctypes.data % _LINE
-    return memory[first : first + panels * size].reshape(panels, size)
 
 
 def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> ov.Node:
@@ -135,7 +129,8 @@ def native_linear(model: ov.Model) -> PassReport:
     changed = []
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
-        operations = [_operation(*pair) for pair in zip(wholes, pool.map(_pack, wholes), strict=True)]
+        packed = pool.map(partial(_pack, memory=WeightMemory()), wholes)
+        operations = [_operation(*pair) for pair in zip(wholes, packed, strict=True)]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]
         operation.set_friendly_name(names[0])

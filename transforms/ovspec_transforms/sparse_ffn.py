@@ -13,6 +13,7 @@ from ovspec_transforms.ffn_weights import columns_of, rows_of, values_of
 from ovspec_transforms.graph import nodes_of_type, run_pass
 from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
+from ovspec_transforms.weight_memory import WeightMemory
 
 
 class SparseFfn(OperationPass):
@@ -20,7 +21,7 @@ class SparseFfn(OperationPass):
 
     def __init__(self, gates_apart: bool) -> None:
         super().__init__("MatMul")
-        self._gates_apart = gates_apart
+        self._gates_apart, self._memory = gates_apart, WeightMemory()
 
     def matches(self, node: ov.Node) -> bool:
         """Whether a gated MLP ends with `node`."""
@@ -28,15 +29,15 @@ class SparseFfn(OperationPass):
 
     def operation(self, node: ov.Node) -> ov.Node:
         """Its GatedMLP."""
-        return _operation(node, self._gates_apart)
+        return _operation(node, self._gates_apart, self._memory)
 
 
-def _operation(down: ov.Node, gates_apart: bool) -> ov.Node:
+def _operation(down: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Node:
     pattern = match_ffn(down)
-    up = rows_of(pattern.up, "up")
+    up = rows_of(pattern.up, "up", memory)
     apart = gates_apart and pattern.gate.half is None
-    gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate")
-    columns = columns_of(pattern.down)
+    gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate", memory)
+    columns = columns_of(pattern.down, memory)
     weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
     none = [np.zeros((0,), dtype) for dtype in (np.float32, np.float32, np.int32)]
     inputs = [pattern.rows, *weights, *(ops.constant(values).output(0) for values in none)]

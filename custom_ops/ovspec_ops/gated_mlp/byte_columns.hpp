@@ -4,7 +4,7 @@
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
 
-#include "gated_mlp/byte_values.hpp"
+#include "common/byte_values.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
 namespace ovspec {
@@ -37,29 +37,10 @@ struct InnerLayout {
     }
 };
 
-// Up to 32 values; returns their unit and adds their sum to `sum`.
-OVSPEC_INLINE float round_group(const float* values, std::size_t count, std::uint8_t* to, float& sum) {
-    Vec parts[byte_values::group / lanes] = {};
-    byte_values::Range range;
-    for (std::size_t i = 0; i * lanes < count; i++) {
-        const std::size_t left = count - i * lanes;
-        parts[i] = left < lanes ? load_part<Vec>(values + i * lanes, left) : load(values + i * lanes);
-        range.see(parts[i]);
-    }
-    const byte_values::Unit unit(max_lane(range.most), ovspec::OVSPEC_ISA::sum(range.poison));
-    std::uint8_t integers[byte_values::group];
-    for (std::size_t i = 0; i < byte_values::group / lanes; i++)
-        byte_values::round(parts[i], splat(unit.inverse), integers + i * lanes);
-    static_assert(sizeof(IVec) >= sizeof(integers), "one dot product");
-    const IVec total = dot(IVec{}, IVec{} + 0x01010101, load_part<IVec>(integers, sizeof(integers)));
-    __builtin_memcpy(to, integers, count);
-    sum += unit.value * ovspec::OVSPEC_ISA::sum(__builtin_convertvector(total, Vec));
-    return unit.value;
-}
-
 OVSPEC_INLINE void pack(const ChannelView& view, const float* values, std::uint8_t* packed) {
     const InnerLayout layout(view);
     auto* units = (BatchUnits*)packed;
+    byte_values::Rounder rounder;
     for (std::size_t i = 0; i < view.run_count; i++) {
         const ChannelRun& run = view.runs[i];
         for (std::size_t begin = run.begin; begin < run.end; begin += batch, units++) {
@@ -67,17 +48,22 @@ OVSPEC_INLINE void pack(const ChannelView& view, const float* values, std::uint8
             *units = BatchUnits{};
             float* unit = units->units;
             for (std::size_t k = begin; k < end; k += byte_values::group)
-                *unit++ = round_group(values + k, end - k < byte_values::group ? end - k : byte_values::group,
-                                      packed + layout.integers + k, units->sum);
+                *unit++ =
+                    rounder.group_of(values + k, end - k < byte_values::group ? end - k : byte_values::group,
+                                     packed + layout.integers + k);
+            units->sum = rounder.take_sum();
         }
     }
+    // Every result of a row that is not finite is NaN.
+    ((BatchUnits*)packed)->sum += sum(rounder.poison);
 }
 
 // acc[r * 2 + t]: sums of R rows for two vectors of outputs, of `count` fours of entries.
 template <std::size_t R>
 __attribute__((noinline)) void products(const std::uint8_t* first, const std::uint8_t* second,
                                         std::size_t count, const std::uint8_t* const* integers,
-                                        const BatchUnits* const* units, Vec* acc) {
+                                        const BatchUnits* const* units, integer_columns::Ahead& ahead,
+                                        Vec* acc) {
     Vec total[2 * R];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < 2 * R; i++)
@@ -89,6 +75,7 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
         for (std::size_t i = 0; i < 2 * R; i++)
             sums[i] = IVec{};
         for (; k < end; k++) {
+            ahead.step();
             const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
 #pragma GCC unroll 8
             for (std::size_t r = 0; r < R; r++) {
@@ -123,7 +110,7 @@ OVSPEC_INLINE void add(const Batch& batch, std::size_t integers_at, const std::u
     for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
         Vec acc[2 * R];
         products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, integers,
-                    units, acc);
+                    units, batch.ahead, acc);
         for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
             const integer_columns::Outputs outputs(batch, h + t * lanes);
             for (std::size_t r = 0; r < R; r++)

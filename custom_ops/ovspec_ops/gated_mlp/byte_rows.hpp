@@ -4,7 +4,7 @@
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
 
-#include "gated_mlp/byte_values.hpp"
+#include "common/byte_values.hpp"
 #include "gated_mlp/integer_rows.hpp"
 
 namespace ovspec {

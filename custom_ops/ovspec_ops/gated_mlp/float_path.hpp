@@ -157,14 +157,13 @@ OVSPEC_INLINE void project_some(const ChannelMatrix& m, const std::uint32_t* cha
     }
 }
 
-OVSPEC_INLINE void project(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                           const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride,
-                           float* scratch) {
+OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, const std::uint8_t* packed,
+                           std::size_t row_count, float* y, std::size_t stride, float* scratch) {
     std::size_t n = 0;
-    for (; n + tile_channels <= count; n += tile_channels)
-        project_some<tile_channels>(m, channels + n, packed, row_count, y + n, stride, scratch);
-    for (; n < count; n++)
-        project_some<1>(m, channels + n, packed, row_count, y + n, stride, scratch);
+    for (; n + tile_channels <= span.count; n += tile_channels)
+        project_some<tile_channels>(m, span.channels + n, packed, row_count, y + n, stride, scratch);
+    for (; n < span.count; n++)
+        project_some<1>(m, span.channels + n, packed, row_count, y + n, stride, scratch);
 }
 
 // Scales and zero points of the outputs of a task, for one group of channels.

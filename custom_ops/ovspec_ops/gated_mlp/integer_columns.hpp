@@ -15,7 +15,7 @@ constexpr std::size_t header = 64;
 constexpr std::size_t width = 64; // outputs that four channels' interleaved vectors hold
 // Channels that are interleaved at once: of down_width outputs they fill a part of the first cache.
 constexpr std::size_t batch = 128;
-// Channels whose weights are asked for ahead.
+// Channels of its first batch that a task asks for ahead.
 constexpr std::size_t ahead = 32;
 constexpr std::size_t tile_rows = lanes == 16 ? 4 : 3;
 
@@ -97,29 +97,53 @@ struct Scratch {
 
 constexpr std::size_t panel = batch / 4 * 64; // bytes of 16 outputs
 
-// `task`: outputs of the task from `first` on, whose weights are asked for ahead; 0 where that is done.
+// Where the weights of a task's outputs from `first` on lie in those of a channel, and how many bytes are
+// theirs.
+struct Part {
+    std::size_t offset, bytes;
+
+    Part(const ChannelMatrix& m, std::size_t first, std::size_t count)
+        : offset(m.format == WeightFormat::u4 ? first / 2 : first),
+          bytes(m.format == WeightFormat::u4 ? down_width / 2 : round_up(count, width)) {}
+};
+
+// Asks for weights that are needed later, a channel at a time: `part` of them.
+struct Ahead {
+    const ChannelMatrix& m;
+    const std::uint32_t* channels;
+    std::size_t left;
+    Part part;
+
+    OVSPEC_INLINE_MEMBER void step() {
+        if (left == 0)
+            return;
+        const std::uint8_t* from = m.data + *channels++ * m.row_bytes + part.offset;
+        left--;
+        for (std::size_t line = 0; line < part.bytes; line += 64)
+            __builtin_prefetch(from + line, 0, 2);
+    }
+};
+
+// `asks`: nobody has asked for these weights.
 OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::size_t begin, std::size_t end,
-                        std::size_t first, std::size_t count, std::size_t task, Scratch& scratch) {
+                        std::size_t first, std::size_t count, bool asks, Scratch& scratch) {
     const bool nibbles = m.format == WeightFormat::u4;
-    const std::size_t offset = nibbles ? first / 2 : first;
-    const std::size_t bytes = nibbles ? down_width / 2 : round_up(count, width);
-    const std::size_t asked = nibbles ? task / 2 : task;
+    const Part part(m, first, count);
+    const std::size_t near = end - begin < ahead ? end - begin : ahead;
+    Ahead later{m, view.channels + begin + near, asks ? end - begin - near : 0, part};
     for (std::size_t k = begin; k < end; k += 4) {
         const std::uint8_t* channels[4];
 #pragma GCC unroll 4
         for (std::size_t c = 0; c < 4; c++) {
-            channels[c] = m.data + view.channels[k + c] * m.row_bytes + offset;
-            const std::size_t later = k + c + ahead < view.count ? k + c + ahead : view.count - 1;
-            const std::uint8_t* next = m.data + view.channels[later] * m.row_bytes + offset;
-            for (std::size_t line = 0; line < asked; line += 64)
-                __builtin_prefetch(next + line);
+            channels[c] = m.data + view.channels[k + c] * m.row_bytes + part.offset;
+            later.step();
         }
         std::uint8_t* to = scratch.bytes + (k - begin) / 4 * 64;
         if (nibbles) {
             interleave(channels, 0, 0, true, to, panel);
             interleave(channels, 0, 4, true, to + 4 * panel, panel);
         } else {
-            for (std::size_t at = 0; at < bytes; at += width)
+            for (std::size_t at = 0; at < part.bytes; at += width)
                 interleave(channels, at, 0, false, to + at / 16 * panel, panel);
         }
     }
@@ -133,12 +157,13 @@ OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
 template <std::size_t R>
 __attribute__((noinline)) void products(const std::uint8_t* first, const std::uint8_t* second,
                                         std::size_t fours, const std::uint8_t* const* digits,
-                                        std::size_t stride, Vec* acc) {
+                                        std::size_t stride, Ahead& ahead, Vec* acc) {
     IVec high[2 * R], low[2 * R];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < 2 * R; i++)
         high[i] = low[i] = IVec{};
     for (std::size_t k = 0; k < fours; k++) {
+        ahead.step();
         const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
 #pragma GCC unroll 4
         for (std::size_t r = 0; r < R; r++) {
@@ -163,6 +188,7 @@ struct Batch {
     std::size_t index, run, group, begin, end;
     bool counts_sum; // the run's sums of integers count once, with its first batch
     std::size_t first, count;
+    Ahead& ahead; // of the batch behind this one: memory is at work during products
 
     // Of a vector of outputs, `h` from the task's first.
     const std::uint8_t* weights(std::size_t h) const { return scratch.bytes + h / 16 * panel + h % 16 * 4; }
@@ -205,7 +231,7 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, floa
     for (std::size_t h = 0; h < batch.count; h += 2 * lanes) {
         Vec acc[2 * R];
         products<R>(batch.weights(h), batch.weights(h + lanes), (batch.end - batch.begin) / 4, digits,
-                    batch.layout.stride, acc);
+                    batch.layout.stride, batch.ahead, acc);
         for (std::size_t t = 0; t < 2 && h + t * lanes < batch.count; t++) {
             const Outputs outputs(batch, h + t * lanes);
             for (std::size_t r = 0; r < R; r++)
@@ -229,9 +255,11 @@ OVSPEC_INLINE void for_batches(const ChannelMatrix& m, const ChannelView& view, 
             const std::size_t end = r.end - begin < batch ? r.end : begin + batch;
             for (std::size_t h = 0; h < count; h += down_width) {
                 const std::size_t some = count - h < down_width ? count - h : down_width;
-                fill(m, view, begin, end, first + h, some, h == 0 ? count : 0, scratch);
+                fill(m, view, begin, end, first + h, some, index == 0, scratch);
+                const std::size_t behind = view.count - end < batch ? view.count - end : batch;
+                Ahead ahead{m, view.channels + end, behind, Part(m, first + h, some)};
                 body(Batch{m, layout, scratch, index, run, r.group, begin, end, begin == r.begin, first + h,
-                           some});
+                           some, ahead});
             }
             index++;
         }

@@ -158,36 +158,37 @@ void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const st
 }
 
 template <class Rows, WeightFormat format>
-void project_format(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                    const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+void project_format(const ChannelMatrix& m, const ChannelSpan& span, const std::uint8_t* packed,
+                    std::size_t row_count, float* y, std::size_t stride) {
     constexpr std::size_t step = Rows::tile_channels;
+    const std::uint32_t* channels = span.channels;
     const std::size_t bytes = row_bytes(m);
     const std::size_t tiles = cached_bytes / bytes / Rows::tile_rows;
     const std::size_t block = (tiles > 1 ? tiles : 1) * Rows::tile_rows;
     const auto later = [&](std::size_t n) {
         const std::size_t at = n + Rows::ahead * step;
-        return at + step <= count ? at : n;
+        return at + step <= span.known ? at : n;
     };
     for (std::size_t r = 0; r < row_count; r += block) {
         const std::size_t some = row_count - r < block ? row_count - r : block;
         float* to = y + r * stride;
         std::size_t n = 0;
-        for (; n + step <= count; n += step)
+        for (; n + step <= span.count; n += step)
             channels_of<Rows, format, step>(m, channels + n, channels + later(n), packed + r * bytes, bytes,
                                             some, to + n, stride);
-        for (; n < count; n++)
+        for (; n < span.count; n++)
             channels_of<Rows, format, 1>(m, channels + n, channels + n, packed + r * bytes, bytes, some,
                                          to + n, stride);
     }
 }
 
 template <class Rows>
-void project_integers(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                      const std::uint8_t* packed, std::size_t row_count, float* y, std::size_t stride) {
+void project_integers(const ChannelMatrix& m, const ChannelSpan& span, const std::uint8_t* packed,
+                      std::size_t row_count, float* y, std::size_t stride) {
     if (m.format == WeightFormat::u8)
-        project_format<Rows, WeightFormat::u8>(m, channels, count, packed, row_count, y, stride);
+        project_format<Rows, WeightFormat::u8>(m, span, packed, row_count, y, stride);
     else
-        project_format<Rows, WeightFormat::u4>(m, channels, count, packed, row_count, y, stride);
+        project_format<Rows, WeightFormat::u4>(m, span, packed, row_count, y, stride);
 }
 #endif
 
@@ -199,21 +200,21 @@ std::size_t scratch_floats(const ChannelMatrix& matrix, [[maybe_unused]] std::si
     return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
 }
 
-void project(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
-             const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride, float* scratch) {
+void project(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
+             std::size_t rows, float* y, std::size_t stride, float* scratch) {
 #ifdef OVSPEC_AMX
     if (in_tiles(matrix, rows))
-        return tile_rows::project(matrix, channels, count, packed, rows, y, stride, scratch);
+        return tile_rows::project(matrix, span, packed, rows, y, stride, scratch);
 #endif
 #ifdef OVSPEC_BYTES
     if (in_bytes(matrix))
-        return project_integers<ByteRows>(matrix, channels, count, packed, rows, y, stride);
+        return project_integers<ByteRows>(matrix, span, packed, rows, y, stride);
 #endif
 #ifdef OVSPEC_DOT
     if (in_integers(matrix.format))
-        return project_integers<WideRows>(matrix, channels, count, packed, rows, y, stride);
+        return project_integers<WideRows>(matrix, span, packed, rows, y, stride);
 #endif
-    float_path::project(matrix, channels, count, packed, rows, y, stride, scratch);
+    float_path::project(matrix, span, packed, rows, y, stride, scratch);
 }
 
 std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view) {

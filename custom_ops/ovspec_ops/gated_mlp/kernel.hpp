@@ -44,6 +44,13 @@ struct ChannelView {
     std::size_t run_count;
 };
 
+// Channels of one task: the first `count`; memory is asked for up to `known` of them.
+struct ChannelSpan {
+    const std::uint32_t* channels;
+    std::size_t count;
+    std::size_t known;
+};
+
 constexpr std::size_t run_step = 4;
 // Outputs of `down` that are summed at once.
 constexpr std::size_t down_width = 128;
@@ -66,10 +73,9 @@ struct GatedMlpKernels {
     // Floats of memory that `project` needs for `total` rows.
     std::size_t (*scratch_floats)(const ChannelMatrix& matrix, std::size_t total);
 
-    // y[r * stride + n] = row r . channel channels[n]; `packed` are blocks, one behind the other.
-    void (*project)(const ChannelMatrix& matrix, const std::uint32_t* channels, std::size_t count,
-                    const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride,
-                    float* scratch);
+    // y[r * stride + n] = row r . channel n of `span`; `packed` are blocks, one behind the other.
+    void (*project)(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
+                    std::size_t rows, float* y, std::size_t stride, float* scratch);
 
     // values[i] = activation(values[i])
     void (*activate)(Activation activation, float* values, std::size_t count);

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec_ops.common.byte_values import GROUP, round_values
 from ovspec_ops.gated_mlp.layout import lane_order, unpack_columns, unpack_rows_u4
 
 F64 = NDArray[np.float64]
@@ -41,17 +42,6 @@ def activate(x: F64, activation: str) -> F64:
     return np.asarray(0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))))
 
 
-def round_values(values: F64) -> F64:
-    """`[.., n]` as the kernel rounds them to 8 bits with a scale for every n.
-
-    To the nearest integers, ties to even, of a 127th of their largest magnitude, in f32.
-    """
-    unit = (np.abs(values).max(-1, keepdims=True).astype(np.float32) / np.float32(127)).astype(np.float32)
-    inverse = np.zeros_like(unit)
-    np.divide(np.float32(1), unit, out=inverse, where=unit >= np.float32(1e-37))
-    return np.asarray(np.rint(values * inverse.astype(np.float64)) * unit)
-
-
 def rounded_rows(rows: F64, fmt: str, groups: int) -> F64:
     """What gate or up weights meet with rows of 8 bits: `rows` `[rows, hidden]`.
 
@@ -77,8 +67,8 @@ def rounded_inner(inner: F64, kept: NDArray[np.intp], fmt: str, groups: int) -> 
     group_of = kept // (inner.shape[1] // (groups if fmt == "u4" else 1))
     for group in np.unique(group_of):
         run = kept[group_of == group]
-        for first in range(0, len(run), 32):
-            some = run[first : first + 32]
+        for first in range(0, len(run), GROUP):
+            some = run[first : first + GROUP]
             result[:, some] = round_values(inner[:, some])
     return result
 

@@ -83,31 +83,29 @@ public:
 
     // inner[row] = activation(gate) * up of the kept channels; `gated`: gates are there already
     void project(bool gated) {
-        if (call_.gates && !gated) {
-            activate_gates();
-            gated = true;
-        }
         const ChannelView view = work_.set.view();
         float* inner = work_.inner.reserve(rows_ * view.count);
         const float* gates = gated ? work_.gates.reserve(rows_ * channels_) : nullptr;
-        const std::size_t macs = rows_ * view.count * size_ * (gated ? 1 : 2);
+        const bool given = gated || call_.gates;
+        const std::size_t macs = rows_ * view.count * size_ * (given ? 1 : 2);
         parallel_items(blocks(view.count), macs, [&](std::size_t block) {
             const std::size_t first = block * block_channels;
             const std::size_t count = std::min(block_channels, view.count - first);
-            const std::uint32_t* some = view.channels + first;
+            const ChannelSpan span{view.channels + first, count, view.count - first};
             auto lease = scratches().take();
-            const std::size_t of_gate = gated ? 0 : kernels_.scratch_floats(w_.gate, rows_);
+            const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate, rows_);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up, rows_));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
-            if (gated)
-                for (std::size_t r = 0; r < rows_; r++)
-                    for (std::size_t i = 0; i < count; i++)
-                        to[r * view.count + i] = gates[r * channels_ + some[i]];
-            else
-                kernels_.project(w_.gate, some, count, work_.gate_of, rows_, to, view.count, rest);
-            kernels_.project(w_.up, some, count, work_.up_of, rows_, ups, block_channels, rest);
+            for (std::size_t r = 0; given && r < rows_; r++) {
+                const float* row = gated ? gates + r * channels_ : call_.gates + work_.rows[r] * channels_;
+                for (std::size_t i = 0; i < count; i++)
+                    to[r * view.count + i] = row[span.channels[i]];
+            }
+            if (!given)
+                kernels_.project(w_.gate, span, work_.gate_of, rows_, to, view.count, rest);
+            kernels_.project(w_.up, span, work_.up_of, rows_, ups, block_channels, rest);
             for (std::size_t r = 0; r < rows_; r++) {
                 if (!gated)
                     kernels_.activate(call_.activation, to + r * view.count, count);
@@ -191,8 +189,8 @@ private:
                               count = std::min(block_channels, channels_ - first);
             auto lease = scratches().take();
             float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate, rows_));
-            kernels_.project(w_.gate, all + first, count, work_.gate_of, rows_, gates + first, channels_,
-                             scratch);
+            const ChannelSpan span{all + first, count, channels_ - first};
+            kernels_.project(w_.gate, span, work_.gate_of, rows_, gates + first, channels_, scratch);
             for (std::size_t r = 0; r < rows_; r++)
                 kernels_.activate(call_.activation, gates + r * channels_ + first, count);
         });

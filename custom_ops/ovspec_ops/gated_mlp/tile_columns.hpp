@@ -62,6 +62,8 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, std:
             _tile_loadd(5, weights + 16 * 64, 64);
             _tile_dpbsud(0, 3, 5);
         }
+        for (std::size_t i = 0; i < lanes; i++)
+            batch.ahead.step();
         _tile_stored(0, products, 64);
         const integer_columns::Outputs outputs(batch, h);
         for (std::size_t r = 0; r < row_count; r++)

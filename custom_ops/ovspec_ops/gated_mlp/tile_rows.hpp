@@ -239,23 +239,22 @@ OVSPEC_INLINE std::size_t scratch_bytes(const ChannelMatrix& m) {
     return tile_channels * slabs_of(m) * width + m.groups * sizeof(GroupScales) + 64;
 }
 
-OVSPEC_INLINE void project(const ChannelMatrix& m, const std::uint32_t* channels, std::size_t count,
-                           const std::uint8_t* packed, std::size_t rows, float* y, std::size_t stride,
-                           float* scratch) {
+OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, const std::uint8_t* packed,
+                           std::size_t rows, float* y, std::size_t stride, float* scratch) {
     const tiles::Session session(0);
     const std::size_t bytes = BlockLayout(m).bytes, row_bytes = slabs_of(m) * width;
     auto* copied = (std::uint8_t*)(((std::size_t)scratch + 63) & ~(std::size_t)63);
     auto* scales = (GroupScales*)(copied + tile_channels * row_bytes);
-    for (std::size_t n = 0; n < count; n += tile_channels) {
-        const std::size_t some = count - n < tile_channels ? count - n : tile_channels;
+    for (std::size_t n = 0; n < span.count; n += tile_channels) {
+        const std::size_t some = span.count - n < tile_channels ? span.count - n : tile_channels;
         std::uint32_t ids[tile_channels];
         for (std::size_t i = 0; i < tile_channels; i++)
-            ids[i] = channels[n + (i < some ? i : some - 1)];
+            ids[i] = span.channels[n + (i < some ? i : some - 1)];
         const std::uint8_t *from[tile_channels], *next[tile_channels];
         for (std::size_t i = 0; i < tile_channels; i++) {
             from[i] = m.data + ids[i] * m.row_bytes;
-            next[i] = n + tile_channels + i < count ? m.data + channels[n + tile_channels + i] * m.row_bytes
-                                                    : from[i];
+            const std::size_t later = n + tile_channels + i;
+            next[i] = later < span.known ? m.data + span.channels[later] * m.row_bytes : from[i];
         }
         read_scales(m, ids, scales);
         const std::uint8_t* weights = copied;

@@ -114,14 +114,6 @@ OVSPEC_INLINE Scales<format> scales_of(const LinearWeights& w, const std::uint8_
         return {scale, -to_float(zero_point) * scale};
 }
 
-OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t first, Vec value) {
-    float* to = target.y + row * target.stride + first;
-    if (first + lanes <= target.width)
-        store(to, value);
-    else if (first < target.width)
-        store_part(to, value, target.width - first);
-}
-
 } // namespace digit_rows
 } // namespace OVSPEC_ISA
 } // namespace ovspec

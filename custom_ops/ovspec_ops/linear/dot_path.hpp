@@ -5,6 +5,7 @@
 #ifdef OVSPEC_DOT
 
 #include "linear/digit_rows.hpp"
+#include "linear/panels.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -14,46 +15,23 @@ using digit_rows::BlockLayout;
 
 // Rows whose sums the registers hold.
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
-constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
-constexpr std::size_t ahead = 4096;                 // bytes that are asked for before they are read
-
 OVSPEC_INLINE IVec spread(const std::uint8_t* digits) {
     return IVec{} + load_as<std::int32_t>(digits);
-}
-
-OVSPEC_INLINE void ask(const std::uint8_t* quad) {
-    __builtin_prefetch(quad + ahead);
-    __builtin_prefetch(quad + ahead + 64);
 }
 
 // Adds the products of up to a slab of inputs: both digits of R rows, for the `lanes` neurons at `weights`.
 template <WeightFormat format, std::size_t R>
 OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* digits,
                             std::size_t low, bool asks, IVec* high_sums, IVec* low_sums) {
-    const auto add = [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
+    panels::for_quads<format>(weights, quads, asks,
+                              [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-        for (std::size_t r = 0; r < R; r++) {
-            const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
-            high_sums[r] = dot(high_sums[r], weight, spread(at));
-            low_sums[r] = dot(low_sums[r], weight, spread(at + low));
-        }
-    };
-    if constexpr (format == WeightFormat::u8) {
-        for (std::size_t q = 0; q < quads; q++, weights += quad_bytes) {
-            if (asks)
-                ask(weights);
-            add(load_as<IVec>(weights), q);
-        }
-    } else {
-        const IVec nibble = IVec{} + 0x0f0f0f0f;
-        for (std::size_t q = 0; q < quads; q += 2, weights += quad_bytes) {
-            if (asks)
-                ask(weights);
-            const IVec both = load_as<IVec>(weights);
-            add(both & nibble, q);
-            add((IVec)((UVec)both >> 4) & nibble, q + 1);
-        }
-    }
+                                  for (std::size_t r = 0; r < R; r++) {
+                                      const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
+                                      high_sums[r] = dot(high_sums[r], weight, spread(at));
+                                      low_sums[r] = dot(low_sums[r], weight, spread(at + low));
+                                  }
+                              });
 }
 
 // Rows first to first + R of a block.
@@ -88,7 +66,7 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
                 total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(packed, g), first + r);
         }
         for (std::size_t r = 0; r < R; r++)
-            digit_rows::write(target, row + r, part, total[r] * layout.units(packed)[first + r]);
+            panels::write(target, row + r, part, total[r] * layout.units(packed)[first + r]);
     }
 }
 
@@ -96,28 +74,12 @@ template <WeightFormat format>
 OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
                            const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets) {
     const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
-    for (std::size_t p = 0; p < count; p++) {
-        const std::uint8_t* panel = w.panel(first + p);
-        for (std::size_t row = 0; row < rows;) {
+    for (std::size_t p = 0; p < count; p++)
+        panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
             const std::uint8_t* block = packed + row / block_rows * layout.bytes;
-            const std::size_t in_block = row % block_rows;
-            const std::size_t left =
-                (rows < row - in_block + block_rows ? rows : row - in_block + block_rows) - row;
-            const bool asks = row == 0;
-            const auto take = [&](auto kernel, std::size_t some) __attribute__((always_inline)) {
-                kernel(w, panel, layout, block, in_block, row, asks, targets[p]);
-                row += some;
-            };
-            if (left >= most_rows)
-                take(rows_of<format, most_rows>, most_rows);
-            else if (left >= 4)
-                take(rows_of<format, 4>, 4);
-            else if (left >= 2)
-                take(rows_of<format, 2>, 2);
-            else
-                take(rows_of<format, 1>, 1);
-        }
-    }
+            rows_of<format, R>(w, w.panel(first + p), layout, block, row % block_rows, row, row == 0,
+                               targets[p]);
+        });
 }
 
 } // namespace dot_path

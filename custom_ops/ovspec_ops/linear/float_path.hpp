@@ -2,15 +2,13 @@
 // registers and meet every row of a block.
 #pragma once
 
-#include "common/simd.hpp"
-#include "linear/kernel.hpp"
+#include "linear/panels.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
 namespace float_path {
 
 constexpr std::size_t most_rows = 4;
-constexpr std::size_t quad_bytes = 4 * panel_width;
 
 OVSPEC_INLINE std::size_t stride_of(const LinearWeights& w) {
     return (w.padded() + 15) / 16 * 16;
@@ -36,7 +34,6 @@ OVSPEC_INLINE void rows_of(const LinearWeights& w, const std::uint8_t* panel, st
     const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
     const std::size_t stride = stride_of(w);
     const std::uint8_t* weights = panel + w.data_at() + 4 * part;
-    const std::uint8_t* zero_points = panel + w.groups * 2 * panel_width;
     Vec total[R];
     for (std::size_t r = 0; r < R; r++)
         total[r] = Vec{};
@@ -50,34 +47,20 @@ OVSPEC_INLINE void rows_of(const LinearWeights& w, const std::uint8_t* panel, st
         }
     };
     for (std::size_t g = 0; g < w.groups; g++) {
-        const std::size_t at = g * panel_width + part;
-        const Vec scale = from_f16(load_as<HalfVec>(panel + 2 * at));
-        const Vec zero_point = to_float(load_as<ByteVec>(zero_points + at));
+        const panels::Scales scales(w, panel, g, part);
         Vec sums[R];
         for (std::size_t r = 0; r < R; r++)
             sums[r] = Vec{};
-        for (std::size_t k = g * size; k < (g + 1) * size;) {
-            const UVec quad = load_as<UVec>(weights);
-            if (format == WeightFormat::u8) {
-                add(quad, zero_point, k, sums);
-                k += 4;
-            } else {
-                add(quad & 0x0f0f0f0fu, zero_point, k, sums);
-                add((quad >> 4) & 0x0f0f0f0fu, zero_point, k + 4, sums);
-                k += 8;
-            }
-            weights += quad_bytes;
-        }
+        panels::for_quads<format>(weights, size / 4, false,
+                                  [&](IVec quad, std::size_t q) __attribute__((always_inline)) {
+                                      add((UVec)quad, scales.zero_point, g * size + 4 * q, sums);
+                                  });
+        weights += size * panel_width / (format == WeightFormat::u4 ? 2 : 1);
         for (std::size_t r = 0; r < R; r++)
-            total[r] += sums[r] * scale;
+            total[r] += sums[r] * scales.scale;
     }
-    for (std::size_t r = 0; r < R; r++) {
-        float* to = target.y + (row + r) * target.stride + part;
-        if (part + lanes <= target.width)
-            store(to, total[r]);
-        else if (part < target.width)
-            store_part(to, total[r], target.width - part);
-    }
+    for (std::size_t r = 0; r < R; r++)
+        panels::write(target, row + r, part, total[r]);
 }
 
 template <WeightFormat format>
@@ -85,14 +68,10 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
                            const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets) {
     const float* values = (const float*)packed; // blocks follow each other without a gap
     for (std::size_t p = 0; p < count; p++)
-        for (std::size_t part = 0; part < panel_width; part += lanes) {
-            std::size_t row = 0;
-            for (; row + most_rows <= rows; row += most_rows)
-                rows_of<format, most_rows>(w, w.panel(first + p), part, values + row * stride_of(w), row,
-                                           targets[p]);
-            for (; row < rows; row++)
-                rows_of<format, 1>(w, w.panel(first + p), part, values + row * stride_of(w), row, targets[p]);
-        }
+        for (std::size_t part = 0; part < panel_width; part += lanes)
+            panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
+                rows_of<format, R>(w, w.panel(first + p), part, values + row * stride_of(w), row, targets[p]);
+            });
 }
 
 } // namespace float_path

@@ -1,6 +1,7 @@
 #include "linear/kernel.hpp"
 
 #include "common/simd.hpp"
+#include "linear/byte_path.hpp"
 #include "linear/digit_rows.hpp"
 #include "linear/dot_path.hpp"
 #include "linear/float_path.hpp"
@@ -10,7 +11,15 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
+#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+#define OVSPEC_BYTES // rows of 8 bits where that is asked for
+#endif
+
 std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
+#ifdef OVSPEC_BYTES
+    if (weights.row_bits == 8)
+        return byte_rows::BlockLayout(weights, rows).bytes;
+#endif
 #ifdef OVSPEC_DOT
     return digit_rows::BlockLayout(weights, rows).bytes;
 #else
@@ -20,6 +29,10 @@ std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
 
 void pack(const LinearWeights& weights, const float* values, std::size_t count, std::size_t rows,
           std::uint8_t* packed) {
+#ifdef OVSPEC_BYTES
+    if (weights.row_bits == 8)
+        return byte_rows::pack(weights, values, count, rows, packed);
+#endif
 #ifdef OVSPEC_DOT
     digit_rows::pack(weights, values, count, rows, packed);
 #else
@@ -42,6 +55,10 @@ void product_of(const LinearWeights& weights, std::size_t first, std::size_t cou
 #ifdef OVSPEC_AMX
     if (tile_path::serves(weights))
         return tile_path::product<format>(weights, first, count, packed, rows, targets, scratch);
+#endif
+#ifdef OVSPEC_BYTES
+    if (weights.row_bits == 8)
+        return byte_path::product<format>(weights, first, count, packed, rows, targets);
 #endif
 #ifdef OVSPEC_DOT
     dot_path::product<format>(weights, first, count, packed, rows, targets);

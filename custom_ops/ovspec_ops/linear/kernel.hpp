@@ -23,6 +23,8 @@ struct LinearWeights {
     const std::uint8_t* data;
     std::size_t inputs;
     std::size_t groups;
+    // Bits of the integers that rows become: 16, or 8, which not every instruction set takes.
+    std::size_t row_bits = 16;
 
     std::size_t group_size() const { return inputs / groups; }
     // Inputs with the zeros that fill a panel up; only a single group has any.

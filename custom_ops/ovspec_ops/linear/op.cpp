@@ -17,7 +17,7 @@ std::string text(std::size_t x) {
 } // namespace
 
 Linear::Linear(const ov::OutputVector& inputs, const Linear& a)
-    : Op(inputs), format_(a.format_), groups_(a.groups_), sizes_(a.sizes_) {
+    : Op(inputs), format_(a.format_), groups_(a.groups_), row_bits_(a.row_bits_), sizes_(a.sizes_) {
     constructor_validate_and_infer_types();
 }
 
@@ -35,8 +35,11 @@ LinearWeights Linear::describe(std::size_t inputs) const {
         fail(name, "attribute groups is " + std::to_string(groups_) + " for rows of " + text(inputs) +
                        " values in " + format_ +
                        ", expected 1, or with u4 a number that makes groups of a multiple of 8");
+    if (row_bits_ != 16 && row_bits_ != 8)
+        fail(name, "attribute row_bits is " + std::to_string(row_bits_) + ", expected 16 or 8");
     w.inputs = inputs;
     w.groups = static_cast<std::size_t>(groups_);
+    w.row_bits = static_cast<std::size_t>(row_bits_);
     return w;
 }
 
@@ -83,6 +86,7 @@ std::shared_ptr<ov::Node> Linear::clone_with_new_inputs(const ov::OutputVector& 
 bool Linear::visit_attributes(ov::AttributeVisitor& visitor) {
     visitor.on_attribute("format", format_);
     visitor.on_attribute("groups", groups_);
+    visitor.on_attribute("row_bits", row_bits_);
     visitor.on_attribute("sizes", sizes_);
     return true;
 }

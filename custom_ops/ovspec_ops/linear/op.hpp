@@ -30,6 +30,7 @@ private:
 
     std::string format_;
     std::int64_t groups_ = 1;
+    std::int64_t row_bits_ = 16;
     std::vector<std::int64_t> sizes_;
 };
 

@@ -8,14 +8,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec_ops.common.byte_values import GROUP, round_values
 from ovspec_ops.linear.layout import PANEL, unpack_linear
 
 
+def rounded_rows(rows: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
+    """`[.., inputs]` with rows of 8 bits: a scale for every 32 values of a group of weights."""
+    result, size = np.empty_like(rows), rows.shape[-1] // groups
+    for group in range(0, rows.shape[-1], size):
+        for first in range(group, group + size, GROUP):
+            some = slice(first, min(first + GROUP, group + size))
+            result[..., some] = round_values(rows[..., some])
+    return result
+
+
 def linear(
-    hidden: NDArray[np.float32], packed: NDArray[np.uint8], sizes: Sequence[int], fmt: str, groups: int
+    hidden: NDArray[np.float32],
+    packed: NDArray[np.uint8],
+    sizes: Sequence[int],
+    fmt: str,
+    groups: int,
+    byte_rows: bool = False,
 ) -> list[NDArray[np.float64]]:
-    """Outputs `[.., size]` of every size, from the inputs and attributes of Linear."""
+    """Outputs `[.., size]` of every size, from the inputs and attributes of Linear.
+
+    Args:
+        byte_rows: whether rows are rounded to 8 bits, as some instruction sets do with `row_bits` 8.
+    """
     inputs, outputs, first = hidden.shape[-1], [], 0
+    rows = hidden.astype(np.float64)
+    if byte_rows:
+        rows = rounded_rows(rows, groups)
     for size in sizes:
         panels = -(-size // PANEL)
         values, scales, zero_points = unpack_linear(packed[first : first + panels], size, inputs, groups, fmt)
@@ -24,5 +47,5 @@ def linear(
         factors: list[NDArray[Any]] = [
             part.astype(np.float64).repeat(repeat, 1) for part in (zero_points, scales)
         ]
-        outputs.append(hidden.astype(np.float64) @ ((values - factors[0]) * factors[1]).T)
+        outputs.append(rows @ ((values - factors[0]) * factors[1]).T)
     return outputs

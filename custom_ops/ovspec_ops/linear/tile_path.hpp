@@ -5,6 +5,7 @@
 
 #include "common/tiles.hpp"
 #include "linear/digit_rows.hpp"
+#include "linear/panels.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -174,8 +175,8 @@ OVSPEC_INLINE void finish(const Panel& panel, const PackedRows& rows, const Step
                 store(sum + r * panel_width, joined(load(sum + r * panel_width), r));
         if (last)
             for (std::size_t r = 0; r < some; r++)
-                digit_rows::write(target, step.row + r, half * tile_width,
-                                  load(sum + r * panel_width) * rows.layout.units(block)[r]);
+                panels::write(target, step.row + r, half * tile_width,
+                              load(sum + r * panel_width) * rows.layout.units(block)[r]);
     }
 }
 

@@ -1,0 +1,92 @@
+// Rows as 8-bit integers, a scale for every 32 of them: what OpenVINO's own products take by default
+// ("dynamic quantization").
+#pragma once
+
+#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+
+#include "common/dot.hpp"
+#include "common/simd.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace byte_values {
+
+constexpr std::size_t group = 32; // values of a scale
+constexpr float largest = 127.0f;
+
+typedef std::int8_t SmallVec __attribute__((vector_size(OVSPEC_LANES)));
+
+// Largest magnitudes, and NaN where a value was not finite.
+struct Range {
+    Vec most = {}, poison = {};
+
+    OVSPEC_INLINE_MEMBER void see(Vec x) {
+        most = max(most, max(x, -x));
+        poison += x * 0.0f;
+    }
+};
+
+// What one unit of the integers is worth, and its inverse; `poison` makes it NaN, and so are the products.
+struct Unit {
+    float value, inverse;
+
+    OVSPEC_INLINE_MEMBER Unit(float most, float poison) {
+        const float unit = most / largest;
+        value = unit + poison;
+        inverse = unit >= 1e-37f ? 1.0f / unit : 0.0f;
+    }
+};
+
+// `lanes` values to the nearest integers, ties to even, which are returned; what is not finite becomes any.
+OVSPEC_INLINE IVec round(Vec values, Vec inverse, std::uint8_t* to) {
+    const Vec rounder = splat(12582912.0f); // 1.5 * 2^23: rounds to an integer in the low bits
+    const IVec numbers = (IVec)fused(values, inverse, rounder) - (IVec)rounder;
+    const SmallVec small = __builtin_convertvector(numbers, SmallVec);
+    __builtin_memcpy(to, &small, sizeof(small));
+    return numbers;
+}
+
+// Rounds the groups of a row one by one.
+struct Rounder {
+    Vec sums = {};   // of the values so far, by lane
+    Vec poison = {}; // NaN where a value was not finite
+
+    // Up to 32 values; returns what a unit of their integers is worth.
+    OVSPEC_INLINE_MEMBER float group_of(const float* values, std::size_t count, std::uint8_t* to) {
+        Vec parts[group / lanes] = {}, most = {};
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < group / lanes; i++) {
+            const std::size_t first = i * lanes;
+            if (first + lanes <= count)
+                parts[i] = load(values + first);
+            else if (first < count)
+                parts[i] = load_part<Vec>(values + first, count - first);
+            most = max(most, max(parts[i], -parts[i]));
+            poison += parts[i] * 0.0f;
+        }
+        const Unit unit(max_lane(most), 0.0f);
+        std::uint8_t integers[group];
+        std::uint8_t* at = count < group ? integers : to;
+        IVec total = {};
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < group / lanes; i++)
+            total += round(parts[i], splat(unit.inverse), at + i * lanes);
+        if (count < group)
+            __builtin_memcpy(to, integers, count);
+        sums = fused(__builtin_convertvector(total, Vec), splat(unit.value), sums);
+        return unit.value;
+    }
+
+    // Of all values since the last call.
+    OVSPEC_INLINE_MEMBER float take_sum() {
+        const float total = sum(sums);
+        sums = Vec{};
+        return total;
+    }
+};
+
+} // namespace byte_values
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,109 @@
+// Rows of 8 bits times panels with integer dot products: a vector holds four inputs of `lanes` neurons, and
+// those of a row are spread over it.
+#pragma once
+
+#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+
+#include "linear/byte_rows.hpp"
+#include "linear/panels.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace byte_path {
+
+using byte_rows::BlockLayout;
+using byte_rows::span;
+
+// Rows whose sums the registers hold.
+constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
+// Inputs whose weights all neurons of a panel meet before the next: memory is read in its order.
+constexpr std::size_t stretch = 4 * span;
+// Adds the products of `quads` times four inputs of R rows, for the `lanes` neurons at `weights`.
+template <WeightFormat format, std::size_t R>
+OVSPEC_INLINE void add_products(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* integers,
+                                bool asks, IVec* sums) {
+    panels::for_quads<format>(
+        weights, quads, asks, [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+            for (std::size_t r = 0; r < R; r++)
+                sums[r] =
+                    dot(sums[r], weight, IVec{} + load_as<std::int32_t>(integers + r * span + 4 * quad));
+        });
+}
+
+// Adds spans of a group, as many as one takes of all neurons before it goes on, to acc: R rows, from row
+// `first` of a block on, times the `lanes` neurons at `weights`.
+template <WeightFormat format, std::size_t R>
+OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* packed, std::size_t first,
+                             std::size_t place, std::size_t inputs, const std::uint8_t* weights, bool asks,
+                             Vec* acc) {
+    for (std::size_t k = 0; k < inputs; k += span, place++) {
+        const std::size_t some = inputs - k < span ? inputs - k : span;
+        IVec sums[R];
+#pragma GCC unroll 8
+        for (std::size_t r = 0; r < R; r++)
+            sums[r] = IVec{};
+        add_products<format, R>(weights + k * panels::input_bytes(format), some / 4,
+                                layout.integers_of(packed, place) + first * span, asks, sums);
+        const float* units = layout.units_of(packed, place) + first;
+#pragma GCC unroll 8
+        for (std::size_t r = 0; r < R; r++)
+            acc[r] = fused(__builtin_convertvector(sums[r], Vec), splat(units[r]), acc[r]);
+    }
+}
+
+// Rows first to first + R of a block.
+template <WeightFormat format, std::size_t R>
+__attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
+                                       const BlockLayout& layout, const std::uint8_t* packed,
+                                       std::size_t first, std::size_t row, bool asks,
+                                       const PanelTarget& target) {
+    constexpr std::size_t parts = panel_width / lanes;
+    Vec total[parts][R] = {};
+    const std::uint8_t* weights = panel + w.data_at();
+    for (std::size_t g = 0; g < w.groups; g++) {
+        Vec of_group[parts][R] = {};
+        for (std::size_t k = 0; k < layout.group_size; k += stretch) {
+            const std::size_t left = layout.group_size - k, some = left < stretch ? left : stretch;
+            for (std::size_t p = 0; p < parts; p++) {
+                Vec acc[R];
+#pragma GCC unroll 8
+                for (std::size_t r = 0; r < R; r++)
+                    acc[r] = of_group[p][r];
+                add_spans<format, R>(layout, packed, first, g * layout.spans + k / span, some,
+                                     weights + 4 * lanes * p, asks, acc);
+#pragma GCC unroll 8
+                for (std::size_t r = 0; r < R; r++)
+                    of_group[p][r] = acc[r];
+            }
+            weights += some * panels::input_bytes(format);
+        }
+        const float* sums = layout.sums_of(packed, g) + first;
+        for (std::size_t p = 0; p < parts; p++) {
+            const panels::Scales scales(w, panel, g, p * lanes);
+            for (std::size_t r = 0; r < R; r++)
+                total[p][r] = fused(fused(-scales.zero_point, splat(sums[r]), of_group[p][r]), scales.scale,
+                                    total[p][r]);
+        }
+    }
+    for (std::size_t p = 0; p < parts; p++)
+        for (std::size_t r = 0; r < R; r++)
+            panels::write(target, row + r, p * lanes, total[p][r]);
+}
+
+template <WeightFormat format>
+OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
+                           const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets) {
+    const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
+    for (std::size_t p = 0; p < count; p++)
+        panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
+            rows_of<format, R>(w, w.panel(first + p), layout, packed + row / block_rows * layout.bytes,
+                               row % block_rows, row, row == 0, targets[p]);
+        });
+}
+
+} // namespace byte_path
+} // namespace OVSPEC_ISA
+} // namespace ovspec
+
+#endif

@@ -1,0 +1,87 @@
+// What all kernels do that take a panel `lanes` neurons at a time.
+#pragma once
+
+#include "common/simd.hpp"
+#include "linear/kernel.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace panels {
+
+constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
+// Bytes that the second cache is asked for before they are read.
+constexpr std::size_t ahead = 8192;
+
+// Bytes of one input's weights, all neurons of a panel.
+constexpr std::size_t input_bytes(WeightFormat format) {
+    return format == WeightFormat::u4 ? panel_width / 2 : panel_width;
+}
+
+// Of `lanes` neurons of a panel from `first` on, and a group of inputs.
+struct Scales {
+    Vec scale, zero_point;
+
+    OVSPEC_INLINE_MEMBER Scales(const LinearWeights& w, const std::uint8_t* panel, std::size_t group,
+                                std::size_t first) {
+        const std::size_t at = group * panel_width + first;
+        scale = from_f16(load_as<HalfVec>(panel + 2 * at));
+        zero_point = to_float(load_as<ByteVec>(panel + w.groups * 2 * panel_width + at));
+    }
+};
+
+// add(weights, quad) for `quads` times four inputs of the `lanes` neurons at `data`, bytes of four inputs in
+// every lane. `asks`: the panel is on its way through the caches for the first time.
+template <WeightFormat format, class Add>
+OVSPEC_INLINE void for_quads(const std::uint8_t* data, std::size_t quads, bool asks, const Add& add) {
+    const UVec nibble = UVec{} + 0x0f0f0f0fu;
+    for (std::size_t q = 0; q < quads; data += quad_bytes) {
+        if (asks)
+            __builtin_prefetch(data + ahead, 0, 2);
+        const UVec both = load_as<UVec>(data);
+        if constexpr (format == WeightFormat::u8) {
+            add((IVec)both, q++);
+        } else {
+            add((IVec)(both & nibble), q);
+            add((IVec)((both >> 4) & nibble), q + 1);
+            q += 2;
+        }
+    }
+}
+
+template <std::size_t value> struct Count {
+    constexpr operator std::size_t() const { return value; }
+};
+
+// body(Count<R>, row): `rows` rows in parts of `most` and less, none in two blocks.
+template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t rows, const Body& body) {
+    for (std::size_t row = 0; row < rows;) {
+        const std::size_t end = row - row % block_rows + block_rows;
+        const std::size_t left = (rows < end ? rows : end) - row;
+        if (left >= most) {
+            body(Count<most>(), row);
+            row += most;
+        } else if (most > 4 && left >= 4) {
+            body(Count<4>(), row);
+            row += 4;
+        } else if (left >= 2) {
+            body(Count<2>(), row);
+            row += 2;
+        } else {
+            body(Count<1>(), row);
+            row++;
+        }
+    }
+}
+
+// Values of a row's `lanes` neurons from `first` of the panel on.
+OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t first, Vec value) {
+    float* to = target.y + row * target.stride + first;
+    if (first + lanes <= target.width)
+        store(to, value);
+    else if (first < target.width)
+        store_part(to, value, target.width - first);
+}
+
+} // namespace panels
+} // namespace OVSPEC_ISA
+} // namespace ovspec

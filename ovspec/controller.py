@@ -176,7 +176,7 @@ class AutoSchedule(Schedule):
         duration = spent + outcome.commit_duration / pace
         self._account(outcome, duration * self._stretch.slowdown(self._steps, pace), pace)
         if self._probe is None:
-            self._budget.earn(spent * (1 + rest.gone))
+            self._budget.earn(spent + rest.duration)
         else:
             self._follow_probe(outcome, duration)
         rest.forget()

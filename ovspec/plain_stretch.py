@@ -1,4 +1,4 @@
-"""Plain decoding between drafts: when it is thought about, what it waits for, and the pace that it ends at."""
+"""Plain decoding between drafts: when it is thought about, what it waits for, and the pace it ends at."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def test_a_rest_takes_a_time_and_no_more_than_it_may() -> None:
         rest.begin(step, most)
         assert rest.left == left
     rest.pass_by()
-    assert (rest.left, rest.gone) == (2, 1)
+    assert (rest.left, rest.gone, rest.duration) == (2, 1, 2e3)
     rest.end()
     assert rest.left == 0
     rest.forget()
-    assert rest.gone == 0
+    assert (rest.gone, rest.duration) == (0, 0.0)

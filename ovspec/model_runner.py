@@ -122,7 +122,8 @@ class ModelRunner:
         self._asks_linear = linear == "native"
         rounding = rounding_settings(model, properties)
         self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn) else 16
+        # Of the integers that rows become in GatedMLP; none where there is no such operation.
+        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn) else None
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -157,8 +158,9 @@ class ModelRunner:
             reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
-            rounded = round_rows(graph, self.row_bits)
-            reports += [rounded] if rounded.changed else []
+            if self.row_bits is not None:
+                rounded = round_rows(graph, self.row_bits)
+                reports += [rounded] if rounded.changed else []
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if native:
                 facts = replace(facts, reports=(*facts.reports, self._linear_layers(graph)))

@@ -88,7 +88,7 @@ class TargetChoices:
             return backends
         core, settings = ov.Core(), with_defaults(self.properties, self.device)
         check_properties(core, self.device, settings)
-        rounding = row_bits(self.device, wanted) if rounds_rows(self.info.folder, self.ffn) else 16
+        rounding = row_bits(self.device, wanted) if rounds_rows(self.info.folder, self.ffn) else None
         choices = graph_choices(self.attention, self.experts, self.ffn, backends.linear, rounding)
         cache = ModelCache(core, self.info.folder, self.device, settings, choices)
         return replace(backends, keeps=not cache.refuses(), kept=cache.holds())

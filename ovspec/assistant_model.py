@@ -10,6 +10,7 @@ from ovspec.draft_model import DraftModel
 from ovspec.drafters import AssistantDrafter
 from ovspec.expert_budgets import ExpertConfig
 from ovspec.linear_backend import LinearBackend
+from ovspec.model_plan import Backends
 from ovspec.model_runner import ModelRunner
 from ovspec.routing import sparse_attention
 from ovspec.verify_mode import VerifyMode, attention_part
@@ -21,9 +22,11 @@ class AssistantChoices:
     """How a draft model is computed.
 
     Attributes:
+        info: of its folder.
         device, attention, properties, linear: as `ModelRunner` takes them.
     """
 
+    info: ModelInfo
     device: str
     attention: Attention
     properties: Mapping[str, object]
@@ -33,7 +36,6 @@ class AssistantChoices:
     def of(
         cls,
         draft: DraftModel,
-        info: ModelInfo,
         device: str,
         attention: Attention,
         properties: Mapping[str, object],
@@ -43,46 +45,43 @@ class AssistantChoices:
 
         Args:
             draft: as the user named it.
-            info: of its folder.
             device, attention, properties: of the target.
             linear: of the target; "native" where the draft has linear layers that our operation takes.
+
+        Raises:
+            ValueError: its folder holds no model.
         """
+        info = ModelInfo.read(draft.models_path)
         device = draft.device or device
         # Our operations run on CPU; a draft elsewhere takes what its device has.
         on_cpu = device.startswith("CPU")
         if linear == "native" and not (on_cpu and info.weight_format().startswith("int")):
             linear = None  # asked for the target's layers: this draft has none to take
-        return cls(device, attention if on_cpu else "stock", draft.properties or properties, linear)
+        return cls(info, device, attention if on_cpu else "stock", draft.properties or properties, linear)
 
+    def backends(self) -> Backends:
+        """The operations that are chosen."""
+        return Backends.default(self.properties, self.device, self.attention, self.linear)
 
-def load_assistant(
-    draft: DraftModel,
-    target: ModelInfo,
-    choices: AssistantChoices,
-    verify: VerifyMode,
-    prefill_chunk: int,
-) -> AssistantDrafter:
-    """Compile the draft model; its attention reads as much as the target's may.
+    def load(self, vocab_size: int, verify: VerifyMode, prefill_chunk: int) -> AssistantDrafter:
+        """Compile the draft model; its attention reads as much as the target's may.
 
-    Args:
-        draft: as the user named it.
-        target: the model that it drafts for.
-        choices: how it is computed.
-        verify: how the target verifies.
-        prefill_chunk: rows per pass while a prompt is read.
+        Args:
+            vocab_size: of the target.
+            verify: how the target verifies.
+            prefill_chunk: rows per pass while a prompt is read.
 
-    Raises:
-        ValueError: a model or setting that can't be served.
-    """
-    info = ModelInfo.read(draft.models_path)
-    backend = choices.attention
-    sparse = attention_part(verify) if backend == "native" else None
-    runner = ModelRunner(
-        draft.models_path,
-        choices.device,
-        AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
-        choices.properties,
-        experts=ExpertConfig(backend, optional=True),
-        linear=choices.linear,
-    )
-    return AssistantDrafter(runner, target.vocab_size, prefill_chunk, info.max_position_embeddings, sparse)
+        Raises:
+            ValueError: a model or setting that can't be served.
+        """
+        backend = self.attention
+        sparse = attention_part(verify) if backend == "native" else None
+        runner = ModelRunner(
+            self.info.folder,
+            self.device,
+            AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
+            self.properties,
+            experts=ExpertConfig(backend, optional=True),
+            linear=self.linear,
+        )
+        return AssistantDrafter(runner, vocab_size, prefill_chunk, self.info.max_position_embeddings, sparse)

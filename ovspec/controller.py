@@ -13,8 +13,8 @@ from ovspec.cost_model import CostCell, CostModel
 from ovspec.expectations import Expectations
 from ovspec.exploration import ExplorationBudget
 from ovspec.loss_allowance import LossAllowance
+from ovspec.plain_stretch import PlainStretch
 from ovspec.probe import Probe
-from ovspec.rest import Rest
 from ovspec.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.shadow_watch import ShadowWatch
 
@@ -48,8 +48,6 @@ _HOPED_ACCEPTANCE = 0.8
 _CARRIED_DRAFTS = 8.0
 # A step of drafting is held to take at most so many times what it was expected to: hiccups are no loss.
 _DEAREST = 2.0
-# Steps after the last plain one for which the machine is taken to be no slower than it was then.
-_PACE_HOLDS = 64
 # A drafter that is behind is not asked when catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
 
@@ -80,8 +78,7 @@ class AutoSchedule(Schedule):
         self._budget = ExplorationBudget()
         self._allowance = LossAllowance()
         self._plain = Choice(0, 1.0)
-        self._was_plain = True
-        self._unsettled = 0.0
+        self._stretch = PlainStretch()
         self._choice = Choice(DEFAULT_DRAFT, 1.0)
         self._expected = Expectations()
         self._options: list[Choice] = []
@@ -102,11 +99,8 @@ class AutoSchedule(Schedule):
         self._can_shadow = False
         self._shadows = ShadowWatch(self._acceptance)
         self._news = True
-        self._rest = Rest()
         self._last_drafted = 0
-        self._awaited: Choice | None = None
         self._reading = 0.0
-        self._begun = 0, 1.0
 
     @property
     def collapses(self) -> int:
@@ -117,23 +111,22 @@ class AutoSchedule(Schedule):
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
         self._costs.begin()
         self._probe = None
-        self._was_plain, self._unsettled = True, 0.0
+        self._stretch.begin()
         self._shadows.begin(self._steps)
         self._allowance.renew()
         self._acceptance.weaken(_CARRIED_DRAFTS)
         self._settle(renewed=True)
         self._next_look, self._news = self._steps, True
-        self._rest = Rest()
         self._free_drafts = _FREE_DRAFTS
         self._collapses = 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
         shadow = self._shadows.tokens(self._steps) if state.can_shadow else 0
-        if self._rest.left:
+        if self._stretch.rest.left:
             if len(state.contexts) == len(self._remaining):
                 return Plan(0, self._plain.scale, None, shadow)
-            self._rest.end()
+            self._stretch.rest.end()
         cell = self._costs.cell(state.contexts)
         limit = min(state.max_draft, self.bound)
         scales = state.budget_scales
@@ -161,8 +154,9 @@ class AutoSchedule(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        if self._rest.left:
-            self._rest.pass_by()
+        rest = self._stretch.rest
+        if rest.left:
+            rest.pass_by()
             if outcome.shadows or outcome.shadow_duration:
                 self._observe_shadows(outcome)
             return
@@ -180,37 +174,33 @@ class AutoSchedule(Schedule):
         self._observe_shadows(outcome)
         spent = (outcome.draft_duration + outcome.verify_duration + outcome.host_duration) / pace
         duration = spent + outcome.commit_duration / pace
-        # Passes that are slower than was known look like a slower machine, until plain steps say otherwise.
-        until, begun_at = self._begun
-        self._account(outcome, duration * max(1.0, pace / begun_at if until > self._steps else 1.0), pace)
+        self._account(outcome, duration * self._stretch.slowdown(self._steps, pace), pace)
         if self._probe is None:
-            self._budget.earn(spent * (1 + self._rest.gone))
+            self._budget.earn(spent + rest.duration)
         else:
             self._follow_probe(outcome, duration)
-        self._rest.forget()
-        if self._was_plain and self._probe is None and self._choice == self._plain and not self._commits:
-            self._rest.begin(spent, self._next_look - self._steps if self._news else math.inf)
+        rest.forget()
+        goes_on = self._stretch.goes_on and self._probe is None and self._choice == self._plain
+        if goes_on and not self._commits:
+            rest.begin(spent, self._next_look - self._steps if self._news else math.inf)
 
     def _account(self, outcome: StepOutcome, duration: float, pace: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
         choice = Choice.of(outcome.plan)
-        was_plain, self._was_plain = self._was_plain, choice == self._plain
-        if self._was_plain and was_plain:
-            self._allowance.earn(1 + self._rest.gone)
-            if self._awaited and self._is_covered(self._awaited):
+        if steps := self._stretch.take(choice == self._plain):
+            self._allowance.earn(steps)
+            if self._stretch.awaited and self._is_covered(self._stretch.awaited):
                 self._news = True
         elif self._expected.knows(self._plain):
             # The first plain step after drafts pays for their change of shapes.
             cost = self._expected.cost(choice) + outcome.commit_duration / pace
             most = _DEAREST * (cost + self._costs.cell(outcome.contexts).switch)
-            self._unsettled += min(duration, most) / self._expected.cost(self._plain)
             tokens = self._yielded(outcome)
-            if tokens is not None:
-                self._allowance.settle(tokens / len(outcome.accepted), self._unsettled)
-                self._unsettled = 0.0
-                if self._allowance.is_spent and self._choice != self._plain:
-                    self._news = True
-                    self._choose(self._plain)
+            yielded = None if tokens is None else tokens / len(outcome.accepted)
+            self._allowance.settle(yielded, min(duration, most) / self._expected.cost(self._plain))
+            if self._allowance.is_spent and self._choice != self._plain:
+                self._news = True
+                self._choose(self._plain)
 
     def _yielded(self, outcome: StepOutcome) -> int | None:
         """Tokens that stand for good after a step; `None` while they are provisional."""
@@ -243,11 +233,11 @@ class AutoSchedule(Schedule):
             evidence = self._shadows.evidence
             if self._allowance.covers(evidence.stake, evidence.saved):
                 self._next_look, self._news = self._steps, True
-                self._rest.end()
+                self._stretch.rest.end()
 
     def _look(self, cell: CostCell, state: StepState, limit: int) -> None:
         """Take what was measured into account; choose anew where that pays."""
-        self._cell, self._news, self._awaited = cell, False, None
+        self._cell, self._news, self._stretch.awaited = cell, False, None
         changed = self._notice_shift()
         plain = self._plain = Choice(0, state.budget_scales[-1])
         open_ = candidates(cell, state, limit)
@@ -259,7 +249,7 @@ class AutoSchedule(Schedule):
             open_ = [choice for choice in open_ if choice.tokens == 0]
         best = max(open_, key=rates.__getitem__)
         if self._choice == plain and not self._is_covered(best):
-            self._awaited = best
+            self._stretch.awaited = best
             best = max(filter(self._is_covered, open_), key=rates.__getitem__)
         gain = self._needed_gain(best)
         if self._choice not in open_ or rates[best] > (1.0 + gain) * rates[self._choice]:
@@ -284,7 +274,7 @@ class AutoSchedule(Schedule):
     def _choose(self, choice: Choice) -> None:
         if self._choice == self._plain:
             self._allowance.begin(self._stake(choice), self._evidence_of(choice))
-            self._begun = self._steps + _PACE_HOLDS, self._costs.pace
+            self._stretch.end(self._steps, self._costs.pace)
             self._shadows.evidence.renew()
         elif choice == self._plain:
             self._allowance.end()

@@ -40,6 +40,7 @@ class LossAllowance:
         self._most = math.inf
         self._gained = 0.0
         self._failed = 0
+        self._unsettled = 0.0
 
     @property
     def is_spent(self) -> bool:
@@ -60,7 +61,7 @@ class LossAllowance:
 
     def renew(self) -> None:
         """Another prompt: tries that failed on the last one say little of it."""
-        self._failed = min(self._failed, 1)
+        self._failed, self._unsettled = min(self._failed, 1), 0.0
 
     def begin(self, stake: float, evidence: float | None = None) -> None:
         """Drafting begins, with the arguments of `covers`."""
@@ -81,7 +82,14 @@ class LossAllowance:
         if self._store < _MOST_EARNED:
             self._store += _SHARE * 0.5**self._failed * steps
 
-    def settle(self, tokens: float, plain_steps: float) -> None:
-        """Take in or out what other steps yielded per sequence, against the plain steps of their time."""
-        self._store = min(_MOST_GAINED, self._store + tokens - plain_steps)
-        self._gained = min(_MOST_GAINED, self._gained + tokens - plain_steps)
+    def settle(self, tokens: float | None, plain_steps: float) -> None:
+        """Take in or out what another step yielded per sequence, against the plain steps of its time.
+
+        One whose tokens are provisional (`None`) is settled with the commit.
+        """
+        self._unsettled += plain_steps
+        if tokens is None:
+            return
+        gained, self._unsettled = tokens - self._unsettled, 0.0
+        self._store = min(_MOST_GAINED, self._store + gained)
+        self._gained = min(_MOST_GAINED, self._gained + gained)

@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 _BLOB, _RECORD = "model.blob", "entry.json"
 _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
+# What the system says where memory, threads or files are short for the moment.
+_SHORT = ("bad_alloc", *map(os.strerror, (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)))
 
 Build = Callable[[], tuple[ov.Model, GraphFacts]]
 Probe = Callable[[ov.CompiledModel, GraphFacts], NDArray[np.float32]]
@@ -35,6 +37,10 @@ class _UnusableError(Exception):
     def __init__(self, reason: str, final: bool = False) -> None:
         super().__init__(reason)
         self.final = final
+
+
+class _ShortageError(_UnusableError):
+    """Why nothing can be read at present, which says nothing of the entry."""
 
 
 class ModelCache:
@@ -129,11 +135,15 @@ class ModelCache:
             raise _UnusableError(f"it is damaged ({last_line(error)})") from error
 
     def _import(self, blob: Path) -> ov.CompiledModel:
-        exported = ov.Tensor(_mapped(blob), shared_memory=True)
-        self._core.add_extension(PagedAttentionReader)
         try:
+            exported = ov.Tensor(_mapped(blob), shared_memory=True)
+            self._core.add_extension(PagedAttentionReader)
             return self._core.import_model(exported, self._device, self._settings)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError, OSError) as error:
+            if isinstance(error, MemoryError) or any(words in str(error) for words in _SHORT):
+                raise _ShortageError(f"it can't be read now ({last_line(error)})", final=True) from error
+            if isinstance(error, OSError):
+                raise
             raise _UnusableError(f"OpenVINO does not read it ({last_line(error)})") from error
 
     def _keep(self, model: ov.Model, facts: GraphFacts, probe: Probe) -> ov.CompiledModel | None:
@@ -185,6 +195,8 @@ class ModelCache:
                 back = None
                 raise _UnusableError("OpenVINO reads it with other results")
             record["fingerprint"] = fingerprint(blob)
+        except _ShortageError as error:
+            raise OSError(errno.ENOMEM, str(error)) from error
         except _UnusableError as error:
             self._say_unused(error)
             record["refused"] = str(error)

@@ -122,7 +122,8 @@ class ModelRunner:
         self._asks_linear = linear == "native"
         rounding = rounding_settings(model, properties)
         self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else 16
+        # Of the integers that rows become in Linear and GatedMLP; none where there is no such operation.
+        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else None
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -159,8 +160,9 @@ class ModelRunner:
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
             late = [self._linear_layers(graph)] if native else []
-            rounded = round_rows(graph, self.row_bits)
-            late += [rounded] if rounded.changed else []
+            if self.row_bits is not None:
+                rounded = round_rows(graph, self.row_bits)
+                late += [rounded] if rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late))
             give_back_freed_memory()
             return graph, facts

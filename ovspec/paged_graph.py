@@ -56,7 +56,7 @@ def graph_choices(
     experts: ExpertConfig | None,
     ffn: FfnConfig | None,
     linear: LinearBackend,
-    rounding: RowBits,
+    rounding: RowBits | None,
 ) -> dict[str, object]:
     """What decides the transforms, in words of JSON, as `ModelCache` takes it."""
     parts = {"attention": attention, "experts": experts, "ffn": ffn}

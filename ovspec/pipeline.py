@@ -12,7 +12,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
-from ovspec.assistant_model import AssistantChoices, load_assistant
+from ovspec.assistant_model import AssistantChoices
 from ovspec.attention_config import Attention
 from ovspec.cache import CachedSequence
 from ovspec.chat import Chat
@@ -31,8 +31,8 @@ from ovspec.drafters import (
 )
 from ovspec.engine import Engine
 from ovspec.errors import InvalidValueError
-from ovspec.expert_budgets import ExpertBackend, ExpertConfig
-from ovspec.ffn_budgets import FfnBackend, FfnConfig, calibrated_channels
+from ovspec.expert_budgets import ExpertBackend
+from ovspec.ffn_budgets import FfnBackend, calibrated_channels
 from ovspec.generation_call import GenerationCall
 from ovspec.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.inputs import (
@@ -46,16 +46,15 @@ from ovspec.inputs import (
     token_rows,
 )
 from ovspec.linear_backend import LinearBackend
-from ovspec.memory_plan import MemoryPlan, plan_memory
-from ovspec.model_plan import Backends
+from ovspec.memory_plan import MemoryPlan
 from ovspec.model_runner import ModelRunner
 from ovspec.pipeline_arguments import PipelineArguments
-from ovspec.planned_backends import planned_backends
 from ovspec.results import DecodedResults, EncodedResults
-from ovspec.routing import expert_routing, ffn_routing, limit_anew, routing, sparse_passes
+from ovspec.routing import limit_anew, sparse_passes
 from ovspec.schedules import Schedules
 from ovspec.sequence import Sequence
 from ovspec.streamer import Streamer
+from ovspec.target_model import TargetChoices
 from ovspec.verify_mode import (
     VerifyMode,
     attention_part,
@@ -66,7 +65,6 @@ from ovspec.verify_mode import (
 )
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 # For models that name no limit, such as those with ALiBi.
 _UNLIMITED_POSITIONS = 2**31 - 1
 
@@ -127,14 +125,9 @@ class LLMPipeline:
         named = {"tokenizer": tokenizer, "device": device, "config": config}
         given = PipelineArguments.parse(arguments, named, properties)
         device, properties = given.device, given.properties
-        if max_num_batched_tokens is None:
-            max_num_batched_tokens = given.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS
+        chunk = given.prefill_chunk(max_num_batched_tokens)
         if given.prompt_lookup and drafter is None:
             drafter = "prompt_lookup"
-        if not isinstance(max_num_batched_tokens, int) or max_num_batched_tokens < 1:
-            raise ValueError(
-                f"max_num_batched_tokens={max_num_batched_tokens!r}: expected a number of at least 1"
-            )
         if draft_model is not None and not isinstance(draft_model, DraftModel):
             raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
         choice = parse_drafter(drafter, draft_model is not None)
@@ -142,49 +135,20 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
-        graph = routing(attention, self.verify, choice)
-        draft_info = None if draft_model is None else ModelInfo.read(draft_model.models_path)
+        target = TargetChoices.of(
+            self._info, self.verify, choice, device, properties, attention, experts, ffn, linear
+        )
+        assistant = None
         if draft_model is not None:
+            assistant = AssistantChoices.of(draft_model, device, attention, properties, linear)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        limits = expert_routing(experts or attention, self.verify, choice)
-        channels = calibrated_channels(models_path, sparse_passes(self.verify, choice))
-        experts_config = limits or ExpertConfig(experts or attention, optional=experts is None)
-        ffn_config = ffn_routing(ffn, self.verify, choice, channels) or (FfnConfig(ffn) if ffn else None)
-        assistant = None
-        if draft_model is not None and draft_info is not None:
-            assistant = AssistantChoices.of(draft_model, draft_info, device, attention, properties, linear)
-        self._plan = plan_memory(
-            self._info,
-            min(32, self._info.max_position_embeddings or 32) if max_context is None else max_context,
-            draft=draft_info,
-            properties=properties,
-            max_num_batched_tokens=max_num_batched_tokens,
-            device=device,
-            backends=planned_backends(
-                self._info, device, properties, graph, experts_config, ffn_config, linear
-            ),
-            draft_backends=None
-            if assistant is None
-            else Backends.default(
-                assistant.properties, assistant.device, assistant.attention, assistant.linear
-            ),
-            draft_properties=None if assistant is None else assistant.properties,
-            draft_device=None if assistant is None else assistant.device,
-        )
+        self._plan = target.plan_memory(max_context, chunk, assistant)
         self._plan.check()
-        self._target = ModelRunner(
-            models_path,
-            device,
-            graph,
-            properties,
-            experts=experts_config,
-            ffn=ffn_config,
-            linear=linear,
-        )
+        self._target = target.load()
         if self._target.long_rope and isinstance(mode, CommitVerify):
             raise ValueError(
                 f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
@@ -192,16 +156,14 @@ class LLMPipeline:
             )
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
-        if draft_model is not None and assistant is not None:
-            self._assistant = load_assistant(
-                draft_model, self._info, assistant, self.verify, max_num_batched_tokens
-            )
+        if assistant is not None:
+            self._assistant = assistant.load(self._info.vocab_size, self.verify, chunk)
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
         self._drafter: Drafter | None = build_drafter(choice, parts)
         if self._drafter is None:
             self._config = without_assistant(self._config)
-        self._prefill_chunk = max_num_batched_tokens
+        self._prefill_chunk = chunk
         self._known_schedules: dict[VerifyMode, Schedules] = {}
         self._start_engine(mode)
         self._chat = Chat()

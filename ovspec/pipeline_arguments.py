@@ -14,6 +14,7 @@ from ovspec.errors import InvalidTypeError, InvalidValueError
 # Fields of SchedulerConfig that are honoured; the others must stand at their defaults.
 _HONOURED = ("cache_size", "max_num_batched_tokens")
 _GIB = 2**30
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 
 
 @dataclass(slots=True)
@@ -71,6 +72,17 @@ class PipelineArguments:
         if scheduler is not None:
             made._take(scheduler)
         return made
+
+    def prefill_chunk(self, asked: object) -> int:
+        """Rows of a pass while a prompt is read: as asked, else of a `SchedulerConfig`, else the default.
+
+        Raises:
+            InvalidValueError: what is asked is no positive number.
+        """
+        chunk = self.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS if asked is None else asked
+        if not isinstance(chunk, int) or chunk < 1:
+            raise InvalidValueError(f"max_num_batched_tokens={chunk!r}: expected a number of at least 1")
+        return chunk
 
     def _take(self, scheduler: object) -> None:
         if not isinstance(scheduler, SchedulerConfig):

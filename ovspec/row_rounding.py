@@ -86,7 +86,7 @@ def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None, linear: str
 
 
 def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
-    """Bits of the integers that rows become in `Linear` and `GatedMLP`: 8 only where OpenVINO rounds as far by itself.
+    """Bits of the integers that rows become in `Linear` and `GatedMLP`: 8 only where OpenVINO does so too.
 
     Args:
         device: OpenVINO device.

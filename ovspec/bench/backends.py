@@ -203,11 +203,20 @@ class Subject:
         """Threads that the compiled model uses."""
         return int(self.runner.compiled.get_property("INFERENCE_NUM_THREADS"))
 
-    def settings(self) -> dict[str, str]:
-        """In force: precisions `inference`, `key_cache`, `value_cache`, and what computes `linear` layers."""
+    def settings(self) -> dict[str, str | int | None]:
+        """What is in force.
+
+        Returns:
+            Precisions `inference`, `key_cache`, `value_cache`, what computes `linear` layers, and
+            `row_bits`, to how many bits our operations round rows; `None` where there are none.
+        """
         precision = self.runner.compiled.get_property("INFERENCE_PRECISION_HINT")
         block_size = self.runner.block_size
-        found = {"inference": str(precision.get_type_name()), "linear": self.runner.linear}
+        found: dict[str, str | int | None] = {
+            "inference": str(precision.get_type_name()),
+            "linear": self.runner.linear,
+            "row_bits": self.runner.row_bits,
+        }
         for spec in cache_tensors(self.runner.compiled):
             if spec.name.startswith(KEYS_AND_VALUES):
                 found[spec.name.split(".")[0]] = cache_layout(spec, block_size)

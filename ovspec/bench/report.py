@@ -57,7 +57,7 @@ class Report:
     Attributes:
         interleaved: whether the backends took turns pass by pass; if not, each compiled model had the
             machine to itself in turn, and drift of the machine is in the ratios.
-        settings: precisions in force by backend.
+        settings: what is in force by backend, as `Subject.settings` has it.
         sparse: what the sparse backends may read.
         resident: memory after the largest pass where it was measured, by compiled model: `dense` and `sparse`
             share "native".
@@ -69,7 +69,7 @@ class Report:
     num_threads: int
     bandwidth_gb_s: float
     bandwidth_method: str
-    settings: dict[str, dict[str, str]]
+    settings: dict[str, dict[str, str | int | None]]
     records: list[Record]
     sparse: SparseVerify
     resident: dict[str, Resident] = field(default_factory=dict)
@@ -119,6 +119,7 @@ class Report:
         lines += [
             f"{backend}: inference {found['inference']}, keys {found['key_cache']}, "
             f"values {found['value_cache']}, linear layers {found['linear']}"
+            + ("" if (bits := found["row_bits"]) is None else f", rows of {bits} bits")
             for backend, found in self.settings.items()
         ]
         if not self.interleaved:

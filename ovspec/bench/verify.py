@@ -131,7 +131,7 @@ class VerifyBench:
         bandwidth, threads = 0.0, 0
         token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
-        settings: dict[str, dict[str, str]] = {}
+        settings: dict[str, dict[str, str | int | None]] = {}
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
             subjects = {name: self._compile(name, model, tick) for name in names}
             if not threads:

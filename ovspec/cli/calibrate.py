@@ -29,7 +29,7 @@ from ovspec.expert_budgets import expert_config
 from ovspec.ffn_budgets import STOCK_RULES
 from ovspec.fidelity_search import fields_of
 from ovspec.inputs import encode, read_tokenizer
-from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.target_calibration import TargetCalibration
 from ovspec.verify_config import (
     AMOUNT_FIELDS,

@@ -76,7 +76,7 @@ def installation() -> dict[str, object]:
         "extension": str(ovspec_ops.extension_path()),
         "instruction_sets": ovspec_ops.available_isas(),
         "instruction_set_in_use": ovspec_ops.active_isa(),
-        "feed_forward_row_bits": row_bits("CPU", {}),
+        "row_bits": row_bits("CPU", {}),
     }
 
 

@@ -20,7 +20,8 @@ from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation_config import GenerationSettings, resolve, updated
 from ovspec.inputs import encode, eos_token_ids
 from ovspec.metrics import PerfMetrics
-from ovspec.pipeline import DEFAULT_MAX_NUM_BATCHED_TOKENS, LLMPipeline
+from ovspec.pipeline import LLMPipeline
+from ovspec.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.results import EncodedResults
 from ovspec.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo

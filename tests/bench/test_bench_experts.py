@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import ovspec_ops
 from ovspec.cli import cli
 
 SHAPE = ("--shape", "qwen3-moe-64x8", "--layers", "1", "--vocab-size", "256")
@@ -73,12 +75,16 @@ def test_budget_of_a_dense_model(
 
 
 def test_channels_of_a_dense_model(
-    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--ffn-density", "0.5"]
     passes = ["--context", "64", "--tokens", "3", "--repeat", "1"]
-    assert bench_verify(*arguments, *passes, "--json", "-") == 0
-    figures = json.loads(capsys.readouterr().out)
+    assert bench_verify(*arguments, *passes, "--json", str(tmp_path / "figures.json")) == 0
+    text, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text("utf-8"))
+    bits = {backend: found["row_bits"] for backend, found in figures["precisions"].items()}
+    ours = 8 if ovspec_ops.active_isa() == "avx512vnni" else 16
+    assert bits == {"stock": None, "dense": ours, "sparse": ours}
+    assert text.count(f"rows of {ours} bits") == text.count("rows of ") == 2
     read = {record["backend"]: record["ffn_density"] for record in figures["records"]}
     assert read == {"stock": None, "dense": 1.0, "sparse": 0.5} and figures["ffn_density"] == 0.5
     assert bench_verify(*arguments, *passes, "--backend", "sparse_stock") == 2

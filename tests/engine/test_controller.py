@@ -14,6 +14,7 @@ from virtual_machine import MAX_DRAFT, Machine, World
 
 import ovspec
 from ovspec.controller import AutoSchedule
+from ovspec.exploration import ExplorationBudget
 from ovspec.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
 
 LENGTHS = (0, 1, 2, 4, 8)
@@ -209,6 +210,29 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
     ]
     assert auto > 0.9 * max(fixed)
     assert auto > 0.97 * plain
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_probes_are_paid_from_time_that_went_by(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Drafts are dear here and come right behind rests, whose plain steps are not."""
+    earned: list[float] = []
+    earn = ExplorationBudget.earn
+
+    def counted(budget: ExplorationBudget, duration: float) -> None:
+        earned.append(duration)
+        earn(budget, duration)
+
+    monkeypatch.setattr(ExplorationBudget, "earn", counted)
+    machine = Machine(
+        lambda rows, _, __: 1200 if rows == 1 else 4000 + 100 * rows,
+        lambda _: 40,
+        switch=5000,
+        noise=0.0,
+        hiccup=0.0,
+    )
+    turns = World(machine, lambda emitted: 0.97 if emitted % 40 < 10 else 0.0, lookup=5.0)
+    run = turns.run(AutoSchedule(MAX_DRAFT), 3000, seed)
+    assert 0.9 < sum(earned) / run.clock[-1] < 1.02
 
 
 def test_bound_and_room_are_kept() -> None:

@@ -11,7 +11,6 @@ from ovspec.choice import Choice
 from ovspec.controller import AutoSchedule
 from ovspec.expectations import Expectations
 from ovspec.loss_allowance import LossAllowance
-from ovspec.rest import Rest
 from ovspec.schedule import ConstantSchedule
 from ovspec.shadow_evidence import MOST_EVIDENCE, ShadowEvidence
 
@@ -43,6 +42,21 @@ def test_plain_steps_pay_a_share_of_themselves_in() -> None:
     # Idle time is not saved up: what is lost is bounded in every stretch of text.
     allowance.settle(0.0, 9.6)
     assert allowance.is_spent
+
+
+def test_steps_whose_tokens_are_provisional_are_settled_together_with_the_commit() -> None:
+    allowance = LossAllowance()
+    for _ in range(10):
+        allowance.settle(None, 2.0)
+    assert allowance.covers(8.0) and not allowance.is_spent
+    allowance.settle(13.0, 1.5)
+    assert allowance.is_spent and allowance.covers(0.0, 0.6) and not allowance.covers(0.0, 0.4)
+    # What was not settled is not carried over to another prompt.
+    allowance = LossAllowance()
+    allowance.settle(None, 100.0)
+    allowance.renew()
+    allowance.settle(1.0, 1.0)
+    assert allowance.covers(8.0)
 
 
 def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
@@ -182,16 +196,3 @@ def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
 def test_what_a_drafter_has_to_read_first_is_at_stake_too(rate: float) -> None:
     machine = Machine(lambda rows, _, __: 1500 + 50 * rows, lambda k: 850 * k, read=150, switch=900)
     assert over_plain(World(machine, lambda _: rate, context=60, reads=True), 6000, seed=1) > 0.98
-
-
-def test_a_rest_takes_a_time_and_no_more_than_it_may() -> None:
-    rest = Rest()
-    for step, most, left in ((2000.0, math.inf, 20), (1.0, math.inf, 32), (1e6, math.inf, 0), (2e3, 3, 3)):
-        rest.begin(step, most)
-        assert rest.left == left
-    rest.pass_by()
-    assert (rest.left, rest.gone) == (2, 1)
-    rest.end()
-    assert rest.left == 0
-    rest.forget()
-    assert rest.gone == 0

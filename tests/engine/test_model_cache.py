@@ -378,6 +378,35 @@ class TestProcesses:
         assert f"CACHE_DIR={tmp_path} can't be written" in said[0]
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.parametrize("room", [0, 3 << 20], ids=["for nothing", "for no thread's stack"])
+    def test_a_machine_that_is_short_of_memory_for_now(
+        self, room: int, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        """While a model is read back it may take so many bytes more; neither says anything of the entry."""
+        folder = demo_ir / "draft"
+        limit = (
+            "import re, resource\nimport ovspec.model_cache as cache\n"
+            "read, (_, most) = cache.ModelCache._import, resource.getrlimit(resource.RLIMIT_AS)\n"
+            "def short(*arguments):\n"
+            "    status = open('/proc/self/status').read()\n"
+            f"    room = {room} + 1024 * int(re.search(r'VmSize:\\s+(\\d+)', status)[1])\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (room, most))\n"
+            "    try:\n        return read(*arguments)\n"
+            "    finally:\n        resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+            "cache.ModelCache._import = short\n"
+        )
+        started = process(folder, tmp_path, limit)
+        [line] = started.communicate()[1].splitlines()
+        assert started.returncode == 0 and not list(tmp_path.iterdir())
+        assert f"CACHE_DIR={tmp_path} can't be written (it can't be read now (" in line
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
+        kept = entries(tmp_path)
+        assert len(kept) == 1 and not said()
+        started = process(folder, tmp_path, limit)
+        [line] = started.communicate()[1].splitlines()
+        assert started.returncode == 0 and entries(tmp_path) == kept
+        assert "is not used, it can't be read now (" in line and "the model is compiled" in line
+
 
 class TestPlaces:
     def test_one_that_cannot_be_made(self, compiled: NDArray[np.float32], demo_ir: Path, said: Said) -> None:

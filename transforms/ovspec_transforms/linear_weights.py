@@ -16,6 +16,8 @@ from ovspec_transforms.expert_weights import (
     zero_points_of,
 )
 
+FOUR_BITS = (ov.Type.u4, ov.Type.i4)
+_EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
 _SIGNED = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
 
@@ -51,7 +53,7 @@ class LinearWeights:
     def values(self) -> NDArray[np.uint8]:
         """Integers of 8 or 4 bits without a sign, one byte each, `[out, inputs]`; not to be written to."""
         stored = self.stored()
-        if self.data.get_element_type() in (ov.Type.u4, ov.Type.i4):
+        if self.data.get_element_type() in FOUR_BITS:
             stored = np.stack([stored & 15, stored >> 4], -1)
         return stored.reshape(self.out, self.inputs)
 
@@ -65,7 +67,20 @@ def is_compressed(matmul: ov.Node) -> bool:
 
 
 def read_weights(matmul: ov.Node, what: str) -> LinearWeights:
-    """The weights of a product; `what` names it in messages.
+    """The weights of a product, in a form that our operations take; `what` names it in messages.
+
+    Raises:
+        UnknownPatternError: weights of another form.
+    """
+    weights = stored_weights(matmul, what)
+    if weights.groups != 1 and weights.data.get_element_type() in _EIGHT_BITS:
+        name = weights.data.get_element_type().get_type_name()
+        raise UnknownPatternError(f"weights of {what} of type {name} have {weights.groups} scales a neuron")
+    return weights
+
+
+def stored_weights(matmul: ov.Node, what: str) -> LinearWeights:
+    """The weights of a product as optimum-intel and NNCF write them; `what` names it in messages.
 
     Raises:
         UnknownPatternError: weights of another form.
@@ -80,18 +95,15 @@ def read_weights(matmul: ov.Node, what: str) -> LinearWeights:
         if dtype not in (ov.Type.f32, ov.Type.f16):
             raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
         return LinearWeights(data, out, inputs)
-    if dtype not in (ov.Type.u8, ov.Type.i8, ov.Type.u4, ov.Type.i4):
+    if dtype not in (*_EIGHT_BITS, *FOUR_BITS):
         raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
     if scale.get_element_type() != ov.Type.f16:
         name = scale.get_element_type().get_type_name()
         raise UnknownPatternError(f"scales of {what} are of type {name}, expected f16")
     groups = math.prod(scale.get_output_shape(0)) // out
-    eight = dtype in (ov.Type.u8, ov.Type.i8)
-    if groups < 1 or inputs % groups or (eight and groups != 1):
-        raise UnknownPatternError(
-            f"weights of {what} of type {dtype.get_type_name()} have {groups} scales a neuron"
-        )
-    if dtype in (ov.Type.u4, ov.Type.i4) and inputs % 2:
+    if groups < 1 or inputs % groups:
+        raise UnknownPatternError(f"weights of {what} have {groups} scales for {inputs} inputs")
+    if dtype in FOUR_BITS and inputs % 2:
         raise UnknownPatternError(f"weights of {what} have rows of {inputs} values in 4 bits, an odd number")
     scales: NDArray[np.float16] = scale.data.reshape(out, groups)
     return LinearWeights(data, out, inputs, scales, zero_points_of(dtype, zero_point, (out, groups), what))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from openvino._offline_transformations import compress_model_transformation
 
-from ovspec_transforms.expert_weights import UnknownPatternError, source_node, split_weights, zero_points_of
+from ovspec_transforms.expert_weights import UnknownPatternError
+from ovspec_transforms.linear_weights import FOUR_BITS, stored_weights
 
-_FOUR_BITS = (ov.Type.u4, ov.Type.i4)
-_STORED = (ov.Type.f32, ov.Type.f16, ov.Type.u8, ov.Type.i8, *_FOUR_BITS)
+_SIGN = {ov.Type.i8: np.uint8(0x80), ov.Type.i4: np.uint8(0x8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class WeightParts:
 
     Attributes:
         dtype: that they are stored in.
-        data: `[out, blocks, inputs of a block]`; a byte per value where they have 4 bits.
+        data: `[out, blocks, inputs of a block]`; u8 without a sign where they have 8 or 4 bits.
         scales: `[out, blocks]`, one for the inputs of a block; `None` for floating-point weights.
-        zero_points: u8 `[out, blocks]`, or `None`.
+        zero_points: u8 `[out, blocks]`; `None` likewise.
     """
 
     dtype: ov.Type
@@ -41,28 +40,11 @@ class WeightParts:
         Raises:
             UnknownPatternError: they have another form than optimum-intel and NNCF give them.
         """
-        dims = matmul.input(1).get_partial_shape()
-        if not matmul.get_attributes()["transpose_b"] or not dims.is_static or len(dims) != 2:
-            raise UnknownPatternError(f"weights of {what} are {dims}, expected transposed [out, in]")
-        out, inputs = (int(dim.get_length()) for dim in dims)
-        data, zero_point, scale = split_weights(source_node(matmul, 1), what)
-        dtype = data.get_element_type()
-        if dtype not in _STORED or (scale is None) != (dtype in (ov.Type.f32, ov.Type.f16)):
-            found = f"{dtype.get_type_name()} {'with' if scale else 'without'} scales"
-            raise UnknownPatternError(f"weights of {what} are of type {found}")
-        if scale is None:
-            return cls(dtype, data.data.reshape(out, 1, inputs))
-        blocks = math.prod(scale.get_output_shape(0)) // out
-        if blocks < 1 or inputs % blocks:
-            raise UnknownPatternError(f"weights of {what} have {blocks} scales for {inputs} inputs")
-        stored = data.data
-        if dtype in _FOUR_BITS:
-            nibbles = stored.view(np.uint8).reshape(-1)
-            stored = np.stack([nibbles & 15, nibbles >> 4], -1)
-        zero_points = None
-        if zero_point is not None:
-            zero_points = zero_points_of(dtype, zero_point, (out, blocks), what)
-        return cls(dtype, stored.reshape(out, blocks, -1), scale.data.reshape(out, blocks), zero_points)
+        weights = stored_weights(matmul, what)
+        dtype, shape = weights.data.get_element_type(), (weights.out, weights.groups, -1)
+        if weights.scales is None:
+            return cls(dtype, weights.data.data.reshape(shape))
+        return cls(dtype, weights.values().reshape(shape), weights.scales, weights.zero_points)
 
     @property
     def blocks(self) -> int:
@@ -96,24 +78,24 @@ class WeightParts:
         squares = np.zeros(self.data.shape[1:])
         for row, stored in enumerate(self.data):
             values = stored.astype(np.float32)
-            if self.dtype == ov.Type.i4:
-                values[stored > 7] -= 16
-            if self.scales is not None:
-                shift = 0 if self.zero_points is None else self.zero_points[row].astype(np.float32)[:, None]
-                values = (values - shift) * self.scales[row].astype(np.float32)[:, None]
+            if self.scales is not None and self.zero_points is not None:
+                values -= self.zero_points[row].astype(np.float32)[:, None]
+                values *= self.scales[row].astype(np.float32)[:, None]
             squares += values**2
         return np.sqrt(squares).astype(np.float32).reshape(-1)
 
     def node(self) -> ov.Node:
         """f32 `[out, in]`, with the decompression that plugins know."""
         shape = (len(self.data), self.blocks * self.data.shape[2])
-        if self.scales is None:
+        if self.scales is None or self.zero_points is None:
             stored = ops.constant(np.ascontiguousarray(self.data.reshape(shape)))
             return stored if self.dtype == ov.Type.f32 else decompression_convert(stored)
         grouped = shape if self.blocks == 1 else self.data.shape
         each = (*grouped[:-1], 1)
-        value = ops.convert(_constant(self.data, self.dtype, grouped), "f16")
-        if self.zero_points is not None:
+        signed = self.dtype in _SIGN
+        values = self.data ^ _SIGN[self.dtype] if signed else self.data
+        value = ops.convert(_constant(values, self.dtype, grouped), "f16")
+        if not signed:
             shift = ops.convert(_constant(self.zero_points, self.dtype, each), "f16")
             value = ops.subtract(value, shift)
         value = ops.multiply(value, ops.constant(np.ascontiguousarray(self.scales.reshape(each))))
@@ -124,12 +106,12 @@ class WeightParts:
 
 def _constant(values: NDArray[Any], dtype: ov.Type, shape: tuple[int, ...]) -> ov.Node:
     """A constant of 8 or 4 bits a value."""
-    flat = np.ascontiguousarray(values).reshape(-1)
-    if dtype in _FOUR_BITS:
+    flat = values.reshape(-1)
+    if dtype in FOUR_BITS:
         even = np.concatenate([flat, np.zeros(len(flat) % 2, np.uint8)]).reshape(-1, 2)
         flat = even[:, 0] | even[:, 1] << 4
     tensor = ov.Tensor(dtype, ov.Shape(list(shape)))
-    tensor.data.view(np.uint8).reshape(-1)[:] = flat.view(np.uint8)
+    tensor.data.view(np.uint8).reshape(-1)[:] = flat
     return ov.op.Constant(tensor, shared_memory=True)
 
 

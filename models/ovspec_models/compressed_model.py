@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec_models.mapped_weights import released_when_read
+from ovspec_models.weight_rows import compressed_by_rows
 
 
 @contextmanager
@@ -38,20 +40,32 @@ def compressed_before_saved(
     original = convert.save_model
 
     def save_model(model: ov.Model, path: Path, *rest: Any) -> None:
-        with released_when_read():
-            if Path(path).name != OV_XML_FILE_NAME:
-                pass  # of the tokenizer
-            elif quantization is not None:
-                _compress(model, Path(path).parent, source, quantization, use_cache, trust_remote_code)
+        if Path(path).name == OV_XML_FILE_NAME:  # not of the tokenizer
+            compress(model, Path(path).parent)
+        original(model, path, *rest)
+
+    def compress(model: ov.Model, folder: Path) -> None:
+        _forget_trace()
+        with released_when_read(), compressed_by_rows():
+            if quantization is not None:
+                _compress(model, folder, source, quantization, use_cache, trust_remote_code)
             elif by_size and _is_large(model):
                 _compress_to_int8(model)
-        original(model, path, *rest)
 
     convert.save_model = save_model
     try:
         yield
     finally:
         convert.save_model = original
+
+
+def _forget_trace() -> None:
+    """Give back what torch keeps of the model's trace: some 6 MB a layer."""
+    from optimum.exporters.openvino.utils import clear_class_registry
+
+    clear_class_registry()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+        libc.malloc_trim(0)
 
 
 def _compress(

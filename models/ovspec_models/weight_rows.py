@@ -22,7 +22,7 @@ def compressed_by_rows() -> Iterator[None]:
     It holds a matrix as f32 while it compresses it: of a vocabulary of 151,936 tokens that is as much as half
     of a small model. Each row has a scale of its own, so the result is the same, bit for bit.
     """
-    # Not public; the NNCF version is pinned.
+    # Not public; the same in NNCF 3.0 to 3.4.
     from nncf.quantization.algorithms.weight_compression import openvino_backend
     from nncf.tensor import TensorBackend
 

@@ -35,13 +35,10 @@ def released_when_read() -> Iterator[None]:
     originals = [getattr(openvino_backend, name) for name in names]
     last: list[NDArray[Any]] = []
 
-    def release_last() -> None:
-        while last:
-            release_pages(last.pop())
-
     def releasing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def read_and_release(node: Any) -> Any:
-            release_last()
+            while last:
+                release_pages(last.pop())
             last.append(node.data)
             return read(node)
 

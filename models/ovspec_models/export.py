@@ -12,13 +12,12 @@ from typing import Any
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
+from ovspec_models.compressed_model import compressed_before_saved
 from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
-from ovspec_models.mapped_weights import released_when_compressed
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.new_folder import check_new_folder, new_folder
-from ovspec_models.temporary_folder import compressed_within
 from ovspec_models.tokenizer_check import check_same_token_ids
 from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
@@ -173,30 +172,33 @@ def package_versions() -> CreatedBy:
 def _export_one(
     checkpoint: Checkpoint, folder: Path, options: WeightOptions, task: str, loading: dict[str, Any]
 ) -> None:
-    """Export to floating point, then compress in place, as ``optimum-cli`` does."""
+    """Export to `folder` what ``optimum-cli`` would, compressed before it is written."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from optimum.exporters.openvino import main_export
 
-    # Not public; the optimum-intel version is pinned. It applies the ignored layers that optimum-intel
-    # knows for a model, which its public OVQuantizer leaves to the caller.
-    from optimum.exporters.openvino.__main__ import _main_quantize
-
     ov_config = options.to_optimum(checkpoint.location)
-    common = {
-        "model_name_or_path": checkpoint.location,
-        "task": task,
-        "library_name": "transformers",
-        "output": folder,
-        "cache_dir": str(loading["cache_dir"] or HF_HUB_CACHE),
-        "trust_remote_code": loading["trust_remote_code"],
-    }
+    compressed = compressed_before_saved(
+        checkpoint.location,
+        None if ov_config is None else ov_config.quantization_config,
+        use_cache=task.endswith("with-past"),
+        trust_remote_code=loading["trust_remote_code"],
+        by_size=ov_config is None,
+    )
     dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        released = released_when_compressed(folder / "openvino_model.bin")
-        with lifted_caps(), released, compressed_within(folder):
-            main_export(**common, **dtype, ov_config=ov_config, stateful=True, convert_tokenizer=True)
-            if ov_config is not None and ov_config.quantization_config:
-                _main_quantize(**common, quantization_config=ov_config.quantization_config)
+        with lifted_caps(), compressed:
+            main_export(
+                model_name_or_path=checkpoint.location,
+                output=folder,
+                task=task,
+                library_name="transformers",
+                cache_dir=str(loading["cache_dir"] or HF_HUB_CACHE),
+                trust_remote_code=loading["trust_remote_code"],
+                ov_config=ov_config,
+                stateful=True,
+                convert_tokenizer=True,
+                **dtype,
+            )
     except Exception as error:
         cause = first_line(error)
         remedy = "run with verbose=True for its full output"

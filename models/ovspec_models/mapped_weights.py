@@ -1,72 +1,80 @@
-"""Pages of a mapped weight file that a process gives back as soon as it is done with them."""
+"""Pages of mapped weights that a process gives back as soon as it is done with them."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_MAPS = Path("/proc/self/maps")  # of Linux
+import numpy as np
+from numpy.typing import NDArray
+
+_PAGEMAP = Path("/proc/self/pagemap")  # of Linux
+# Bits of its entries, 64 for each page: documented in Linux's Documentation/admin-guide/mm/pagemap.rst.
+_PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
 
 @contextmanager
-def released_when_compressed(weights: Path) -> Iterator[None]:
-    """Let NNCF give back the pages of `weights`, an IR's `.bin`, after every matrix that it compressed.
+def released_when_read() -> Iterator[None]:
+    """Let NNCF give back the pages of every weight that is mapped from a file when it reads the next one.
 
-    OpenVINO maps the file, and each page that was read stays resident while the compressed weights grow
-    beside it: without this an export's peak is the floating-point weights and the compressed ones together.
-    The weights that come out are the same; what is needed again is read from the file again. As long as the
-    context lasts; on systems other than Linux nothing changes.
+    Each page that was read stays resident while the compressed weights grow beside it: without this an
+    export's peak is the floating-point weights and the compressed ones together. The weights that come out
+    are the same; what is needed again is read from the file again. As long as the context lasts; on systems
+    other than Linux nothing changes.
     """
-    # Not public: NNCF has no hook between two weights.
-    from nncf.quantization.algorithms.weight_compression.openvino_backend import (
-        OVWeightCompressionAlgoBackend,
-    )
+    # Not public, the same in NNCF 3.0 to 3.4: it has no hook between two weights.
+    from nncf.quantization.algorithms.weight_compression import openvino_backend
 
-    original = OVWeightCompressionAlgoBackend.transform_model
+    names = ("get_const_value_as_ov_tensor", "get_const_value_as_numpy_tensor")
+    originals = [getattr(openvino_backend, name) for name in names]
+    last: list[NDArray[Any]] = []
 
-    def transform_model(
-        backend: Any,
-        model: Any,
-        graph: Any,
-        weight_compression_parameters: Iterable[Any],
-        *rest: Any,
-        **named: Any,
-    ) -> Any:
-        each = _with_step_after(weight_compression_parameters, lambda: release_pages(weights))
-        return original(backend, model, graph, each, *rest, **named)
+    def releasing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def read_and_release(node: Any) -> Any:
+            while last:
+                release_pages(last.pop())
+            last.append(node.data)
+            return read(node)
 
-    OVWeightCompressionAlgoBackend.transform_model = transform_model
+        return read_and_release
+
+    for name, original in zip(names, originals, strict=True):
+        setattr(openvino_backend, name, releasing(original))
     try:
         yield
     finally:
-        OVWeightCompressionAlgoBackend.transform_model = original
+        for name, original in zip(names, originals, strict=True):
+            setattr(openvino_backend, name, original)
 
 
-def release_pages(file: Path) -> None:
-    """Give back this process's resident pages of `file` where it is mapped for reading only.
+def release_pages(data: NDArray[Any]) -> None:
+    """Give back this process's resident pages of `data`, of any shape, where a file holds the same.
 
-    Pages that could differ from the file, those of private mappings that can be written, are left alone.
+    Does nothing to memory that is not mapped from a file, or where a page was written since: it is looked
+    up page by page. Pages beside it that hold other data of the same file may go with it.
+
+    Raises:
+        OSError: the system refuses, as it does for locked pages.
     """
-    if not _MAPS.exists():
+    if not _PAGEMAP.exists() or not data.nbytes:
         return
-    path = os.path.realpath(file)
+    address = data.ctypes.data
+    first, last = address // mmap.PAGESIZE, (address + data.nbytes - 1) // mmap.PAGESIZE
+    with _PAGEMAP.open("rb", buffering=0) as file:
+        file.seek(first * 8)
+        pages = np.frombuffer(file.read((last - first + 1) * 8), np.uint64)
+    own = (pages & _PRESENT != 0) & (pages & _OF_FILE == 0)
+    if len(pages) <= last - first or np.any(own | (pages & _SWAPPED != 0)):
+        return
     libc = ctypes.CDLL(None, use_errno=True)
-    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) < 6 or fields[5] != path or "w" in fields[1]:
-            continue
-        start, end = (int(address, 16) for address in fields[0].split("-"))
-        if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(file))
-
-
-def _with_step_after(items: Iterable[Any], step: Callable[[], None]) -> Iterator[Any]:
-    for item in items:
-        yield item
-        step()
+    start, size = first * mmap.PAGESIZE, len(pages) * mmap.PAGESIZE
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED):
+        number = ctypes.get_errno()
+        if number != errno.ENOMEM:  # that it is no longer mapped
+            raise OSError(number, os.strerror(number))

@@ -69,7 +69,7 @@ def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -
     run_again(demo_draft, tmp_path)
 
 
-@pytest.mark.parametrize("room", [pytest.param(100_000, marks=pytest.mark.sweep), 1_000_000])
+@pytest.mark.parametrize("room", [pytest.param(100_000, marks=pytest.mark.sweep), 500_000])
 def test_no_room_for_the_files(
     tmp_path: Path,
     demo_draft: Path,

@@ -1,0 +1,109 @@
+"""A converted model whose weights are compressed before it is written for the first time."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from ovspec_models.mapped_weights import released_when_read
+from ovspec_models.weight_rows import compressed_by_rows
+
+
+@contextmanager
+def compressed_before_saved(
+    source: str, quantization: Any, use_cache: bool, trust_remote_code: bool, by_size: bool
+) -> Iterator[None]:
+    """Let optimum-intel's export compress the model in memory, and write nothing but the result.
+
+    ``optimum-cli`` writes the floating-point model, reads it back, compresses it and writes it again. So the
+    disk holds more than the checkpoint's size in between, and writing it takes as much memory: every page of
+    the checkpoint is resident then. Here the weights that are compressed are those that the shards map, one
+    after the other. What comes out is the same, bit for bit; but for scale estimation, whose sums are rounded
+    by where their operands lie: a scale may differ in its last bit.
+
+    Args:
+        source: the checkpoint's folder or ID, by which optimum-intel knows layers to leave alone.
+        quantization: optimum-intel's weight compression configuration; `None` for none.
+        use_cache: the model is exported with its cache.
+        trust_remote_code: run code that comes with the checkpoint.
+        by_size: without `quantization`, compress a large model to int8 as optimum-intel does by default.
+    """
+    # Not public, as `_apply_quantization` below; the optimum-intel version is pinned.
+    from optimum.exporters.openvino import convert
+    from optimum.exporters.openvino.utils import OV_XML_FILE_NAME
+
+    original = convert.save_model
+
+    def save_model(model: ov.Model, path: Path, *rest: Any) -> None:
+        if Path(path).name == OV_XML_FILE_NAME:  # not of the tokenizer
+            compress(model, Path(path).parent)
+        original(model, path, *rest)
+
+    def compress(model: ov.Model, folder: Path) -> None:
+        _forget_trace()
+        with released_when_read(), compressed_by_rows():
+            if quantization is not None:
+                _compress(model, folder, source, quantization, use_cache, trust_remote_code)
+            elif by_size and _is_large(model):
+                _compress_to_int8(model)
+
+    convert.save_model = save_model
+    try:
+        yield
+    finally:
+        convert.save_model = original
+
+
+def _forget_trace() -> None:
+    """Give back what torch keeps of the model's trace: some 6 MB a layer."""
+    from optimum.exporters.openvino.utils import clear_class_registry
+
+    clear_class_registry()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+        libc.malloc_trim(0)
+
+
+def _compress(
+    model: ov.Model, folder: Path, source: str, quantization: Any, use_cache: bool, trust_remote_code: bool
+) -> None:
+    """Compress `model` in place; optimum-intel's record of it goes to `folder`, which has a config.json."""
+    from optimum.intel import OVModelForCausalLM
+    from transformers import AutoConfig
+
+    class Converted(OVModelForCausalLM):  # type: ignore[misc]
+        @staticmethod
+        def load_model(*_: Any, **__: Any) -> ov.Model:
+            return model
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    # It chooses the class that the family needs for calibration.
+    whole = Converted._from_pretrained(folder, config, compile=False, use_cache=use_cache)
+    whole._apply_quantization(
+        quantization,
+        compile_only=False,
+        compile_model=False,
+        model_name_or_path=source,
+        trust_remote_code=trust_remote_code,
+    )
+    whole._openvino_config.save_pretrained(folder)
+
+
+def _is_large(model: ov.Model) -> bool:
+    from optimum.exporters.openvino.utils import _MAX_UNCOMPRESSED_SIZE
+
+    floating = (ov.Type.f16, ov.Type.bf16, ov.Type.f32)
+    constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
+    parameters = sum(math.prod(op.shape) for op in constants if op.get_element_type() in floating)
+    return bool(parameters >= _MAX_UNCOMPRESSED_SIZE)
+
+
+def _compress_to_int8(model: ov.Model) -> None:
+    from optimum.intel.openvino.quantization import _weight_only_quantization
+
+    _weight_only_quantization(model, {"bits": 8, "sym": False})

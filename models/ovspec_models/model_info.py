@@ -314,11 +314,11 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
 
 
 def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
-    # Falcon-7B and GPT-BigCode say multi_query instead of a number of KV heads; transformers writes a number
-    # beside it, which Falcon's old architecture does not read.
+    # GPT-BigCode says multi_query instead of a number of KV heads, and so does Falcon's old architecture, for
+    # all that stands beside it. Falcon's new one repeats the KV heads of its weights before it caches them.
     multi_query = text.get("multi_query") is True
-    if multi_query and text.get("model_type") == "falcon" and not text.get("new_decoder_architecture"):
-        return 1
+    if text.get("model_type") == "falcon":
+        return 1 if multi_query and not text.get("new_decoder_architecture") else heads
     return _number(path, text, "num_key_value_heads", 1 if multi_query else heads)
 
 

@@ -42,7 +42,7 @@ def attention_of(name: str) -> str:
 
 
 def test_every_family_of_the_registry_is_built() -> None:
-    assert {family.name for family in FAMILIES} == set(TINY) - {"Falcon, ALiBi"}
+    assert {family.name for family in FAMILIES} == {name.split(",")[0] for name in TINY}
 
 
 @pytest.fixture(scope="module")

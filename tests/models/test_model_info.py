@@ -188,12 +188,15 @@ def test_windows(tmp_path: Path, changes: dict[str, Any], expected: tuple[int, .
     assert ModelInfo.read(folder_with(tmp_path, {**BASE, **changes})).layer_windows == expected
 
 
-def test_falcon_of_the_old_architecture_has_one_kv_head(tmp_path: Path) -> None:
-    """transformers writes num_kv_heads beside multi_query, and does not read it."""
-    config = {**BASE, "model_type": "falcon", "multi_query": True, "num_key_value_heads": 6}
-    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 1
-    config["new_decoder_architecture"] = True
-    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 6
+@pytest.mark.parametrize(
+    ("multi_query", "new", "cached"), [(True, False, 1), (False, False, 4), (True, True, 4)]
+)
+def test_kv_heads_that_falcon_caches(tmp_path: Path, multi_query: bool, new: bool, cached: int) -> None:
+    """The old architecture does not read num_kv_heads, the new one repeats them before they are cached."""
+    kind = {"model_type": "falcon", "multi_query": multi_query, "new_decoder_architecture": new}
+    config = {**BASE, **kind, "num_attention_heads": 4, "num_kv_heads": 2}
+    config.pop("num_key_value_heads", None)
+    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == cached
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,19 @@ def lose_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
 
 
+def as_pickle(keep: float) -> Change:
+    """Weights as torch.save writes them, of which a part is left."""
+
+    def change(folder: Path) -> None:
+        weights = folder / "model.safetensors"
+        torch = pytest.importorskip("torch")
+        torch.save({"lm_head.weight": torch.zeros(8, 8)}, folder / "pytorch_model.bin")
+        weights.unlink()
+        cut("pytorch_model.bin", keep)(folder)
+
+    return change
+
+
 def ship_code(folder: Path) -> None:
     (folder / "configuration_mine.py").write_text("raise SystemExit('this code ran')")
     config(model_type="mine", auto_map={"AutoConfig": "configuration_mine.Mine"})(folder)
@@ -153,6 +166,22 @@ CHECKPOINTS: dict[str, tuple[Change, list[str]]] = {
     "empty weights": (write("model.safetensors", b""), ["cut short or damaged"]),
     "lost shard": (lose_a_shard, ["model-00002-of-00002.safetensors is missing"]),
     "broken index": (write("model.safetensors.index.json", b"[]"), ["index.json can't be read"]),
+    "index of numbers": (
+        write("model.safetensors.index.json", b'{"weight_map": {"lm_head.weight": 3}}'),
+        ["3 is missing, cut short or damaged"],
+    ),
+    "cut pickle": (as_pickle(0.9), ["pytorch_model.bin is cut short or damaged; get it again"]),
+    "empty pickle": (as_pickle(0.0), ["pytorch_model.bin is cut short or damaged; get it again"]),
+    "configuration of another kind": (write("config.json", b"[]"), ["cannot be read by transformers"]),
+    "layers as text": (
+        config(num_hidden_layers="2"),
+        ["field 'num_hidden_layers': TypeError", "expected int, got str", "check config.json"],
+    ),
+    "types of other layers": (config(layer_types=["full_attention"]), ["check config.json"]),
+    "dtype": (config(dtype="float23"), ["no attribute 'float23'", "check config.json"]),
+    "activation": (config(hidden_act="unheard_of"), ["KeyError 'unheard_of'"]),
+    "tokenizer of another kind": (write("tokenizer.json", b"[]"), ["cannot be read by transformers"]),
+    "settings of the tokenizer": (write("tokenizer_config.json", b"[]"), ["cannot be read by transformers"]),
     "more layers": (config(num_hidden_layers=3), ["model.layers.2", "is not among the weights"]),
     "fewer layers": (config(num_hidden_layers=1), ["the weights hold model.layers.1", "no place for"]),
     "heads": (

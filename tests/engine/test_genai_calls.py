@@ -66,6 +66,7 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "tokenized": lambda p: p.generate(p.get_tokenizer().encode(PROMPT), **EIGHT),
     "tokenized list": lambda p: p.generate(p.get_tokenizer().encode([PROMPT, PROMPTS[4]]), **EIGHT),
     "tensor": lambda p: p.generate(ov.Tensor(ids(p)), **EIGHT),
+    "one stop string": lambda p: p.generate(PROMPT, max_new_tokens=30, stop_strings=" loved to"),
 }
 
 

@@ -48,8 +48,10 @@ def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) ->
     """Token ids of a chat, ending where the answer begins.
 
     Raises:
-        ValueError: the model has no chat template.
+        ValueError: the model has no chat template, or the history no message.
     """
+    if not len(history):
+        raise InvalidValueError("inputs: the ChatHistory is empty; append a message")
     if not tokenizer.chat_template:
         raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"

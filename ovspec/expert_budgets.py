@@ -81,6 +81,8 @@ class ExpertConfig:
             ValueError: experts of a form that is not known, none at all, or a budget out of range.
         """
         layers = moe_layers(model)
+        if self.rule is not None and not layers and (left := sparse_moe(model, allow_partial=True).left):
+            raise ValueError(f"expert budget {self.budget}: layer {left[0]}; leave it out")
         self.check(layers)
         if self.backend == "stock":
             native = [layer.name for layer in layers if layer.native]

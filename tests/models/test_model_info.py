@@ -340,6 +340,16 @@ def test_broken_ir_is_named_in_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("nf4", "nf4"), ("f4e2m1", "fp4"), ("f8e4m3", "int8"), ("i4", "int4")]
+)
+def test_formats_of_other_exports(tmp_path: Path, kind: str, expected: str) -> None:
+    embedding = GOOD_LAYER.replace("f16", "u8")
+    folder = folder_with(tmp_path, BASE)
+    (folder / "openvino_model.xml").write_text(f"<net>{embedding}{GOOD_LAYER.replace('f16', kind)}</net>")
+    assert ModelInfo.read(folder).weight_format() == expected
+
+
 def test_truncated_demo_ir(tmp_path: Path) -> None:
     data = (demo_pair_path() / "openvino_model.xml").read_bytes()
     (tmp_path / "openvino_model.xml").write_bytes(data[: len(data) // 2])

@@ -109,7 +109,10 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
     try:
         return openvino_genai.Tokenizer(str(models_path))
     except RuntimeError as error:
-        raise ValueError(f"the tokenizer in {models_path} can't be read: {last_line(error)}") from error
+        raise ValueError(
+            f"the tokenizer in {models_path} can't be read: {last_line(error)}; copy it again, or export the "
+            "model again: `ovspec export -m ... OUT`"
+        ) from error
 
 
 def read_generation_config(models_path: Path) -> GenerationConfig:

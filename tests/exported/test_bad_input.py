@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset15 as ops
 from settings import F32
 from tiny_checkpoints import TINY, write_checkpoint
 
@@ -72,6 +73,12 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+def without_states(folder: Path) -> None:
+    """As a model that was exported without a cache, or with its cache as inputs."""
+    ids = ops.parameter([1, -1, 4096], ov.Type.f32, name="ids")
+    ov.save_model(ov.Model([ops.relu(ids)], [ids]), folder / "openvino_model.xml")
+
+
 FOLDERS: dict[str, tuple[Change, list[str]]] = {
     "cut weights": (cut("openvino_model.bin"), ["openvino_model.xml or its .bin file can't be read"]),
     "no weights": (write("openvino_model.bin", b""), ["openvino_model.xml or its .bin file can't be read"]),
@@ -79,6 +86,7 @@ FOLDERS: dict[str, tuple[Change, list[str]]] = {
     "no graph": (write("openvino_model.xml", b"\0" * 99), ["openvino_model.xml is no XML"]),
     "cut tokenizer": (cut("openvino_tokenizer.bin"), ["the tokenizer in", "can't be read"]),
     "cut detokenizer": (cut("openvino_detokenizer.xml"), ["the tokenizer in", "can't be read"]),
+    "no states": (without_states, ["openvino_model.xml keeps no keys and values between passes"]),
     "more layers": (
         config(num_hidden_layers=3, layer_types=["full_attention"] * 3),
         ["config.json: num_hidden_layers is 3, but openvino_model.xml has 2", "export the model again"],

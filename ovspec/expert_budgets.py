@@ -81,6 +81,8 @@ class ExpertConfig:
             ValueError: experts of a form that is not known, none at all, or a budget out of range.
         """
         layers = moe_layers(model)
+        if self.rule is not None and not layers and (left := sparse_moe(model, allow_partial=True).left):
+            raise ValueError(f"expert budget {self.budget}: layer {left[0]}; leave it out")
         self.check(layers)
         if self.backend == "stock":
             native = [layer.name for layer in layers if layer.native]
@@ -114,7 +116,9 @@ class ExpertConfig:
 
     def budgets(self, layers: int) -> NDArray[np.int32]:
         """The budget of every layer with experts, i32 `[layers]`."""
-        return np.array(_per_layer("expert budget", self.budget, layers), np.int32)
+        budgets = _per_layer("expert budget", self.budget, layers)
+        # No model has so many experts: what does not fit in a number of 32 bits is out of range all the same.
+        return np.array([min(int(budget), np.iinfo(np.int32).max) for budget in budgets], np.int32)
 
     def share_bounds(self, layers: int) -> NDArray[np.float32]:
         """The bound of every layer with experts, f32 `[layers]`."""

@@ -157,7 +157,7 @@ def updated(
                 f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
             )
         try:
-            setattr(copy, name, set(value) if name in ("stop_strings", "stop_token_ids") else value)
+            setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
         except TypeError as error:
             raise InvalidValueError(
                 f"{name}={value!r}: {type(value).__name__} is not what this option takes"
@@ -227,6 +227,11 @@ def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) 
     if config.eos_token_id != -1:
         return frozenset()
     return frozenset(eos_token_ids[:1] if config.stop_token_ids else eos_token_ids)
+
+
+def _as_set(value: Any) -> set[Any]:
+    # A text alone is one stop string, as in openvino_genai; it is also a sequence of its characters.
+    return {value} if isinstance(value, str) else set(value)
 
 
 def _fields(config: openvino_genai.GenerationConfig) -> list[str]:

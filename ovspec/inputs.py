@@ -48,8 +48,10 @@ def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) ->
     """Token ids of a chat, ending where the answer begins.
 
     Raises:
-        ValueError: the model has no chat template.
+        ValueError: the model has no chat template, or the history no message.
     """
+    if not len(history):
+        raise InvalidValueError("inputs: the ChatHistory is empty; append a message")
     if not tokenizer.chat_template:
         raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
@@ -107,7 +109,10 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
     try:
         return openvino_genai.Tokenizer(str(models_path))
     except RuntimeError as error:
-        raise ValueError(f"the tokenizer in {models_path} can't be read: {last_line(error)}") from error
+        raise ValueError(
+            f"the tokenizer in {models_path} can't be read: {last_line(error)}; copy it again, or export the "
+            "model again: `ovspec export -m ... OUT`"
+        ) from error
 
 
 def read_generation_config(models_path: Path) -> GenerationConfig:

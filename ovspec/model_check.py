@@ -17,8 +17,13 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
     Only the vocabulary is compared for families that were not tested: theirs may keep other states.
 
     Raises:
-        ValueError: they differ; it names the first difference.
+        ValueError: the IR has no states, or they differ; it names the first difference.
     """
+    if not any(node.get_type_name() == "ReadValue" for node in model.get_ops()):
+        raise ValueError(
+            f"{info.folder / 'openvino_model.xml'} keeps no keys and values between passes: it was exported "
+            "without a cache, or without states; export the model again: `ovspec export -m ... OUT`"
+        )
     found = {"vocab_size": {_last_dim(model)}}
     if family_of(info.model_type) is not None:
         shapes = [

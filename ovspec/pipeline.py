@@ -356,12 +356,16 @@ class LLMPipeline:
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history; what its tokens share with the previous turn's is still cached."""
-        if settings.num_return_sequences > 1:
+        several = settings.num_return_sequences > 1
+        if several and self._chat.history is not None:
             raise InvalidValueError(
                 f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
             )
         with call.timed("chat_template_durations"):
             prompt = encode_history(self._tokenizer, history)
+        if several:
+            answers = self._generate([prompt], settings, call)
+            return DecodedResults(call.texts(answers, settings), *call.finish(answers))
         self._checked([prompt])
         limit = settings.token_limit(len(prompt), self._positions)
         sequence = Sequence.start(prompt, limit, settings, 0)

@@ -50,7 +50,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "`generate`, `__call__`": (
         "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "
         "keywords; the same result types",
-        "unknown keywords and values that do not fit are refused, not ignored",
+        "unknown keywords and values that do not fit are refused, not ignored; with AMX compressed weights "
+        'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (
         ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE)),
@@ -61,8 +62,14 @@ TABLE: dict[str, tuple[str, str]] = {
         "the text ends with the piece that was answered by a stop; an exception ends the "
         "call and is passed on",
     ),
-    "chat": ("`start_chat`, `finish_chat`, system message, history, `set_chat_template`", ""),
-    "results": ("all fields, `str()`", "`DecodedResults` can be iterated; `parsed` is empty"),
+    "chat": (
+        "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
+        "one answer a turn",
+    ),
+    "results": (
+        "all fields, `str()`",
+        "`DecodedResults` can be iterated; `parsed` is empty; `scores` are 0 in sampling too",
+    ),
     "`perf_metrics`": (
         "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts: "
         "counts and acceptance rate",

@@ -85,8 +85,8 @@ def _tiny(
     return Tiny(config, {**_ALIKE, **sizes}, pair, gated, moe_layers, lacks or {})
 
 
-#: By the name of their family. Windows are shorter than the tests' prompts, and so is the length from which
-#: Phi-3's RoPE is long.
+#: By the name of their family, a variety of one behind a comma. Windows are shorter than the tests' prompts,
+#: and so is the length from which Phi-3's RoPE is long.
 TINY: dict[str, Tiny] = {
     "Llama": _tiny("LlamaConfig", rope_parameters=_LLAMA_ROPE, lacks={"rope_parameters": None}),
     "Qwen2": _tiny("Qwen2Config"),
@@ -187,6 +187,9 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "Falcon, ALiBi": Tiny("FalconConfig", {**_FALCON, "alibi": True}),
+    "Falcon, new architecture": Tiny(
+        "FalconConfig", {**_FALCON, "alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}
+    ),
 }
 
 

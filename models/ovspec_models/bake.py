@@ -38,7 +38,12 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
     core = ov.Core()
     ovspec_ops.load(core)
     model = core.read_model(folder / _XML)
-    left = [line for name in names for line in BAKED[name](model, allow_partial).left]
+    left: list[str] = []
+    for name in names:
+        report = BAKED[name](model, allow_partial)
+        left += report.left
+        if not report.count and not report.left:
+            left.append(f"the whole model: it has no layer for {name}")
     # The constants are mapped from the file that is to be replaced.
     fresh = folder / "with_operations.xml"
     ov.save_model(model, fresh, compress_to_fp16=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Checkpoint:
         try:
             config = AutoConfig.from_pretrained(location, **options)
             tokenizer = AutoTokenizer.from_pretrained(location, **options)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # what a file of unexpected contents raises has no class in common
             raise ValueError(_unreadable(argument, location, is_local, error)) from error
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         if not isinstance(vocab_size, int):
@@ -98,7 +99,7 @@ def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
 
 
 def _check_files(folder: Path, argument: str) -> None:
-    """Raise ValueError unless there is a tokenizer and every safetensors file is whole, by its header."""
+    """Raise ValueError unless there is a tokenizer and every file of weights is whole, as far as it says."""
     from safetensors import safe_open
 
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_PATTERNS):
@@ -109,7 +110,7 @@ def _check_files(folder: Path, argument: str) -> None:
     named: set[str] = set()
     if index.is_file():
         try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            named = {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{argument}: {index} can't be read ({first_line(error)}); get it again"
@@ -123,6 +124,15 @@ def _check_files(folder: Path, argument: str) -> None:
                 f"{argument}: {folder / name} is missing, cut short or damaged ({first_line(error)}); "
                 "get it again"
             ) from error
+    for path in sorted(folder.glob("pytorch_model*.bin")):
+        if not _is_whole_pickle(path):
+            raise ValueError(f"{argument}: {path} is cut short or damaged; get it again")
+
+
+def _is_whole_pickle(path: Path) -> bool:
+    """Whether a file may be what ``torch.save`` wrote: an archive with its end, or, of old, a pickle."""
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
 
 
 def _unreadable(argument: str, location: str, is_local: bool, error: Exception) -> str:
@@ -144,6 +154,13 @@ def _unreadable(argument: str, location: str, is_local: bool, error: Exception) 
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, or its type where it has no text."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".;: ") if lines else type(error).__name__
+    """Return the first line of an exception's text, with the next one where it ends in a colon.
+
+    It is the exception's type where it has no text, and begins with it where the text is a key alone.
+    """
+    if isinstance(error, KeyError):
+        return f"{type(error).__name__} {error}"
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".;: ")

@@ -23,6 +23,7 @@ from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
 
 DRAFT_FOLDER = "draft"
+_TASK = "text-generation-with-past"
 _REQUIRED = ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_detokenizer.xml")
 
 
@@ -45,7 +46,7 @@ def export_model(
     allow_partial: bool = False,
     trust_remote_code: bool = False,
     cache_dir: str | Path | None = None,
-    task: str = "text-generation-with-past",
+    task: str = _TASK,
     verbose: bool = False,
     progress: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -88,6 +89,8 @@ def export_model(
     for name in operations:
         if name not in BAKED:
             raise ValueError(f"operations: {name!r} is not known, expected some of {', '.join(BAKED)}")
+    if task != _TASK:
+        raise ValueError(f"task is {task!r}, expected {_TASK!r}: only such a model can be generated with")
     if allow_partial and not operations:
         raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
     target_folder = Path(out)

@@ -33,7 +33,7 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
 def _text(where: str, number: int, line: str) -> str:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # too many digits, or too deep
         raise ValueError(f"{where}: line {number} is no JSON ({error}); correct or remove it") from None
     if isinstance(value, dict):
         value = next((value[key] for key in TEXT_KEYS if key in value), None)

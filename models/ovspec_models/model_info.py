@@ -43,7 +43,22 @@ _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
-_IR_NAMES = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+_IR_NAMES = {
+    "f64": "fp64",
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "u8": "int8",
+    "i8": "int8",
+    "u4": "int4",
+    "i4": "int4",
+    # Not of our export, but of others' folders.
+    "nf4": "nf4",
+    "f4e2m1": "fp4",
+    "f8e4m3": "fp8",
+    "f8e5m2": "fp8",
+}
+_QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +204,10 @@ def read_shape(folder: Path) -> dict[str, Any]:
 
 
 def weight_format_of(xml: Path) -> str:
-    """Return the format of an IR file's weights: int4, int8, bf16, fp16 or fp32.
+    """Return the format of an IR file's weights: int4, int8, bf16, fp16, fp32; of others nf4, fp4, fp8.
 
-    It is int4 when any matrix is (NNCF leaves embedding and head in int8), else int8 when any is, else the
-    format of most weights. Vectors (norms, biases) and scales do not count.
+    It is a format of 4 bits when any matrix has it (NNCF leaves embedding and head in 8), else one of 8 when
+    any has, else the format of most weights. Vectors (norms, biases) and scales do not count.
 
     Raises ValueError, in one line that names the file, when it is cut short, no XML, or holds no weights.
     """
@@ -205,7 +220,7 @@ def weight_format_of(xml: Path) -> str:
         ) from None
     if not counts:
         raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
-    quantised = [name for name in ("int4", "int8") if name in counts]
+    quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
 
 
@@ -220,7 +235,7 @@ def _weights_by_format(xml: Path) -> dict[str, int]:
             size = 1
             for dim in dims:
                 size *= dim
-            name = _IR_NAMES.get(kind) or {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind)
+            name = _IR_NAMES.get(kind)
             if name is not None and len(dims) >= 2 and dims[-1] > 1:
                 counts[name] = counts.get(name, 0) + size
         if element.tag == "layer":
@@ -314,11 +329,11 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
 
 
 def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
-    # Falcon-7B and GPT-BigCode say multi_query instead of a number of KV heads; transformers writes a number
-    # beside it, which Falcon's old architecture does not read.
+    # GPT-BigCode says multi_query instead of a number of KV heads, and so does Falcon's old architecture, for
+    # all that stands beside it. Falcon's new one repeats the KV heads of its weights before it caches them.
     multi_query = text.get("multi_query") is True
-    if multi_query and text.get("model_type") == "falcon" and not text.get("new_decoder_architecture"):
-        return 1
+    if text.get("model_type") == "falcon":
+        return 1 if multi_query and not text.get("new_decoder_architecture") else heads
     return _number(path, text, "num_key_value_heads", 1 if multi_query else heads)
 
 

@@ -33,10 +33,14 @@ def new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace.
 
     What a killed process left of an earlier attempt at `out` is removed first.
+
+    Raises ValueError where no folder can be made beside `out`.
     """
-    made = [folder for folder in out.absolute().parents if not folder.exists()]
+    # As the system reads it: `..` behind a link is not the folder before the link.
+    out = out.absolute().parent.resolve() / out.name
+    made = [folder for folder in out.parents if not folder.exists()]
     try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(out)
         with ExitStack() as held:
             staging = _new_staging(out, held)
@@ -63,7 +67,10 @@ def _prefix(out: Path) -> str:
 def _new_staging(out: Path, held: ExitStack) -> Path:
     """A temporary sibling of `out`, locked as long as `held` is open."""
     while True:
-        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.absolute().parent))
+        try:
+            staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.parent))
+        except OSError as error:
+            raise ValueError(f"out '{out}' cannot be made ({error.strerror}); choose another") from error
         try:
             held.enter_context(_locked(staging))
         except (BlockingIOError, FileNotFoundError):
@@ -84,7 +91,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(out: Path) -> None:
-    for folder in out.absolute().parent.glob(f"{glob.escape(_prefix(out))}*"):
+    for folder in out.parent.glob(f"{glob.escape(_prefix(out))}*"):
         try:
             with _locked(folder):
                 shutil.rmtree(folder)

@@ -66,6 +66,7 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "tokenized": lambda p: p.generate(p.get_tokenizer().encode(PROMPT), **EIGHT),
     "tokenized list": lambda p: p.generate(p.get_tokenizer().encode([PROMPT, PROMPTS[4]]), **EIGHT),
     "tensor": lambda p: p.generate(ov.Tensor(ids(p)), **EIGHT),
+    "one stop string": lambda p: p.generate(PROMPT, max_new_tokens=30, stop_strings=" loved to"),
 }
 
 
@@ -123,6 +124,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "number as streamer": (lambda p: p.generate(PROMPT, streamer=3), "streamer=int"),
     "streamer for two": (lambda p: p.generate([PROMPT, PROMPT], streamer=print, **EIGHT), "streamer: 2"),
+    "empty history": (lambda p: p.generate(ChatHistory(), **EIGHT), "ChatHistory is empty"),
     "history without template": (
         lambda p: p.generate(ChatHistory([{"role": "user", "content": "Hi"}]), **EIGHT),
         "chat template",
@@ -155,6 +157,8 @@ def conversation(pipeline: Any) -> list[str]:
         history.append({"role": "assistant", "content": said[-2]})
         history.append({"role": "user", "content": "Why?"})
         said.append(str(pipeline.generate(history, **EIGHT)))
+        sampled = {"do_sample": True, "num_return_sequences": 3, "top_k": 1}
+        said += pipeline.generate(history, **EIGHT, **sampled).texts
         said += [pipeline.generate("Hello", apply_chat_template=value, **EIGHT) for value in (True, False)]
         assert said[-1] != said[-2]
         return said

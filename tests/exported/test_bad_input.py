@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset15 as ops
 from settings import F32
 from tiny_checkpoints import TINY, write_checkpoint
 
@@ -72,6 +73,12 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+def without_states(folder: Path) -> None:
+    """As a model that was exported without a cache, or with its cache as inputs."""
+    ids = ops.parameter([1, -1, 4096], ov.Type.f32, name="ids")
+    ov.save_model(ov.Model([ops.relu(ids)], [ids]), folder / "openvino_model.xml")
+
+
 FOLDERS: dict[str, tuple[Change, list[str]]] = {
     "cut weights": (cut("openvino_model.bin"), ["openvino_model.xml or its .bin file can't be read"]),
     "no weights": (write("openvino_model.bin", b""), ["openvino_model.xml or its .bin file can't be read"]),
@@ -79,6 +86,7 @@ FOLDERS: dict[str, tuple[Change, list[str]]] = {
     "no graph": (write("openvino_model.xml", b"\0" * 99), ["openvino_model.xml is no XML"]),
     "cut tokenizer": (cut("openvino_tokenizer.bin"), ["the tokenizer in", "can't be read"]),
     "cut detokenizer": (cut("openvino_detokenizer.xml"), ["the tokenizer in", "can't be read"]),
+    "no states": (without_states, ["openvino_model.xml keeps no keys and values between passes"]),
     "more layers": (
         config(num_hidden_layers=3, layer_types=["full_attention"] * 3),
         ["config.json: num_hidden_layers is 3, but openvino_model.xml has 2", "export the model again"],
@@ -139,6 +147,19 @@ def lose_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
 
 
+def as_pickle(keep: float) -> Change:
+    """Weights as torch.save writes them, of which a part is left."""
+
+    def change(folder: Path) -> None:
+        weights = folder / "model.safetensors"
+        torch = pytest.importorskip("torch")
+        torch.save({"lm_head.weight": torch.zeros(8, 8)}, folder / "pytorch_model.bin")
+        weights.unlink()
+        cut("pytorch_model.bin", keep)(folder)
+
+    return change
+
+
 def ship_code(folder: Path) -> None:
     (folder / "configuration_mine.py").write_text("raise SystemExit('this code ran')")
     config(model_type="mine", auto_map={"AutoConfig": "configuration_mine.Mine"})(folder)
@@ -153,6 +174,22 @@ CHECKPOINTS: dict[str, tuple[Change, list[str]]] = {
     "empty weights": (write("model.safetensors", b""), ["cut short or damaged"]),
     "lost shard": (lose_a_shard, ["model-00002-of-00002.safetensors is missing"]),
     "broken index": (write("model.safetensors.index.json", b"[]"), ["index.json can't be read"]),
+    "index of numbers": (
+        write("model.safetensors.index.json", b'{"weight_map": {"lm_head.weight": 3}}'),
+        ["3 is missing, cut short or damaged"],
+    ),
+    "cut pickle": (as_pickle(0.9), ["pytorch_model.bin is cut short or damaged; get it again"]),
+    "empty pickle": (as_pickle(0.0), ["pytorch_model.bin is cut short or damaged; get it again"]),
+    "configuration of another kind": (write("config.json", b"[]"), ["cannot be read by transformers"]),
+    "layers as text": (
+        config(num_hidden_layers="2"),
+        ["field 'num_hidden_layers': TypeError", "expected int, got str", "check config.json"],
+    ),
+    "types of other layers": (config(layer_types=["full_attention"]), ["check config.json"]),
+    "dtype": (config(dtype="float23"), ["no attribute 'float23'", "check config.json"]),
+    "activation": (config(hidden_act="unheard_of"), ["KeyError 'unheard_of'"]),
+    "tokenizer of another kind": (write("tokenizer.json", b"[]"), ["cannot be read by transformers"]),
+    "settings of the tokenizer": (write("tokenizer_config.json", b"[]"), ["cannot be read by transformers"]),
     "more layers": (config(num_hidden_layers=3), ["model.layers.2", "is not among the weights"]),
     "fewer layers": (config(num_hidden_layers=1), ["the weights hold model.layers.1", "no place for"]),
     "heads": (

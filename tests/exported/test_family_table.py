@@ -48,6 +48,12 @@ def replaced(folder: Path, by: Callable[..., PassReport]) -> int:
     return by(core.read_model(folder / "openvino_model.xml"), allow_partial=True).count
 
 
+def left_by_sparse_ffn(folder: Path) -> tuple[str, ...]:
+    """What of a model stays as it is."""
+    ovspec_ops.load(core := ov.Core())
+    return sparse_ffn(core.read_model(folder / "openvino_model.xml"), allow_partial=True).left
+
+
 def row(family: Family, folder: Path) -> str:
     remarks = f"**refused**: {family.refused}" if family.refused else family.note
     cells = [family.name, ", ".join(f"`{name}`" for name in family.model_types)]
@@ -65,6 +71,8 @@ def test_registry_says_what_the_passes_do(family: Family, exported_family: Calla
     assert selecting(folder) == (tiny.windows.count(0) if served else None)
     assert replaced(folder, sparse_moe) == tiny.moe_layers
     assert replaced(folder, sparse_ffn) == tiny.gated
+    if "not a gated MLP" in family.ffn:
+        assert len(left_by_sparse_ffn(folder)) == 2  # layers, each with what was found
     assert ("SparseMoE, which" in family.experts) == (tiny.moe_layers > 0)
     assert ("GatedMLP, which can" in family.ffn) == (tiny.gated > 0)
     assert ("window" in family.attention) == any(tiny.windows) or family.name == "Phi-3"

@@ -166,6 +166,8 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "group size negative": ({"weight_format": "int4", "group_size": -2}, "group_size is -2"),
     "ratio zero": ({"weight_format": "int4", "ratio": 0.0}, "weight_format='int8'"),
     "ratio above one": ({"weight_format": "int4", "ratio": 1.1}, "ratio is 1.1"),
+    "task without generation": ({"task": "feature-extraction"}, "task is 'feature-extraction', expected"),
+    "task without a cache": ({"task": "text-generation"}, "task is 'text-generation', expected"),
     "unknown backup": ({"weight_format": "int4", "backup_precision": "int8"}, "backup_precision is 'int8'"),
 }
 

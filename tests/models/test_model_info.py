@@ -188,12 +188,15 @@ def test_windows(tmp_path: Path, changes: dict[str, Any], expected: tuple[int, .
     assert ModelInfo.read(folder_with(tmp_path, {**BASE, **changes})).layer_windows == expected
 
 
-def test_falcon_of_the_old_architecture_has_one_kv_head(tmp_path: Path) -> None:
-    """transformers writes num_kv_heads beside multi_query, and does not read it."""
-    config = {**BASE, "model_type": "falcon", "multi_query": True, "num_key_value_heads": 6}
-    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 1
-    config["new_decoder_architecture"] = True
-    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == 6
+@pytest.mark.parametrize(
+    ("multi_query", "new", "cached"), [(True, False, 1), (False, False, 4), (True, True, 4)]
+)
+def test_kv_heads_that_falcon_caches(tmp_path: Path, multi_query: bool, new: bool, cached: int) -> None:
+    """The old architecture does not read num_kv_heads, the new one repeats them before they are cached."""
+    kind = {"model_type": "falcon", "multi_query": multi_query, "new_decoder_architecture": new}
+    config = {**BASE, **kind, "num_attention_heads": 4, "num_kv_heads": 2}
+    config.pop("num_key_value_heads", None)
+    assert ModelInfo.read(folder_with(tmp_path, config)).num_key_value_heads == cached
 
 
 @pytest.mark.parametrize(
@@ -335,6 +338,16 @@ def test_broken_ir_is_named_in_one_line(tmp_path: Path, text: str) -> None:
     assert message.startswith(f"{folder / 'openvino_model.xml'}: cannot be read as OpenVINO IR (")
     assert message.endswith("export the model again: `ovspec export -m ... OUT`")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("nf4", "nf4"), ("f4e2m1", "fp4"), ("f8e4m3", "int8"), ("i4", "int4")]
+)
+def test_formats_of_other_exports(tmp_path: Path, kind: str, expected: str) -> None:
+    embedding = GOOD_LAYER.replace("f16", "u8")
+    folder = folder_with(tmp_path, BASE)
+    (folder / "openvino_model.xml").write_text(f"<net>{embedding}{GOOD_LAYER.replace('f16', kind)}</net>")
+    assert ModelInfo.read(folder).weight_format() == expected
 
 
 def test_truncated_demo_ir(tmp_path: Path) -> None:

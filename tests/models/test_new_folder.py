@@ -43,6 +43,20 @@ def test_whole(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "out").stat().st_mode & 0o777 == 0o755
 
 
+def test_the_folder_before_a_folder_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    out = tmp_path / "link" / ".." / "out"
+    with new_folder(out) as folder:
+        (folder / "file").write_text("x")
+    assert (out / "file").is_file() and (tmp_path / "far" / "out" / "file").is_file()
+
+
+def test_a_place_that_takes_no_folders(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^out '/proc/out' cannot be made \(.*\); choose another$"):
+        new_folder(Path("/proc/out")).__enter__()
+
+
 def test_nothing_after_an_error(tmp_path: Path) -> None:
     def interrupted() -> None:
         with new_folder(tmp_path / "a" / "out") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,30 @@ def test_model_without_gated_mlp_is_refused() -> None:
     assert sparse_ffn(model, allow_partial=True).count == 0
     with pytest.raises(ValueError, match="run sparse_ffn"):
         limit_channels(model)
+
+
+@pytest.mark.parametrize("form", ["GELU", "GELU, reshaped", "squared ReLU", "gated by ReLU"])
+def test_feed_forward_layers_that_nothing_known_gates_are_named(form: str) -> None:
+    """As in Falcon and StarCoder2; in GPT-2; in Nemotron; in models of other gates."""
+    rows = ops.parameter([-1, 16], ov.Type.f32, name="rows")
+    up, gate, down = (ops.constant(np.ones(shape, np.float32)) for shape in ((24, 16), (24, 16), (16, 24)))
+    inner = ops.matmul(rows, up, False, True)
+    activated = ops.gelu(inner, "erf") if "GELU" in form else ops.relu(inner)
+    activated.set_friendly_name("mlp/act")
+    if form == "squared ReLU":
+        activated = ops.power(activated, ops.constant(np.float32(2)))
+    elif form == "GELU, reshaped":
+        activated = ops.reshape(activated, ops.constant(np.array([-1, 24])), False)
+    elif form == "gated by ReLU":
+        activated = ops.multiply(ops.matmul(rows, gate, False, True), activated)
+    last = ops.matmul(activated, down, False, True)
+    last.set_friendly_name("layers.0/down")
+    model = ov.Model([ops.result(last)], [rows], "plain")
+    line = r"layers\.0/down: \w+ 'mlp/act' stands where SiLU or GELU of a gate, times up, was expected"
+    with pytest.raises(ValueError, match=rf"layer {line}; 1 of 1 feed-forward layers .*--allow-partial"):
+        sparse_ffn(model)
+    report = sparse_ffn(model, allow_partial=True)
+    assert report.count == 0 and len(report.left) == 1 and re.fullmatch(line, report.left[0])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from ovspec_transforms.expert_weights import UnknownPatternError, source_node, s
 GATED_MLP = "GatedMLP"
 HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
 _ACTIVATIONS = ("Swish", "Gelu")
+# What else feed-forward parts are known to have between their products.
+_OTHER_ACTIVATIONS = ("Relu", "HSwish", "Mish", "Tanh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,23 @@ def activated_gate(down: ov.Node) -> ov.Node:
 def is_gated_mlp(node: ov.Node) -> bool:
     """Whether a MatMul takes an activation times something with two-dimensional weights."""
     return _factors(node) is not None and len(node.input(1).get_partial_shape()) == 2
+
+
+def other_activation(down: ov.Node) -> ov.Node | None:
+    """The activation between the products of a feed-forward part of another form, which ends with `down`.
+
+    `None` for a node that ends none. The rows of `down` are the activation, in another shape too (GPT-2), a
+    power of it (squared ReLU), or a product with it.
+    """
+    if down.get_type_name() != "MatMul" or len(down.input(1).get_partial_shape()) != 2:
+        return None
+    inner = source_node(down)
+    while inner.get_type_name() in ("Power", "Convert", "Reshape"):
+        inner = source_node(inner)
+    factors = (0, 1) if inner.get_type_name() == "Multiply" else ()
+    known = (*_ACTIVATIONS, *_OTHER_ACTIVATIONS)
+    behind = [inner, *(source_node(inner, position) for position in factors)]
+    return next((node for node in behind if node.get_type_name() in known), None)
 
 
 def match_ffn(down: ov.Node) -> FfnPattern:

@@ -64,7 +64,8 @@ def check_served(what: str, served: int, left: Sequence[str], none: str) -> None
     if left:
         raise ValueError(
             f"layer {left[0]}; {len(left)} of {len(left) + served} {what} can't be served, "
-            "pass allow_partial=True (--allow-partial) to leave them as they are"
+            "export with --allow-partial (allow_partial=True) to leave them as they are, or leave out what "
+            "asks for them"
         )
     if not served:
         raise ValueError(none)

@@ -8,7 +8,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.expert_weights import UnknownPatternError
-from ovspec_transforms.ffn_layers import GATED_MLP, is_gated_mlp, match_ffn
+from ovspec_transforms.ffn_layers import GATED_MLP, found, is_gated_mlp, match_ffn, other_activation
 from ovspec_transforms.ffn_weights import columns_of, rows_of, values_of
 from ovspec_transforms.graph import nodes_of_type, run_pass
 from ovspec_transforms.operation_pass import OperationPass, check_served
@@ -53,6 +53,17 @@ def _operation(down: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Nod
         raise UnknownPatternError(str(error)) from error
 
 
+def _of_another_form(model: ov.Model) -> list[str]:
+    """The feed-forward parts of a model without gated ones, as `PassReport.left` names them."""
+    ends = ((node, other_activation(node)) for node in nodes_of_type(model, "MatMul"))
+    return [
+        f"{node.get_friendly_name()}: {found(other)} stands where SiLU or GELU of a gate, times up, was "
+        "expected"
+        for node, other in ends
+        if other is not None
+    ]
+
+
 def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool = False) -> PassReport:
     """Replace the gated MLP of every layer by GatedMLP, whose weights are held channel by channel.
 
@@ -68,13 +79,15 @@ def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool =
         allow_partial: leave what is not known as it is, and report it as `left`, instead of raising.
 
     Raises:
-        ValueError: a gated MLP has a form that is not known, or the model has none.
+        ValueError: feed-forward layers have a form that is not known, or the model has none.
     """
     node_pass = SparseFfn(gates_apart)
     report = run_pass(model, node_pass)
     served = len(nodes_of_type(model, GATED_MLP))
     left = [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]
+    if not served and not left:
+        left = _of_another_form(model)
     if not allow_partial:
         none = "the model has no gated MLP of dense layers: it needs no sparse_ffn"
-        check_served("gated MLPs", served, left, none)
+        check_served("feed-forward layers", served, left, none)
     return PassReport(report.name, report.changed, tuple(left))

@@ -30,7 +30,7 @@ def command_of(arguments: list[str]) -> list[str]:
     Raises ValueError for a bundle that was changed or is not installed, and for an option that names a model.
     """
     for argument in arguments:
-        if argument == "-m" or argument.split("=")[0] == "--model":
+        if argument.startswith("-m") or argument.split("=")[0] == "--model":
             raise ValueError(f"{argument}: run.py generates with the model of this bundle; leave it out")
     draft = check_files(FOLDER)["draft_model"]
     python = FOLDER / VENV / "bin" / "python"

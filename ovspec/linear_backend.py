@@ -11,7 +11,7 @@ from ovspec.row_rounding import asks_exact_rows
 LinearBackend = Literal["native", "stock"]
 
 # Where our operation beats OpenVINO's on passes of few rows and holds its own on prompts.
-_ISAS = ("amx",)
+_ISAS = ("amx", "avx512vnni", "avx2vnni")
 
 
 def linear_backend(
@@ -30,9 +30,7 @@ def linear_backend(
         raise ValueError(f"linear={asked!r}: expected 'native' or 'stock'")
     exact = asks_exact_rows(properties)
     if asked == "native" and exact:
-        raise ValueError(
-            f"linear='native' with {exact}: our operation rounds rows to 16 bits; leave one of them out"
-        )
+        raise ValueError(f"linear='native' with {exact}: our operation rounds rows; leave one of them out")
     return asked or default_linear(attention, device, properties, plugin_defaults)
 
 
@@ -46,8 +44,8 @@ def default_linear(
         device: OpenVINO device.
         properties: as `rounding_settings` has them. One that says how rows are to be rounded
             (DYNAMIC_QUANTIZATION_GROUP_SIZE, execution for accuracy) leaves them to OpenVINO.
-            INFERENCE_PRECISION_HINT does not: ours rounds rows to 16 bits, OpenVINO in f32 to 8 unless
-            DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
+            INFERENCE_PRECISION_HINT does not: ours rounds rows to 16 bits, or to 8 where OpenVINO
+            does so in f32 too unless DYNAMIC_QUANTIZATION_GROUP_SIZE is 0.
         plugin_defaults: whether the plugin is to choose what the user does not.
     """
     theirs = "DYNAMIC_QUANTIZATION_GROUP_SIZE" in properties or asks_exact_rows(properties) is not None

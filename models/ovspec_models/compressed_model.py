@@ -24,8 +24,8 @@ def compressed_before_saved(
     ``optimum-cli`` writes the floating-point model, reads it back, compresses it and writes it again. So the
     disk holds more than the checkpoint's size in between, and writing it takes as much memory: every page of
     the checkpoint is resident then. Here the weights that are compressed are those that the shards map, one
-    after the other. What comes out is the same, bit for bit; but for scale estimation, whose sums are rounded
-    by where their operands lie: a scale may differ in its last bit.
+    after the other. What comes out is the same, bit for bit, in all formats that were compared but
+    scale estimation, where one byte of the scales differed.
 
     Args:
         source: the checkpoint's folder or ID, by which optimum-intel knows layers to leave alone.

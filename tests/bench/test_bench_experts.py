@@ -82,7 +82,7 @@ def test_channels_of_a_dense_model(
     assert bench_verify(*arguments, *passes, "--json", str(tmp_path / "figures.json")) == 0
     text, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text("utf-8"))
     bits = {backend: found["row_bits"] for backend, found in figures["precisions"].items()}
-    ours = 8 if ovspec_ops.active_isa() == "avx512vnni" else 16
+    ours = 8 if ovspec_ops.active_isa() in ("avx512vnni", "avx2vnni") else 16
     assert bits == {"stock": None, "dense": ours, "sparse": ours}
     assert text.count(f"rows of {ours} bits") == text.count("rows of ") == 2
     read = {record["backend"]: record["ffn_density"] for record in figures["records"]}

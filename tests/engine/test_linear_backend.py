@@ -27,7 +27,7 @@ PROMPT, DRAFT = np.arange(40) % 96, np.array([7, 3, 50, 21, 90])
 
 def make_runner(linear: Any, weight_format: str = "int8", attention: Any = "native") -> ModelRunner:
     model = tiny_dense(weight_format)
-    properties = EXACT if linear == "stock" else F32
+    properties = EXACT if linear == "stock" else FINE
     return ModelRunner(model, "CPU", AttentionConfig(attention), properties, linear=linear)
 
 
@@ -70,7 +70,10 @@ def test_channels_are_limited_beside_it() -> None:
         ("amx", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}}, "stock"),
         ("amx", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"}}, "stock"),
         ("amx", {"properties": {"EXECUTION_MODE_HINT": "ACCURACY"}}, "stock"),
-        ("avx512vnni", {}, "stock"),
+        ("avx512vnni", {}, "native"),
+        ("avx512vnni", {"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}}, "stock"),
+        ("avx2vnni", {}, "native"),
+        ("avx512", {}, "stock"),
         ("avx2", {}, "stock"),
     ],
 )

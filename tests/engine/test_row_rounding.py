@@ -1,4 +1,4 @@
-"""How far gated MLPs round their rows, by settings and processor."""
+"""How far linear layers and gated MLPs round their rows, by settings and processor."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
         ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}, 16),
         ("avx512vnni", "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"}, 16),
         ("avx512vnni", "GPU", {}, 16),
+        ("avx2vnni", "CPU", {}, 8),
+        ("avx512", "CPU", {}, 16),
         ("amx", "CPU", {}, 16),
         ("avx2", "CPU", {}, 16),
     ],
@@ -61,7 +63,7 @@ def vnni() -> Any:
 
 
 def runner_of(model: ov.Model, properties: dict[str, Any]) -> ModelRunner:
-    return ModelRunner(model, "CPU", AttentionConfig(), properties, ffn=FfnConfig())
+    return ModelRunner(model, "CPU", AttentionConfig(), properties, ffn=FfnConfig(), linear="stock")
 
 
 def bits_of(runner: ModelRunner) -> set[int]:
@@ -89,6 +91,15 @@ def test_a_runner_goes_by_the_users_settings(vnni: None, weight_format: str) -> 
     together, alone = logits(rounded, 5), logits(rounded, 1)
     assert np.abs(together - alone).max() <= 1e-4 * np.abs(alone).max()
     assert not np.array_equal(logits(exact, 5), together)
+
+
+def test_linear_layers_are_rounded_as_far(vnni: None) -> None:
+    """Of a layer the products with the hidden states, with the heads' outputs, gate with up, and down."""
+    runner = ModelRunner(tiny_dense(), "CPU", AttentionConfig(), F32)
+    assert runner.linear == "native"
+    assert [report.count for report in runner.reports if report.name == "RoundRows"] == [4 * LAYERS + 1]
+    together, alone = logits(runner, 5), logits(runner, 1)
+    assert np.abs(together - alone).max() <= 1e-4 * np.abs(alone).max()
 
 
 def test_an_ir_keeps_its_bits_and_a_runner_sets_its_own(vnni: None, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from contextlib import suppress
 from threading import Lock
 
 import numpy as np
@@ -47,12 +48,17 @@ class WeightMemory:
 
 def _slab(count: int) -> NDArray[np.uint8]:
     """At least `count` zeros at the beginning of a large page. A kernel without them takes small ones."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is None:
-        return np.zeros(count, np.uint8)
     size = -(-count // _HUGE_PAGE) * _HUGE_PAGE
-    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(advice)
-    every = np.frombuffer(memory, np.uint8)
+    every = _zeros(size + _HUGE_PAGE)
     first = -every.ctypes.data % _HUGE_PAGE
     return every[first : first + size]
+
+
+def _zeros(size: int) -> NDArray[np.uint8]:
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None:
+        return np.zeros(size, np.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel that was built without them
+        memory.madvise(advice)
+    return np.frombuffer(memory, np.uint8)

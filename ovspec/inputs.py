@@ -108,7 +108,7 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
             )
     try:
         return openvino_genai.Tokenizer(str(models_path))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # lengths read from a damaged file
         raise ValueError(
             f"the tokenizer in {models_path} can't be read: {last_line(error)}; copy it again, or export the "
             "model again: `ovspec export -m ... OUT`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
@@ -18,7 +19,20 @@ BAKED: dict[str, Callable[[ov.Model, bool], PassReport]] = {
 _XML, _BIN = "openvino_model.xml", "openvino_model.bin"
 
 
-def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = False) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """What became of an IR.
+
+    Attributes:
+        operations: names whose operations it holds now.
+        left: what was left as it was, a line each.
+    """
+
+    operations: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = False) -> Baked:
     """Replace what the named transforms know in the IR of `folder` by our operations.
 
     Weights keep their format; the constants of the new IR can be mapped as those of the old one.
@@ -28,9 +42,6 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
         names: out of `BAKED`.
         allow_partial: leave layers of an unknown form as they are instead of raising.
 
-    Returns:
-        What was left as it was, a line each.
-
     Raises:
         ValueError: a layer of a form that is not known, named, or nothing to replace.
         RuntimeError: the native library does not load.
@@ -38,10 +49,13 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
     core = ov.Core()
     ovspec_ops.load(core)
     model = core.read_model(folder / _XML)
+    done: list[str] = []
     left: list[str] = []
     for name in names:
         report = BAKED[name](model, allow_partial)
         left += report.left
+        if report.count:
+            done.append(name)
         if not report.count and not report.left:
             left.append(f"the whole model: it has no layer for {name}")
     # The constants are mapped from the file that is to be replaced.
@@ -50,4 +64,4 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
     del model
     fresh.with_suffix(".bin").replace(folder / _BIN)
     fresh.replace(folder / _XML)
-    return left
+    return Baked(tuple(done), tuple(left))

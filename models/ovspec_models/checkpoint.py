@@ -22,6 +22,7 @@ class Checkpoint:
 
     ``location`` is what to hand to optimum-intel and transformers: a folder, or a Hub ID. ``name`` is the
     ID or the name of the folder, without the path of this machine. ``vocab_size`` is the model's.
+    ``quantised`` names the method by which its weights were quantised, where they were.
     """
 
     location: str
@@ -29,6 +30,7 @@ class Checkpoint:
     is_local: bool
     vocab_size: int
     token_of_id: dict[int, str | bytes]
+    quantised: str | None = None
 
     @classmethod
     def open(
@@ -57,7 +59,7 @@ class Checkpoint:
             raise ValueError(f"{argument} '{location}' has no vocab_size; give a text generation model")
         token_of_id = {index: token for token, index in tokenizer.get_vocab().items()}
         name = Path(location).resolve().name if is_local else location
-        return cls(location, name, is_local, vocab_size, token_of_id)
+        return cls(location, name, is_local, vocab_size, token_of_id, _quantised(config))
 
     def check_draft(self, draft: Checkpoint) -> None:
         """Raise ValueError unless `draft` gives every token the same id, and has a row for each."""
@@ -68,6 +70,14 @@ class Checkpoint:
                 f"draft_model '{draft.name}' has vocab_size {draft.vocab_size}, expected more than the "
                 f"tokenizer's highest token id {highest}; use a draft trained with the target's tokenizer"
             )
+
+
+def _quantised(config: Any) -> str | None:
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    return str(getattr(method, "value", method) or "by a method that is not named")
 
 
 def _locate(model: str | Path, argument: str) -> tuple[str, bool]:

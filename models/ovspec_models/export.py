@@ -121,9 +121,12 @@ def export_model(
         if draft is not None:
             check_same_token_ids(staging, staging / DRAFT_FOLDER)
         weight_formats = {role: ModelInfo.read(folder).weight_format() for _, folder, role in pair}
+        held: list[str] = []
         if operations:
             report(f"putting {' and '.join(operations)} into the target")
-            for line in bake_operations(staging, operations, allow_partial):
+            baked = bake_operations(staging, operations, allow_partial)
+            held += baked.operations
+            for line in baked.left:
                 (warn or _no_progress)(f"left as it was: {line}")
         report("writing the configuration and the model card")
         for checkpoint, folder, role in pair:
@@ -133,7 +136,7 @@ def export_model(
                     checkpoint.name, options.weight_format or weight_formats[role]
                 ),
                 draft_model=DRAFT_FOLDER if draft is not None and role == "target" else None,
-                operations=list(operations) if role == "target" else [],
+                operations=held if role == "target" else [],
             )
             draft_source = draft.name if draft is not None and role == "target" else None
             _describe(checkpoint, folder, config, draft_source, options)
@@ -207,6 +210,10 @@ def _export_one(
         remedy = "run with verbose=True for its full output"
         if "group size" in cause:
             remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
+        elif checkpoint.quantised is not None:
+            remedy = (
+                f"its weights are quantised already ({checkpoint.quantised}): give the checkpoint before that"
+            )
         elif _is_failed_write(error):
             free = shutil.disk_usage(folder).free / 1e6
             remedy = f"writing failed with {free:,.0f} MB left; make room there, or choose another out"

@@ -41,6 +41,17 @@ class TestNothingIsLeft:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "empty"]
         assert list((tmp_path / "empty").iterdir()) == []
 
+    def test_after_weights_that_are_quantised_already(
+        self, tmp_path: Path, checkpoint_copy: Path, edit_json: Edit
+    ) -> None:
+        gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+        edit_json(checkpoint_copy / "config.json", lambda data: data.update(quantization_config=gptq))
+        with pytest.raises(
+            RuntimeError, match=r"quantised already \(gptq\): give the checkpoint before that"
+        ):
+            export_model(checkpoint_copy, tmp_path / "ir", weight_format="int8")
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
     def test_after_failed_tokenizer_conversion(
         self, tmp_path: Path, checkpoint_copy: Path, edit_json: Edit
     ) -> None:

@@ -12,11 +12,9 @@ import openvino as ov
 import ovspec_ops
 from ovspec.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
+from ovspec_ops.common.byte_values import GROUP, ISAS
 from ovspec_transforms import RowBits
 
-# Where 8 bits are faster and OpenVINO's own products round rows likewise. AMX takes 16 at the same speed.
-_ISAS = ("avx512vnni", "avx2vnni")
-_GROUP: Final = 32  # values of a scale, ours and OpenVINO's default
 _GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _OPTIONS_BYTES = 1 << 16
 
@@ -64,7 +62,7 @@ def asks_exact_rows(properties: Mapping[str, object]) -> str | None:
 def _group_size(properties: Mapping[str, object]) -> int:
     """Values that share a scale. The plugin takes many spellings; one that is not understood counts as 0."""
     try:
-        return int(float(str(properties.get(_GROUP_SIZE, _GROUP))))
+        return int(float(str(properties.get(_GROUP_SIZE, GROUP))))
     except (ValueError, OverflowError):
         return 0
 
@@ -90,9 +88,9 @@ def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
 
     Args:
         device: OpenVINO device.
-        properties: as `rounding_settings` has them. Execution for accuracy, groups of 0 and groups below 32,
-            ours, ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
+        properties: as `rounding_settings` has them. Execution for accuracy, groups of 0 and groups below ours
+            ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
     """
-    if not device.startswith("CPU") or ovspec_ops.active_isa() not in _ISAS or asks_exact_rows(properties):
+    if not device.startswith("CPU") or ovspec_ops.active_isa() not in ISAS or asks_exact_rows(properties):
         return 16
-    return 16 if _group_size(properties) < _GROUP else 8
+    return 16 if _group_size(properties) < GROUP else 8

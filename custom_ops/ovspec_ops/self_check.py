@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ovspec_ops import loader
 from ovspec_ops.block_select.reference import block_select
+from ovspec_ops.common.byte_values import ISAS
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.gated_mlp import f16_bytes, gated_mlp, pack_columns_u4, pack_columns_u8, pack_rows_u4
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
@@ -196,6 +197,11 @@ def _check_experts(core: ov.Core, bits: int) -> float:
     return max(_worst(output, expected), _worst(kept[1], wanted[1]))
 
 
+def _rounds(row_bits: int) -> bool:
+    """Whether the instruction set in use rounds rows to 8 bits."""
+    return row_bits == 8 and loader.active_isa() in ISAS
+
+
 def _mlp_weights(
     rng: np.random.Generator, channels: int, hidden: int, bits: int, down: bool
 ) -> list[NDArray[np.uint8]]:
@@ -209,7 +215,7 @@ def _mlp_weights(
     return [values if bits == 8 else pack_rows_u4(values, groups), scales, zero_points]
 
 
-def _check_mlp(core: ov.Core, bits: int) -> float:
+def _check_mlp(core: ov.Core, bits: int, row_bits: int) -> float:
     """GatedMLP with a static set of channels and one row that takes all."""
     rng = np.random.default_rng(4)
     rows, channels, hidden, fmt = 5, 96, 160, f"u{bits}"
@@ -219,14 +225,18 @@ def _check_mlp(core: ov.Core, bits: int) -> float:
     order = rng.permutation(channels).astype(np.int32)
     flat: list[NDArray[Any]] = [tensor for part in parts for tensor in part]
     tensors = [x, *flat, np.array([41], np.float32), weights, order]
-    attributes = {f"{part}_format": fmt for part in ("gate", "up", "down")} | {"rule": "static"}
+    projections = ("gate", "up", "down")
+    attributes = {f"{part}_format": fmt for part in projections} | {"rule": "static", "row_bits": row_bits}
     output = _run(core, "GatedMLP", {str(i): tensor for i, tensor in enumerate(tensors)}, attributes)[0]
     values = [dequantise_mlp(d, s, z, fmt, hidden, i == 2) for i, (d, s, z) in enumerate(parts)]
-    expected, _ = gated_mlp(x, *values, rule="static", limit=41, row_weights=weights, order=order)
+    sizes = zip(projections, (hidden, hidden, channels), strict=True)
+    byte_rows = {part: (fmt, 1 if bits == 8 else size // 32) for part, size in sizes}
+    rule: dict[str, Any] = {"rule": "static", "limit": 41, "row_weights": weights, "order": order}
+    expected, _ = gated_mlp(x, *values, **rule, byte_rows=byte_rows if _rounds(row_bits) else None)
     return _worst(output, expected)
 
 
-def _check_linear(core: ov.Core, bits: int) -> float:
+def _check_linear(core: ov.Core, bits: int, row_bits: int) -> float:
     """Linear, two layers of the same rows."""
     rng = np.random.default_rng(5)
     rows, inputs, sizes, fmt = 9, 320, (70, 33), f"u{bits}"
@@ -239,9 +249,9 @@ def _check_linear(core: ov.Core, bits: int) -> float:
         panels.append(pack_linear(values, scales.astype(np.float16), zero_points, fmt))
     tensors: Inputs = {"hidden": rng.standard_normal((rows, inputs)).astype(np.float32)}
     tensors["weights"] = np.concatenate(panels)
-    attributes = {"format": fmt, "groups": groups, "sizes": list(sizes)}
+    attributes = {"format": fmt, "groups": groups, "sizes": list(sizes), "row_bits": row_bits}
     outputs = _run(core, "Linear", tensors, attributes)
-    expected = linear(tensors["hidden"], tensors["weights"], sizes, fmt, groups)
+    expected = linear(tensors["hidden"], tensors["weights"], sizes, fmt, groups, _rounds(row_bits))
     return max(_worst(output, want) for output, want in zip(outputs, expected, strict=True))
 
 
@@ -271,8 +281,11 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)
     for bits in (8, 4):
         yield CheckResult(f"SparseMoE int{bits}", isa, _check_experts(core, bits), 1e-4)
-        yield CheckResult(f"GatedMLP int{bits}", isa, _check_mlp(core, bits), 2e-4)
-        yield CheckResult(f"Linear int{bits}", isa, _check_linear(core, bits), 2e-4)
+        for row_bits in (16, 8):
+            # A value in the middle between two integers of 8 bits may fall to either.
+            name, tolerance = f"int{bits}, rows of {row_bits}", 2e-3 if _rounds(row_bits) else 2e-4
+            yield CheckResult(f"GatedMLP {name}", isa, _check_mlp(core, bits, row_bits), tolerance)
+            yield CheckResult(f"Linear {name}", isa, _check_linear(core, bits, row_bits), tolerance)
 
 
 def self_check() -> list[CheckResult]:

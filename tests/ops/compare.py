@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Instruction sets that round rows to 8 bits where an operation's `row_bits` is 8; the others are more exact.
-ROUNDS = ("avx512vnni", "avx2vnni", "avx2dot")
+from ovspec_ops.common.byte_values import ISAS
+
+# Instruction sets that round rows to 8 bits where an operation's `row_bits` is 8, the lowered one too.
+ROUNDS = (*ISAS, "avx2dot")
 # A value in the middle between two integers may fall to either; not rounding at all is off by some 1e-2.
 ROUNDED_TOLERANCE = 1e-3
 

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 GROUP = 32  # values of a scale
+# Instruction sets that round rows so where an operation's `row_bits` is 8; the others are more exact.
+ISAS = ("avx512vnni", "avx2vnni")
 
 
 def round_values(values: NDArray[np.float64]) -> NDArray[np.float64]:

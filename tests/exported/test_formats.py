@@ -56,7 +56,7 @@ SWEPT: dict[str, tuple[list[str], dict[str, int]]] = {
         {"u4": 14, "u8": 2},
     ),
     "int4 scale estimation": (
-        ["--weight-format", "int4", "--group-size", "64", "--scale-estimation", "--dataset", "TEXTS"],
+        ["--weight-format", "int4", "--group-size", "32", "--scale-estimation", "--dataset", "TEXTS"],
         {"u4": 14, "u8": 2},
     ),
 }

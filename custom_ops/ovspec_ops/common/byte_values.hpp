@@ -67,13 +67,13 @@ struct Rounder {
         const Unit unit(max_lane(most), 0.0f);
         std::uint8_t integers[group];
         std::uint8_t* at = count < group ? integers : to;
-        IVec total = {};
+        UVec total = {}; // values that are not finite have become any integers
 #pragma GCC unroll 8
         for (std::size_t i = 0; i < group / lanes; i++)
-            total += round(parts[i], splat(unit.inverse), at + i * lanes);
+            total += (UVec)round(parts[i], splat(unit.inverse), at + i * lanes);
         if (count < group)
             __builtin_memcpy(to, integers, count);
-        sums = fused(__builtin_convertvector(total, Vec), splat(unit.value), sums);
+        sums = fused(__builtin_convertvector((IVec)total, Vec), splat(unit.value), sums);
         return unit.value;
     }
 

@@ -7,11 +7,12 @@ from typing import Literal
 
 import ovspec_ops
 from ovspec.row_rounding import asks_exact_rows
+from ovspec_ops.common.byte_values import ISAS
 
 LinearBackend = Literal["native", "stock"]
 
 # Where our operation beats OpenVINO's on passes of few rows and holds its own on prompts.
-_ISAS = ("amx", "avx512vnni", "avx2vnni")
+_ISAS = ("amx", *ISAS)
 
 
 def linear_backend(

@@ -19,7 +19,7 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
     Raises:
         ValueError: the IR has no states, or they differ; it names the first difference.
     """
-    if not any(node.get_type_name() == "ReadValue" for node in model.get_ops()):
+    if not model.get_variables():
         raise ValueError(
             f"{info.folder / 'openvino_model.xml'} keeps no keys and values between passes: it was exported "
             "without a cache, or without states; export the model again: `ovspec export -m ... OUT`"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import ovspec_ops
 from ovspec.cli import cli
+from ovspec_ops.common.byte_values import ISAS
 
 SHAPE = ("--shape", "qwen3-moe-64x8", "--layers", "1", "--vocab-size", "256")
 
@@ -82,7 +83,7 @@ def test_channels_of_a_dense_model(
     assert bench_verify(*arguments, *passes, "--json", str(tmp_path / "figures.json")) == 0
     text, figures = capsys.readouterr().out, json.loads((tmp_path / "figures.json").read_text("utf-8"))
     bits = {backend: found["row_bits"] for backend, found in figures["precisions"].items()}
-    ours = 8 if ovspec_ops.active_isa() in ("avx512vnni", "avx2vnni") else 16
+    ours = 8 if ovspec_ops.active_isa() in ISAS else 16
     assert bits == {"stock": None, "dense": ours, "sparse": ours}
     assert text.count(f"rows of {ours} bits") == text.count("rows of ") == 2
     read = {record["backend"]: record["ffn_density"] for record in figures["records"]}

@@ -3,6 +3,7 @@
 #pragma once
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
+#define OVSPEC_BYTES // rows of 8 bits where that is asked for
 
 #include "common/dot.hpp"
 #include "common/simd.hpp"
@@ -53,7 +54,8 @@ struct Rounder {
 
     // Up to 32 values; returns what a unit of their integers is worth.
     OVSPEC_INLINE_MEMBER float group_of(const float* values, std::size_t count, std::uint8_t* to) {
-        Vec parts[group / lanes] = {}, most = {};
+        Vec parts[group / lanes] = {};
+        Range range;
 #pragma GCC unroll 8
         for (std::size_t i = 0; i < group / lanes; i++) {
             const std::size_t first = i * lanes;
@@ -61,10 +63,10 @@ struct Rounder {
                 parts[i] = load(values + first);
             else if (first < count)
                 parts[i] = load_part<Vec>(values + first, count - first);
-            most = max(most, max(parts[i], -parts[i]));
-            poison += parts[i] * 0.0f;
+            range.see(parts[i]);
         }
-        const Unit unit(max_lane(most), 0.0f);
+        poison += range.poison;
+        const Unit unit(max_lane(range.most), 0.0f);
         std::uint8_t integers[group];
         std::uint8_t* at = count < group ? integers : to;
         UVec total = {}; // values that are not finite have become any integers

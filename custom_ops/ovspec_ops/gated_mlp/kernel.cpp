@@ -25,10 +25,6 @@ OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
 #endif
 }
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-#define OVSPEC_BYTES // rows of 8 bits where that is asked for
-#endif
-
 OVSPEC_INLINE bool in_bytes([[maybe_unused]] const ChannelMatrix& matrix) {
 #ifdef OVSPEC_BYTES
     return matrix.row_bits == 8 && in_integers(matrix.format);

@@ -52,12 +52,13 @@ OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* pack
     }
 }
 
-// Rows first to first + R of a block.
+// Rows row to row + R, all of one block; the first ones ask for weights.
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
-                                       const BlockLayout& layout, const std::uint8_t* packed,
-                                       std::size_t first, std::size_t row, bool asks,
+                                       const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
                                        const PanelTarget& target) {
+    const std::uint8_t* block = packed + row / block_rows * layout.bytes;
+    const std::size_t first = row % block_rows;
     constexpr std::size_t parts = panel_width / lanes;
     Vec total[parts][R] = {};
     const std::uint8_t* weights = panel + w.data_at();
@@ -70,15 +71,15 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
 #pragma GCC unroll 8
                 for (std::size_t r = 0; r < R; r++)
                     acc[r] = of_group[p][r];
-                add_spans<format, R>(layout, packed, first, g * layout.spans + k / span, some,
-                                     weights + 4 * lanes * p, asks, acc);
+                add_spans<format, R>(layout, block, first, g * layout.spans + k / span, some,
+                                     weights + 4 * lanes * p, row == 0, acc);
 #pragma GCC unroll 8
                 for (std::size_t r = 0; r < R; r++)
                     of_group[p][r] = acc[r];
             }
             weights += some * panels::input_bytes(format);
         }
-        const float* sums = layout.sums_of(packed, g) + first;
+        const float* sums = layout.sums_of(block, g) + first;
         for (std::size_t p = 0; p < parts; p++) {
             const panels::Scales scales(w, panel, g, p * lanes);
             for (std::size_t r = 0; r < R; r++)
@@ -97,8 +98,7 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
     for (std::size_t p = 0; p < count; p++)
         panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
-            rows_of<format, R>(w, w.panel(first + p), layout, packed + row / block_rows * layout.bytes,
-                               row % block_rows, row, row == 0, targets[p]);
+            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, targets[p]);
         });
 }
 

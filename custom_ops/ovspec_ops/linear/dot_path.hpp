@@ -34,13 +34,13 @@ OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, cons
                               });
 }
 
-// Rows first to first + R of a block.
+// Rows row to row + R, all of one block; the first ones ask for weights.
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
-                                       const BlockLayout& layout, const std::uint8_t* packed,
-                                       std::size_t first, std::size_t row, bool asks,
+                                       const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
                                        const PanelTarget& target) {
-    constexpr std::size_t in_byte = format == WeightFormat::u4 ? 2 : 1;
+    const std::uint8_t* block = packed + row / block_rows * layout.bytes;
+    const std::size_t first = row % block_rows;
     const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
     for (std::size_t part = 0; part < panel_width; part += lanes) {
         Vec total[R];
@@ -56,17 +56,17 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
                 // A group need not begin with a slab.
                 const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
                 const std::size_t some = (end < (g + 1) * size ? end : (g + 1) * size) - k;
-                add_slab<format, R>(weights, some / 4, layout.at(packed, first, k), layout.low(),
-                                    asks && part == 0, high, low);
-                weights += some * panel_width / in_byte;
+                add_slab<format, R>(weights, some / 4, layout.at(block, first, k), layout.low(), row == 0,
+                                    high, low);
+                weights += some * panels::input_bytes(format);
                 k += some;
             }
             const auto scales = digit_rows::scales_of<format>(w, panel, g, part);
             for (std::size_t r = 0; r < R; r++)
-                total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(packed, g), first + r);
+                total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(block, g), first + r);
         }
         for (std::size_t r = 0; r < R; r++)
-            panels::write(target, row + r, part, total[r] * layout.units(packed)[first + r]);
+            panels::write(target, row + r, part, total[r] * layout.units(block)[first + r]);
     }
 }
 
@@ -76,9 +76,7 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
     for (std::size_t p = 0; p < count; p++)
         panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
-            const std::uint8_t* block = packed + row / block_rows * layout.bytes;
-            rows_of<format, R>(w, w.panel(first + p), layout, block, row % block_rows, row, row == 0,
-                               targets[p]);
+            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, targets[p]);
         });
 }
 

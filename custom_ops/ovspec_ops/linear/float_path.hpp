@@ -55,7 +55,7 @@ OVSPEC_INLINE void rows_of(const LinearWeights& w, const std::uint8_t* panel, st
                                   [&](IVec quad, std::size_t q) __attribute__((always_inline)) {
                                       add((UVec)quad, scales.zero_point, g * size + 4 * q, sums);
                                   });
-        weights += size * panel_width / (format == WeightFormat::u4 ? 2 : 1);
+        weights += size * panels::input_bytes(format);
         for (std::size_t r = 0; r < R; r++)
             total[r] += sums[r] * scales.scale;
     }

@@ -11,10 +11,6 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-#define OVSPEC_BYTES // rows of 8 bits where that is asked for
-#endif
-
 std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
 #ifdef OVSPEC_BYTES
     if (weights.row_bits == 8)

@@ -19,7 +19,7 @@ sweep: $(TEST_VENV)/.installed
 
 # What the installed package is made of; a change rebuilds and reinstalls it.
 SOURCES := pyproject.toml constraints.txt $(shell find ovspec models transforms custom_ops -type f \
-	-not -name '*.pyc' -not -path 'models/demo/*' 2>/dev/null | sed 's/ /\\ /g')
+	-not -name '*.pyc' 2>/dev/null | sed 's/ /\\ /g')
 
 $(DEMO_VENV)/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(DEMO_VENV)

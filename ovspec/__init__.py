@@ -4,13 +4,13 @@ from importlib.metadata import version
 
 from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
-from ovspec.commit_verify import CommitVerify
-from ovspec.draft_model import draft_model
-from ovspec.generation_config import GenerationConfig
-from ovspec.metrics import PerfMetrics
-from ovspec.pipeline import LLMPipeline
-from ovspec.results import DecodedResults, EncodedResults
-from ovspec.verify_config import SparseVerify
+from ovspec.generation.generation_config import GenerationConfig
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.results import DecodedResults, EncodedResults
+from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
 from ovspec_ops import extension_path
 
 __version__ = version("ovspec")

@@ -15,4 +15,4 @@ _NAMES = ("Lily", "Tom", "Ben", "Sara", "Max", "Mia", "Jack", "Rose", "Leo", "An
 
 PROMPTS = [opening.format(name=name) for name in _NAMES for opening in _OPENINGS]
 
-STORY = files("ovspec").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
+STORY = files("ovspec.cli").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")

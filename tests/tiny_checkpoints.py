@@ -15,7 +15,7 @@ from typing import Any
 WINDOW = 48
 LONG_FROM = 64
 VOCAB = 4096
-_DEMO = Path(__file__).parents[1] / "models" / "demo" / "draft"
+_DEMO = Path(__file__).parents[1] / "tools" / "demo" / "draft"
 _TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 _ALIKE = {
     "vocab_size": VOCAB,

@@ -14,6 +14,6 @@ def demo_pair_path() -> Path:
     if not (folder / "openvino_model.xml").is_file():
         raise RuntimeError(
             f"the demo pair is missing from {folder}; reinstall ovspec, or run "
-            "`python models/demo/build_ir.py` in a checkout"
+            "`python tools/demo/build_ir.py` in a checkout"
         )
     return folder

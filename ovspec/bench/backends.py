@@ -12,18 +12,18 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.attention_config import AttentionConfig
-from ovspec.bench.cache_contents import cache_layout, fill
-from ovspec.cache import CachedSequence
-from ovspec.channel_groups import DEFAULT_GROUPS, group_estimate
-from ovspec.compile import cache_tensors
-from ovspec.expert_budgets import ExpertBackend, ExpertConfig, expert_config
-from ovspec.ffn_budgets import calibrated_channels, ffn_config
-from ovspec.limits import DENSE
-from ovspec.linear_backend import LinearBackend
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows
-from ovspec.verify_config import SparseVerify
+from ovspec.bench.cache_contents import fill
+from ovspec.calibrate.channel_groups import DEFAULT_GROUPS, group_estimate
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence, cache_layout
+from ovspec.runtime.compile import cache_tensors
+from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.runtime.ffn_budgets import calibrated_channels, ffn_config
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec.verify.limits import DENSE
+from ovspec.verify.verify_config import SparseVerify
 from ovspec_models import ChannelSets
 from ovspec_transforms import FfnLayer, ffn_layers
 

@@ -6,19 +6,11 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.cache import CacheTensor
+from ovspec.runtime.cache import CacheTensor, cache_layout
 
 _TILE_BLOCKS = 64
 _PARAMETER_BYTES = 8  # one f32 scale and one f32 zero point
 _SCALE, _ZERO_POINT = 1 / 74, 128.0  # uniform bytes come out with a standard deviation of 1
-
-
-def cache_layout(spec: CacheTensor, block_size: int) -> str:
-    """Precision and layout of a cache tensor, e.g. "f16", "u8 by token" or "u8 by channel"."""
-    name: str = spec.element_type.get_type_name()
-    if name != "u8":
-        return name
-    return "u8 by token" if spec.block_shape[1] == block_size else "u8 by channel"
 
 
 def fill(tensor: ov.Tensor, spec: CacheTensor, block_size: int, rng: np.random.Generator) -> None:

@@ -19,18 +19,18 @@ from ovspec.bench.decode_report import DecodeRecord, DecodeReport
 from ovspec.bench.memory import fits_together
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
-from ovspec.cache import CachedSequence
-from ovspec.commit_verify import CommitVerify
-from ovspec.drafter import Drafter
 from ovspec.drafters import SparseSelfDrafter
-from ovspec.engine import Engine
-from ovspec.generation_config import resolve, updated
-from ovspec.limits import DENSE
-from ovspec.machine_memory import available_bytes
-from ovspec.metrics import PerfMetrics
-from ovspec.sequence import Sequence
-from ovspec.verify_config import SparseVerify
-from ovspec.verify_mode import VerifyMode
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.engine import Engine
+from ovspec.generation.generation_config import resolve, updated
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.memory.machine_memory import available_bytes
+from ovspec.runtime.cache import CachedSequence
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.limits import DENSE
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode
 
 Tick = Callable[[str], None]
 # What each mode runs on, and how it verifies. The stock modes are OpenVINO's own attention at its defaults.

@@ -11,7 +11,7 @@ from rich.table import Table
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.machine import machine, versions
 from ovspec.bench.source import ModelSource
-from ovspec.verify_config import SparseVerify
+from ovspec.verify.verify_config import SparseVerify
 
 BASELINES = ("stock_plain", "stock_speculative")
 LOSSY = ("sparse",)

@@ -10,11 +10,11 @@ from typing import Any
 from openvino_genai import GenerationConfig
 
 from ovspec.drafters import AssistantDrafter
-from ovspec.engine import Engine
-from ovspec.generation_config import resolve, updated
-from ovspec.metrics import RawPerfMetrics
-from ovspec.model_runner import ModelRunner
-from ovspec.sequence import Sequence
+from ovspec.engine.engine import Engine
+from ovspec.generation.generation_config import resolve, updated
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
 

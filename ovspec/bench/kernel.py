@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
-from ovspec.cache import CacheTensor
-from ovspec.compile import CACHE_PRECISIONS
-from ovspec.huge_pages import advise_huge_pages
-from ovspec.tables import MAX_VERIFY_ROWS
+from ovspec.runtime.cache import CacheTensor
+from ovspec.runtime.compile import CACHE_PRECISIONS
+from ovspec.runtime.huge_pages import advise_huge_pages
+from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
 
 QUANT_MODES = ("BY_TOKEN", "BY_CHANNEL")

@@ -9,7 +9,7 @@ import openvino as ov
 
 import ovspec
 import ovspec_ops
-from ovspec.machine_memory import total_bytes
+from ovspec.memory.machine_memory import total_bytes
 
 
 def machine(native: bool) -> dict[str, object]:

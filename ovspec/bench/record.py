@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.metrics import RawPerfMetrics
-from ovspec.pipeline import LLMPipeline
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.pipeline.pipeline import LLMPipeline
 
 Tick = Callable[[str], None]
 

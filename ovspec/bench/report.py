@@ -11,7 +11,7 @@ from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
 from ovspec.bench.resident import Resident
 from ovspec.bench.source import ModelSource
-from ovspec.verify_config import SparseVerify
+from ovspec.verify.verify_config import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import openvino as ov
 
 from ovspec.bench.backends import Subject, load_runner
 from ovspec.bench.source import ModelSource
-from ovspec.linear_backend import LinearBackend
-from ovspec.model_runner import ModelRunner
-from ovspec.verify_config import SparseVerify
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.verify_config import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from openvino_genai import GenerationConfig
 
-from ovspec.attention_config import AttentionConfig
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
 from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
-from ovspec.cache import CachedSequence
-from ovspec.controller import AutoSchedule
-from ovspec.drafter import Drafter
 from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
 from ovspec.drafters.build import Parts, build_drafter
-from ovspec.engine import Engine
-from ovspec.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
-from ovspec.inputs import encode, read_tokenizer
-from ovspec.metrics import RawPerfMetrics
-from ovspec.model_runner import ModelRunner
-from ovspec.schedule import ConstantSchedule, Schedule
-from ovspec.sequence import Sequence
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.engine import Engine
+from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
+from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import ConstantSchedule, Schedule
 from ovspec_models import ModelInfo, check_same_token_ids
 
 Tick = Callable[[str], None]

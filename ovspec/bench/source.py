@@ -8,7 +8,7 @@ from pathlib import Path
 import openvino as ov
 
 import ovspec_ops
-from ovspec.compile import read_model
+from ovspec.runtime.compile import read_model
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model, weight_bytes

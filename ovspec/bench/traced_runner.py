@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
-from ovspec.drafter import Drafter, Proposal
-from ovspec.model_runner import ModelRunner
-from ovspec.sequence import Sequence
-from ovspec.tables import Rows
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 
 # Far above any logit of a model, and finite.
 _CERTAIN = np.float32(1e6)

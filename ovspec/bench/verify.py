@@ -16,12 +16,12 @@ from ovspec.bench.memory import fits_together
 from ovspec.bench.report import Record, Report, Spread
 from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
-from ovspec.linear_backend import LinearBackend
-from ovspec.machine_memory import available_bytes
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import MAX_VERIFY_ROWS
-from ovspec.verify_config import SparseVerify
-from ovspec.weight_traffic import WeightTraffic
+from ovspec.bench.weight_traffic import WeightTraffic
+from ovspec.memory.machine_memory import available_bytes
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.verify.verify_config import SparseVerify
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]

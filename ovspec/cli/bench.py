@@ -33,8 +33,8 @@ from ovspec.cli.options import (
     weight_options,
 )
 from ovspec.cli.output import output_console, with_progress, write_json
-from ovspec.compile import CACHE_PRECISIONS
-from ovspec.linear_backend import LinearBackend
+from ovspec.runtime.compile import CACHE_PRECISIONS
+from ovspec.runtime.linear_backend import LinearBackend
 
 DEFAULT_BUDGET = 2048
 

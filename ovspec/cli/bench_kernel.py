@@ -13,7 +13,7 @@ from ovspec.bench import KernelBench
 from ovspec.bench.kernel import QUANT_MODES
 from ovspec.cli.bench_options import check_operations
 from ovspec.cli.options import int_list
-from ovspec.compile import CACHE_PRECISIONS
+from ovspec.runtime.compile import CACHE_PRECISIONS
 
 
 @click.command()

@@ -13,9 +13,9 @@ from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.eval import generation_options
 from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
 from ovspec.cli.output import with_progress
-from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import read_prompts
-from ovspec.pipeline import LLMPipeline
+from ovspec.pipeline.draft_model import draft_model as name_draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
 
 
 @click.command()

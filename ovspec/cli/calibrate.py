@@ -18,20 +18,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ovspec.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
-from ovspec.channel_groups import DEFAULT_GROUPS
-from ovspec.channel_profiles import ChannelProfiles
+from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
+from ovspec.calibrate.channel_groups import DEFAULT_GROUPS
+from ovspec.calibrate.channel_profiles import ChannelProfiles
+from ovspec.calibrate.fidelity_search import fields_of
+from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
 from ovspec.cli.output import output_console
-from ovspec.compile import read_model
-from ovspec.expert_budgets import expert_config
-from ovspec.ffn_budgets import STOCK_RULES
-from ovspec.fidelity_search import fields_of
-from ovspec.inputs import encode, read_tokenizer
-from ovspec.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.target_calibration import TargetCalibration
-from ovspec.verify_config import (
+from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runtime.compile import read_model
+from ovspec.runtime.expert_budgets import expert_config
+from ovspec.runtime.ffn_budgets import STOCK_RULES
+from ovspec.verify.verify_config import (
     AMOUNT_FIELDS,
     CHANNEL_FIELDS,
     EXPERT_FIELDS,

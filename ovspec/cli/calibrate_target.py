@@ -7,11 +7,11 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
+from ovspec.calibrate.fidelity_search import ENERGIES, Chosen, Found
+from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.output import output_console
 from ovspec.eval.setting import Setting
-from ovspec.fidelity_search import ENERGIES, Chosen, Found
-from ovspec.target_calibration import TargetCalibration
-from ovspec.verify_config import SparseVerify
+from ovspec.verify.verify_config import SparseVerify
 
 
 def target_report(

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from ovspec.cli.generate import print_piece
 from ovspec.cli.output import output_console
-from ovspec.commit_verify import CommitVerify
-from ovspec.draft_model import draft_model
-from ovspec.pipeline import LLMPipeline
-from ovspec.results import DecodedResults
-from ovspec.verify_config import SparseVerify
-from ovspec.verify_mode import VerifyMode, why_lossy
+from ovspec.generation.results import DecodedResults
+from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode, why_lossy
 from ovspec_models import demo_pair_path
 
 # Exactness is shown in f32; the default precision is faster, and rounds differently per number of rows.
@@ -81,7 +81,7 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
 
     Fails if the text of a lossless mode differs from the plain one.
     """
-    prompt = files("ovspec").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
+    prompt = files("ovspec.cli").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
     results: dict[str, DecodedResults] = {}
     for mode in MODES:
         pipeline = mode.pipeline()

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from ovspec.cli.options import Command, draft_folder
-from ovspec.commit_verify import CommitVerify
 from ovspec.drafters import NAMES, Assistant, Auto, DrafterChoice, Suffix, parse_drafter
-from ovspec.schedule import SCHEDULES
-from ovspec.verify_config import SparseVerify
-from ovspec.verify_mode import VerifyMode
+from ovspec.schedule.schedule import SCHEDULES
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode
 
 
 def drafting_options(command: Command) -> Command:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ovspec.attention_config import Attention
 from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
@@ -23,16 +22,17 @@ from ovspec.cli.options import (
     verify_options,
 )
 from ovspec.cli.output import output_console, with_progress
-from ovspec.draft_model import draft_model as name_draft_model
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
-from ovspec.expert_budgets import ExpertBackend
-from ovspec.ffn_budgets import FfnBackend
-from ovspec.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
-from ovspec.linear_backend import LinearBackend
-from ovspec.pipeline import LLMPipeline
-from ovspec.verify_mode import VerifyMode, parse_verify
+from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.pipeline.draft_model import draft_model as name_draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.expert_budgets import ExpertBackend
+from ovspec.runtime.ffn_budgets import FfnBackend
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.verify.verify_mode import VerifyMode, parse_verify
 
 
 @click.group("eval")

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ovspec.attention_config import Attention
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.options import (
     experts_option,
@@ -20,14 +19,15 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
-from ovspec.draft_model import draft_model as name_draft_model
-from ovspec.expert_budgets import ExpertBackend
-from ovspec.ffn_budgets import FfnBackend
-from ovspec.linear_backend import LinearBackend
-from ovspec.metrics import PerfMetrics
-from ovspec.pipeline import LLMPipeline
-from ovspec.results import DecodedResults
-from ovspec.verify_mode import VerifyMode
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.results import DecodedResults
+from ovspec.pipeline.draft_model import draft_model as name_draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.expert_budgets import ExpertBackend
+from ovspec.runtime.ffn_budgets import FfnBackend
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.verify.verify_mode import VerifyMode
 
 
 @click.command()

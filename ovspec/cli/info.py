@@ -17,13 +17,13 @@ from rich.table import Table
 import ovspec
 import ovspec_ops
 from ovspec.bench.bandwidth import method, read_bandwidth
+from ovspec.bench.verify_cost import pass_costs
+from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.options import draft_folder
 from ovspec.cli.output import output_console
-from ovspec.compile import read_model
-from ovspec.memory_plan import plan_memory
-from ovspec.row_rounding import row_bits
-from ovspec.verify_cost import pass_costs
-from ovspec.weight_traffic import WeightTraffic
+from ovspec.memory.memory_plan import plan_memory
+from ovspec.runtime.compile import read_model
+from ovspec.runtime.row_rounding import row_bits
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
 from ovspec_ops.self_check import self_check as run_self_check

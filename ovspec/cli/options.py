@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ovspec.verify_config import FFN_RULES, PER_LAYER_FIELDS, SparseVerify, Verify
+from ovspec.verify.verify_config import FFN_RULES, PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
 from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from ovspec.drafter import Drafter, Proposal
-from ovspec.sequence import Sequence
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.generation.sequence import Sequence
 
 # Below this share of accepted tokens a drafter is passed over, but for one try in so many rounds.
 _MIN_ACCEPTED = 0.3

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import openvino_genai
 
-from ovspec.drafter import Drafter
 from ovspec.drafters.assistant import AssistantDrafter
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.choice import Auto, DrafterChoice, PromptLookup, SparseSelf, Suffix, UserChoice
 from ovspec.drafters.corpus import Corpus
+from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.drafters.sparse_self import SparseSelfDrafter
 from ovspec.drafters.suffix import SuffixDrafter
 from ovspec.drafters.user import UserDrafter
-from ovspec.model_runner import ModelRunner
+from ovspec.runtime.model_runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)

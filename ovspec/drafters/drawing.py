@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.drafter import Proposal
-from ovspec.sequence import Sequence
+from ovspec.drafters.drafter import Proposal
+from ovspec.generation.sequence import Sequence
 
 
 def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> bool:

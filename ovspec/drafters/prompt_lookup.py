@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
-from ovspec.drafter import Drafter, Proposal
-from ovspec.sequence import Sequence
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.generation.sequence import Sequence
 
 DEFAULT_MAX_NGRAM_SIZE = 3
 _CODE = "i"

@@ -6,12 +6,12 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 
-from ovspec.drafter import Drafter, Proposal
+from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
-from ovspec.model_runner import ModelRunner
-from ovspec.sequence import Sequence
-from ovspec.tables import Rows
-from ovspec.verify_config import SparseVerify
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec.verify.verify_config import SparseVerify
 
 
 class SparseSelfDrafter(Drafter):

@@ -12,10 +12,10 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.drafter import Drafter, Proposal
 from ovspec.drafters.corpus import Corpus
+from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
-from ovspec.sequence import Sequence
+from ovspec.generation.sequence import Sequence
 
 # A single token that was seen before says little.
 _MIN_MATCH = 2

@@ -7,9 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ovspec.drafter import Drafter, Proposal
-from ovspec.sampling import Distribution
-from ovspec.sequence import Sequence
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.generation.sequence import Sequence
+from ovspec.sampling.sampling import Distribution
 
 
 @runtime_checkable

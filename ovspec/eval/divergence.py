@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.sampling import greedy_token
+from ovspec.sampling.sampling import greedy_token
 
 
 @dataclass(frozen=True, slots=True)

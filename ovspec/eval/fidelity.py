@@ -17,13 +17,13 @@ from ovspec.eval.report import Report, precisions
 from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
 from ovspec.eval.setting import Setting
 from ovspec.eval.teacher_forcing import TeacherForcing
-from ovspec.generation_config import GenerationSettings, resolve, updated
-from ovspec.inputs import encode, eos_token_ids
-from ovspec.metrics import PerfMetrics
-from ovspec.pipeline import LLMPipeline
-from ovspec.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.results import EncodedResults
-from ovspec.verify_mode import VerifyMode, sparse_part
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation.inputs import encode, eos_token_ids
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.results import EncodedResults
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]

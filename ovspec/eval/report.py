@@ -15,11 +15,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import ovspec
-from ovspec.bench.cache_contents import cache_layout
-from ovspec.compile import cache_tensors
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
-from ovspec.metrics import PerfMetrics
-from ovspec.model_runner import ModelRunner
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.runtime.cache import cache_layout
+from ovspec.runtime.compile import cache_tensors
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.files import replace_file
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ovspec.eval.divergence import Decision
 from ovspec.eval.setting import Setting
-from ovspec.metrics import PerfMetrics
+from ovspec.generation.metrics import PerfMetrics
 
 
 @dataclass(frozen=True, slots=True)

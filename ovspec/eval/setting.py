@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ovspec.commit_verify import CommitVerify
-from ovspec.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
-from ovspec.verify_mode import VerifyMode, sparse_part
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
+from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
 # Fields of SparseVerify that can be swept: they say how much is read, not how the graph is built.
 SWEPT = ("budget", "rho", "coverage", "expert_budget", "ffn_density")

@@ -8,13 +8,13 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.cache import CachedSequence
-from ovspec.generation_config import GenerationSettings
-from ovspec.metrics import RawPerfMetrics
-from ovspec.model_runner import ModelRunner
-from ovspec.sequence import Sequence
-from ovspec.verifier import Verifier
-from ovspec.verify_config import SparseVerify
+from ovspec.engine.verifier import Verifier
+from ovspec.generation.generation_config import GenerationSettings
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.verify_config import SparseVerify
 
 
 class TeacherForcing:

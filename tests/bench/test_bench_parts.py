@@ -8,10 +8,10 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ovspec.bench.cache_contents import cache_layout, fill
+from ovspec.bench.cache_contents import fill
 from ovspec.bench.memory import fits_together
-from ovspec.cache import CacheTensor
-from ovspec.machine_memory import available_bytes
+from ovspec.memory.machine_memory import available_bytes
+from ovspec.runtime.cache import CacheTensor, cache_layout
 from ovspec_ops.common.cache_layout import decode_block
 
 BLOCKS, HEADS, BLOCK_SIZE, SIZE = 131, 2, 32, 64

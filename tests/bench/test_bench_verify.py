@@ -16,7 +16,7 @@ import pytest
 
 from ovspec.bench import DEFAULT_BACKENDS as BACKENDS
 from ovspec.bench import ModelSource, VerifyBench
-from ovspec.verify_config import SparseVerify
+from ovspec.verify.verify_config import SparseVerify
 
 BLOCK = 32
 TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")

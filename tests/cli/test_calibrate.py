@@ -14,12 +14,12 @@ from prompts import STORY
 from settings import F32
 
 import ovspec
-from ovspec.attention_config import AttentionConfig
-from ovspec.cache import CachedSequence
-from ovspec.calibration import OverlapMeter
+from ovspec.calibrate.calibration import OverlapMeter
 from ovspec.cli import cli
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 from ovspec_models import OvspecConfig
 
 SETTINGS = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")

@@ -18,12 +18,12 @@ from settings import F32
 
 import ovspec
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
-from ovspec.attention_config import AttentionConfig
+from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.cli import cli
-from ovspec.eval.fidelity_meter import FidelityMeter
-from ovspec.ffn_budgets import ffn_config
-from ovspec.inputs import encode, read_tokenizer
-from ovspec.model_runner import ModelRunner
+from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.ffn_budgets import ffn_config
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import CHANNELS_NAME, ChannelSets, OvspecConfig
 
 Make = Callable[..., LLMPipeline]

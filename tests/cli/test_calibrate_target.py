@@ -14,10 +14,10 @@ from settings import F32
 from transforms.moe_models import EXPERTS, LAYERS, TOP_K, moe_folder
 
 import ovspec
+from ovspec.calibrate.fidelity_meter import Fidelity
+from ovspec.calibrate.fidelity_search import Part, search
 from ovspec.cli import cli
-from ovspec.eval.fidelity_meter import Fidelity
-from ovspec.fidelity_search import Part, search
-from ovspec.verify_config import SparseVerify
+from ovspec.verify.verify_config import SparseVerify
 from ovspec_models import OvspecConfig
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}

@@ -13,7 +13,7 @@ import pytest
 from prompts import STORY
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "models/demo/target", "Qwen/Qwen3-0.6B": ROOT / "models/demo/draft"}
+CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "tools/demo/target", "Qwen/Qwen3-0.6B": ROOT / "tools/demo/draft"}
 # What the README says, on a scale that a test can afford.
 SMALLER = {
     "--max-new-tokens 200": "--max-new-tokens 12",

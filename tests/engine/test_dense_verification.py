@@ -10,10 +10,10 @@ from engine.reference_model import ReferenceModel
 from numpy.typing import NDArray
 from settings import F32
 
-from ovspec.attention_config import AttentionConfig
-from ovspec.cache import CachedSequence
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 
 TOLERANCE = 1e-4
 BLOCK = 32

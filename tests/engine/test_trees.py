@@ -9,10 +9,10 @@ import pytest
 from engine.reference_model import ReferenceModel
 from settings import F32
 
-from ovspec.attention_config import AttentionConfig
-from ovspec.cache import CachedSequence
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows, build_tables
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows, build_tables
 from ovspec_transforms import Selection
 
 PARENTS = [-1, 0, 0, 1, 2, -1, 4, 4]

@@ -13,7 +13,7 @@ from settings import F32
 import ovspec
 from ovspec.cli import main
 from ovspec.eval import FidelityEval, Prompt, Report, Setting
-from ovspec.verify_mode import VerifyMode, sparse_part
+from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
 
 @pytest.fixture(scope="session")

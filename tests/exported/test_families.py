@@ -15,11 +15,11 @@ from settings import F32
 from tiny_checkpoints import LONG_FROM, TINY, random_model
 
 import ovspec
-from ovspec.attention_config import AttentionConfig
-from ovspec.cache import CachedSequence
-from ovspec.expert_budgets import ExpertConfig
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 from ovspec_models.families import FAMILIES
 
 torch = pytest.importorskip("torch", reason="needs ovspec[export]")

@@ -14,8 +14,8 @@ import pytest
 from tiny_checkpoints import TINY
 
 import ovspec_ops
-from ovspec.attention_config import AttentionConfig
-from ovspec.paged_graph import transform
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.paged_graph import transform
 from ovspec_models import ModelInfo
 from ovspec_models.families import FAMILIES, Family
 from ovspec_transforms import PassReport, sparse_ffn, sparse_moe

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from settings import F32
 from tiny_checkpoints import TINY, write_checkpoint
 
-from ovspec.cache import CachedSequence
 from ovspec.cli import cli
-from ovspec.model_runner import ModelRunner
-from ovspec.tables import Rows
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo, export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")

@@ -11,7 +11,7 @@ import pytest
 
 from ovspec_models import export_model
 
-DEMO = Path(__file__).parents[2] / "models" / "demo"
+DEMO = Path(__file__).parents[2] / "tools" / "demo"
 
 
 @pytest.fixture(scope="session")

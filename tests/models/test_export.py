@@ -81,7 +81,7 @@ def last_logits(xml: Path, ids: list[int]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def prompt(demo_draft: Path) -> list[int]:
-    tokenizer = openvino_genai.Tokenizer(str(demo_draft.parents[1] / "ovspec_models" / "demo_ir"))
+    tokenizer = openvino_genai.Tokenizer(str(demo_draft.parents[2] / "models" / "ovspec_models" / "demo_ir"))
     return [int(i) for i in tokenizer.encode(TEXT).input_ids.data[0]]
 
 
@@ -271,7 +271,7 @@ def test_flags_mean_what_optimum_cli_means(
 def test_demo_ir_is_the_export_of_the_demo_checkpoint(
     tmp_path: Path, demo_target: Path, demo_draft: Path
 ) -> None:
-    committed = demo_target.parents[1] / "ovspec_models" / "demo_ir"
+    committed = demo_target.parents[2] / "models" / "ovspec_models" / "demo_ir"
     rebuilt = export_model(demo_target, tmp_path / "ir", draft_model=demo_draft, weight_format="fp16")
     for part in (Path(), Path("draft")):
         for name in ("openvino_model.xml", "openvino_tokenizer.xml", "openvino_detokenizer.xml"):

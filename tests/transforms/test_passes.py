@@ -23,7 +23,7 @@ from ovspec_transforms import (
     to_paged,
     watch_selections,
 )
-from ovspec_transforms.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
+from ovspec_transforms.attention.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
 
 TINY = {
     "hidden_size": 64,

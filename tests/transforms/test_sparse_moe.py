@@ -16,8 +16,8 @@ import ovspec_ops
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import moe_layers, sparse_moe, to_paged
+from ovspec_transforms.experts.moe_layers import is_sum_of_experts
 from ovspec_transforms.graph import nodes_of_type
-from ovspec_transforms.moe_layers import is_sum_of_experts
 
 # The form of the weights does not depend on the family: one stands for all.
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ovspec_transforms import weight_memory
-from ovspec_transforms.weight_memory import WeightMemory
+from ovspec_transforms.weights import weight_memory
+from ovspec_transforms.weights.weight_memory import WeightMemory
 
 
 def test_pieces_are_zeros_on_lines_of_their_own() -> None:

@@ -12,8 +12,8 @@ from openvino import opset15 as ops
 from transforms.moe_models import EXACT
 
 from ovspec_transforms import WeightParts
-from ovspec_transforms.expert_weights import UnknownPatternError
-from ovspec_transforms.linear_weights import read_weights
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
+from ovspec_transforms.weights.linear_weights import read_weights
 
 OUT, INPUTS = 10, 24
 KINDS = {

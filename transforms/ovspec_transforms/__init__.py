@@ -1,13 +1,21 @@
 """Graph transforms: `openvino.Model` in, `openvino.Model` out, with a report of what was changed."""
 
-from ovspec_transforms.anchors import (
+from ovspec_transforms.attention.anchors import (
     anchor_of,
     check_anchor_layers,
     choose_anchors,
     default_anchor_layers,
     list_overlap,
 )
-from ovspec_transforms.budget_experts import (
+from ovspec_transforms.attention.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
+from ovspec_transforms.attention.paged_cache import PagedLayer, paged_layers, to_paged
+from ovspec_transforms.attention.paged_reader import PagedAttentionReader
+from ovspec_transforms.attention.route_rows import route_rows
+from ovspec_transforms.attention.select_blocks import select_blocks, selecting_layers, watch_selections
+from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock
+from ovspec_transforms.attention.selection import Selection
+from ovspec_transforms.errors import last_line
+from ovspec_transforms.experts.budget_experts import (
     EXPERT_RULES,
     EXPERTS_READ,
     VERIFY_EXPERT_BUDGETS,
@@ -17,12 +25,13 @@ from ovspec_transforms.budget_experts import (
     check_expert_budget,
     check_expert_rule,
 )
-from ovspec_transforms.budget_experts_stock import budget_experts_stock
-from ovspec_transforms.errors import last_line
-from ovspec_transforms.ffn_layers import FfnLayer, ffn_layers
-from ovspec_transforms.gather_logits import gather_logits
-from ovspec_transforms.group_channels import GroupEstimate, group_ffn_channels, leading_parts
-from ovspec_transforms.limit_channels import (
+from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock
+from ovspec_transforms.experts.moe_layers import MoELayer, moe_layers
+from ovspec_transforms.experts.sparse_moe import sparse_moe
+from ovspec_transforms.experts.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
+from ovspec_transforms.ffn.ffn_layers import FfnLayer, ffn_layers
+from ovspec_transforms.ffn.group_channels import GroupEstimate, group_ffn_channels, leading_parts
+from ovspec_transforms.ffn.limit_channels import (
     CHANNEL_RULES,
     CHANNEL_SCORES,
     CHANNELS_READ,
@@ -32,28 +41,19 @@ from ovspec_transforms.limit_channels import (
     ChannelScore,
     limit_channels,
 )
-from ovspec_transforms.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
-from ovspec_transforms.moe_layers import MoELayer, moe_layers
-from ovspec_transforms.native_linear import native_linear
-from ovspec_transforms.paged_cache import PagedLayer, paged_layers, to_paged
-from ovspec_transforms.paged_reader import PagedAttentionReader
-from ovspec_transforms.report import PassReport
-from ovspec_transforms.round_rows import RowBits, round_rows
-from ovspec_transforms.route_rows import route_rows
-from ovspec_transforms.select_blocks import select_blocks, selecting_layers, watch_selections
-from ovspec_transforms.select_blocks_stock import select_blocks_stock
-from ovspec_transforms.selection import Selection
-from ovspec_transforms.sparse_ffn import sparse_ffn
-from ovspec_transforms.sparse_moe import sparse_moe
-from ovspec_transforms.watch_channels import (
+from ovspec_transforms.ffn.round_rows import RowBits, round_rows
+from ovspec_transforms.ffn.sparse_ffn import sparse_ffn
+from ovspec_transforms.ffn.watch_channels import (
     CHANNEL_ENERGIES,
     CHANNEL_GATES,
     GATE_ACTIVATIONS,
     watch_channels,
     watch_contributions,
 )
-from ovspec_transforms.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
-from ovspec_transforms.weight_parts import WeightParts, decompression_convert
+from ovspec_transforms.heads.gather_logits import gather_logits
+from ovspec_transforms.linear.native_linear import native_linear
+from ovspec_transforms.report import PassReport
+from ovspec_transforms.weights.weight_parts import WeightParts, decompression_convert
 
 __all__ = [
     "CHANNELS_READ",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import openvino as ov
 
-from ovspec_transforms.expert_weights import UnknownPatternError
 from ovspec_transforms.graph import NodePass
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 
 class OperationPass(NodePass):

@@ -1,0 +1,59 @@
+"""What a pass of a model reads from memory: an estimate of what verification costs, before any is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ovspec.bench.weight_traffic import WeightTraffic
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_models import ModelInfo
+
+CONTEXTS = (1024, 4096, 16_384, 65_536)
+ROWS = (1, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """The estimate for one pass.
+
+    Attributes:
+        context: tokens in the cache.
+        rows: tokens of the pass.
+        dense_bytes: weights, and the keys and values of the whole context.
+        sparse_bytes: the same with the default `SparseVerify`.
+        dense_ms: time to read the dense bytes at the bandwidth at hand.
+        sparse_ms: the same of the sparse ones.
+    """
+
+    context: int
+    rows: int
+    dense_bytes: int
+    sparse_bytes: int
+    dense_ms: float
+    sparse_ms: float
+
+
+def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float) -> list[PassCost]:
+    """Estimate passes at several contexts, as far as the model has positions, with a u8 cache by token.
+
+    What is not reading is left out: at many rows the arithmetic takes longer than the memory.
+
+    Args:
+        info: the model.
+        weights: what its passes read of them.
+        bandwidth: GB (1e9 bytes) per second.
+    """
+    token = info.kv_cache_bytes_per_token("u8", "BY_TOKEN") / info.num_kv_layers
+    budget = SparseVerify()
+    limit = info.max_position_embeddings or CONTEXTS[-1]
+    costs = []
+    for context in sorted({min(context, limit) for context in CONTEXTS}):
+        dense = token * sum(min(context, window or context) for window in info.layer_windows)
+        sparse = token * sum(
+            min(context, window) if window else budget.budget_tokens(context) for window in info.layer_windows
+        )
+        for rows in ROWS:
+            read = weights.read_by(rows)
+            both = (int(read + dense), int(read + sparse))
+            costs.append(PassCost(context, rows, *both, *(1e-6 * size / bandwidth for size in both)))
+    return costs

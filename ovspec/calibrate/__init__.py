@@ -1,0 +1,1 @@
+"""Calibration: which anchors, channels and experts a model needs, measured on texts."""

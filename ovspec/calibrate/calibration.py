@@ -1,0 +1,159 @@
+"""Anchor layers from what a model selects on a user's texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.native_selection import selects
+from ovspec.runtime.tables import Rows
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_ops.block_select.reference import sinks_and_tail
+from ovspec_transforms import anchor_of, choose_anchors, default_anchor_layers, list_overlap
+
+# A pass as verification has it: the last accepted token and a draft of five.
+ROWS = 6
+Tick = Callable[[int], None]
+
+
+class Observer(Protocol):
+    """Gets every verification pass of a meter."""
+
+    def observe(self, runner: ModelRunner) -> None:
+        """Take what is wanted of the runner's last pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOverlap:
+    """How alike the block lists of a model's layers are.
+
+    Attributes:
+        layers: the layers that can select.
+        overlap: f64 `[layers, layers]`, Jaccard similarity of the blocks that were chosen by their scores,
+            mean over KV heads and passes.
+        passes: passes that selected.
+        tokens: tokens that the model read.
+    """
+
+    layers: tuple[int, ...]
+    overlap: NDArray[np.float64]
+    passes: int
+    tokens: int
+
+    def choose(self, anchors: int | None, least: float | None) -> tuple[int, ...]:
+        """Anchor layers: so many, or as few as give every layer at least so much of its own list.
+
+        Raises:
+            ValueError: both or neither are given, or one is out of range.
+        """
+        return tuple(self.layers[row] for row in choose_anchors(self.overlap, anchors, least))
+
+    def with_anchor(self, anchors: Sequence[int]) -> list[float]:
+        """Per layer, the overlap of its list with its anchor's."""
+        rows = {layer: row for row, layer in enumerate(self.layers)}
+        return [float(self.overlap[rows[anchor_of(layer, anchors)], rows[layer]]) for layer in self.layers]
+
+    def default_anchors(self) -> tuple[int, ...]:
+        """The anchors of the default rule."""
+        return default_anchor_layers(self.layers)
+
+
+class OverlapMeter:
+    """Runs a model densely over texts while every layer selects.
+
+    Args:
+        model: folder with its IR, or the model itself.
+        sparse: what the layers select by.
+        properties: OpenVINO properties.
+        observers: get every verification pass; their outputs are in `model`.
+
+    Raises:
+        ValueError: a model or setting that can't be served.
+    """
+
+    def __init__(
+        self,
+        model: Path | ov.Model,
+        sparse: SparseVerify,
+        properties: dict[str, object] | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._observers = observers
+        self._sparse = sparse
+        self._rule = sparse.selection
+        coverage = 1.0 if sparse.coverage is None else sparse.coverage
+        attention = AttentionConfig(
+            "native", selects=True, selection=self._rule, coverage=coverage, watches=True
+        )
+        self._coverage = coverage
+        self._runner = ModelRunner(model, "CPU", attention, properties or {})
+        names = [port.get_any_name().partition(".") for port in self._runner.compiled.inputs]
+        self.layers = tuple(sorted(int(layer) for name, _, layer in names if name == "key_summary"))
+
+    def measure(
+        self, texts: Sequence[NDArray[np.int64]], stride: int, chunk: int, tick: Tick = lambda tokens: None
+    ) -> LayerOverlap:
+        """Read the texts; every `stride` tokens a pass is one of verification, whose lists are compared.
+
+        Args:
+            texts: i64 `[tokens]` each.
+            stride: tokens between two such passes, at least 6.
+            chunk: rows per pass of the others.
+            tick: called with the number of tokens that were read since the last call.
+
+        Raises:
+            ValueError: no text is long enough for a selection.
+        """
+        total, passes, read = np.zeros(()), 0, 0
+        for text in texts:
+            cached = CachedSequence()
+            try:
+                while len(text) - cached.length >= ROWS:
+                    behind = min(cached.length + stride - ROWS, len(text) - ROWS)
+                    before = cached.length
+                    if behind > before:
+                        self._runner.prefill(cached, text[before:behind], chunk)
+                    overlap = self._pass(cached, text[cached.length : cached.length + ROWS])
+                    if overlap is not None:
+                        total, passes = total + overlap, passes + 1
+                    read += cached.length - before
+                    tick(cached.length - before)
+            finally:
+                self._runner.release(cached)
+        if not passes:
+            longest = max(len(text) for text in texts)
+            raise ValueError(
+                f"nothing was selected: the longest text has {longest} tokens; what may be read is all of "
+                "it, or no more than the blocks at both ends that always are; give longer texts, or another "
+                "--budget or --l0"
+            )
+        return LayerOverlap(self.layers, total / passes, passes, read)
+
+    def _pass(self, cached: CachedSequence, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Overlap of the lists of one verification pass, `None` where its budget leaves no choice."""
+        size, past = self._runner.block_size, cached.length
+        budget = self._sparse.budget_blocks(past + len(tokens), size)
+        rows = Rows(cached, tokens, sampled=1, budget=budget)
+        selected = past > 0 and selects(rows, self._coverage, size)
+        self._runner.forward([rows])
+        for observer in self._observers:
+            observer.observe(self._runner)
+        if not selected:
+            return None
+        lists = self._runner.output("selected_blocks")
+        kept = np.zeros((*lists.shape[:2], lists.shape[2] + 1), np.bool_)
+        # Unused places hold -1, which marks the last column.
+        np.put_along_axis(kept, lists.astype(np.int64), True, axis=2)
+        sinks, tail = sinks_and_tail(past, len(tokens), self._rule.sink_blocks, self._rule.local_blocks)
+        scored = np.setdiff1d(np.arange(lists.shape[2]), sorted(sinks | tail))
+        chosen = kept[:, :, scored]
+        return list_overlap(chosen) if chosen.any() else None

@@ -1,0 +1,63 @@
+"""What every feed-forward channel contributes on a user's texts, and the densities that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
+
+
+class ChannelStatistics:
+    """Activated gates of verification passes, layer by layer.
+
+    A channel's score in a pass is what the operation chooses by: the largest magnitude over the rows.
+
+    Args:
+        model: gets the outputs that are observed.
+
+    Attributes:
+        layers: its gated MLPs.
+
+    Raises:
+        ValueError: they can't be observed.
+    """
+
+    def __init__(self, model: ov.Model) -> None:
+        self.layers: Sequence[FfnLayer] = watch_channels(model)
+        self._scores = [np.zeros(layer.channels) for layer in self.layers]
+        self._covered = [np.zeros(layer.channels) for layer in self.layers]
+        self._passes = 0
+
+    def observe(self, runner: ModelRunner) -> None:
+        """Take the activations of the runner's last pass."""
+        self._passes += 1
+        for layer in self.layers:
+            gates = np.asarray(runner.output(f"{GATE_ACTIVATIONS}{layer.index}"), np.float64)
+            scores = np.abs(gates).reshape(-1, layer.channels).max(axis=0)
+            energy = np.sort(scores**2)[::-1]
+            self._scores[layer.index] += scores
+            self._covered[layer.index] += np.cumsum(energy) / max(energy.sum(), 1e-30)
+
+    @property
+    def scores(self) -> list[NDArray[np.float64]]:
+        """Per layer f64 `[channels]`: mean score of every channel."""
+        return [scores / self._passes for scores in self._scores]
+
+    def densities(self, covered: float) -> tuple[float, ...]:
+        """Per layer the share of channels that hold this share of the squared scores, in the mean of passes.
+
+        Args:
+            covered: 0 to 1.
+        """
+        return tuple(share_of(total / self._passes, covered) for total in self._covered)
+
+
+def share_of(curve: NDArray[np.floating], covered: float) -> float:
+    """The share of a rising curve's places that it takes to reach a height."""
+    count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, len(curve))
+    return round(count / len(curve), 4)

@@ -1,0 +1,73 @@
+"""What every expert contributes on a user's texts, and the budgets that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_routing
+
+
+class ExpertStatistics:
+    """Routing weights of verification passes, layer by layer.
+
+    Args:
+        model: gets the outputs that are observed.
+
+    Attributes:
+        layers: its layers with experts.
+    """
+
+    def __init__(self, model: ov.Model) -> None:
+        self.layers: Sequence[MoELayer] = watch_routing(model)
+        self._mass = [np.zeros(layer.experts) for layer in self.layers]
+        self._covered = [np.zeros(layer.experts) for layer in self.layers]
+        self._tails: list[list[NDArray[np.float64]]] = [[] for _ in self.layers]
+        self._passes = 0
+
+    def observe(self, runner: ModelRunner) -> None:
+        """Take the routing of the runner's last pass."""
+        self._passes += 1
+        for layer in self.layers:
+            indices = np.asarray(runner.output(f"{ROUTING_INDICES}{layer.index}")).reshape(-1, layer.top_k)
+            weights = np.asarray(runner.output(f"{ROUTING_WEIGHTS}{layer.index}"), np.float64)
+            self._add(layer, indices.astype(np.int64), weights.reshape(indices.shape))
+
+    def _add(self, layer: MoELayer, indices: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        mass = np.bincount(indices.reshape(-1), shares.reshape(-1), layer.experts) / len(shares)
+        self._mass[layer.index] += mass
+        self._covered[layer.index] += np.cumsum(np.sort(mass)[::-1])
+        # Entry m - 1: the share of a row's m lowest experts.
+        self._tails[layer.index].append(np.cumsum(np.sort(shares, axis=1), axis=1))
+
+    @property
+    def mass(self) -> list[NDArray[np.float64]]:
+        """Per layer f64 `[experts]`: mean share of the rows' routing weight that each expert gets."""
+        return [mass / self._passes for mass in self._mass]
+
+    def budgets(self, covered: float) -> tuple[int, ...]:
+        """Per layer as few experts a pass as hold this share of its routing weight, in the mean of passes.
+
+        Args:
+            covered: 0 to 1.
+        """
+        found = []
+        for layer, total in zip(self.layers, self._covered, strict=True):
+            curve = total / self._passes
+            count = int(np.searchsorted(curve, covered - 1e-9)) + 1
+            found.append(min(max(count, layer.top_k), layer.experts))
+        return tuple(found)
+
+    def share_bounds(self, dropped: int) -> tuple[float, ...]:
+        """Per layer the median share of a row's lowest experts (arXiv 2512.21911).
+
+        Args:
+            dropped: how many of a row's experts those are, 1 to one less than its top-k.
+        """
+        medians = [np.median(np.concatenate(tails)[:, dropped - 1]) for tails in self._tails]
+        return tuple(round(float(median), 6) for median in medians)

@@ -1,0 +1,149 @@
+"""Settings of all parts of sparse verification from one number: how much fidelity they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ovspec.calibrate.channel_profiles import ChannelProfiles
+from ovspec.calibrate.channel_statistics import ChannelStatistics
+from ovspec.calibrate.expert_statistics import ExpertStatistics
+from ovspec.calibrate.fidelity_meter import Fidelity
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_transforms import ExpertRule
+
+COVERAGES = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35)
+# Shares of the routing weight, and of the channels' squared scores, that the layers keep.
+MASSES = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)
+ENERGIES = (0.9999, 0.9997, 0.999, 0.997, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What may be set of one part.
+
+    Attributes:
+        name: "attention", "experts" or "channels".
+        dense: fields of `SparseVerify` that leave the part dense.
+        candidates: fields that limit it, from what costs least fidelity to what costs most.
+    """
+
+    name: str
+    dense: dict[str, Any]
+    candidates: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a part was set to.
+
+    Attributes:
+        name: of the part.
+        fields: of `SparseVerify`.
+        alone: what they cost without the other parts; `None` where the part stays dense.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    alone: Fidelity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to: the parts, and all of them together."""
+
+    parts: tuple[Chosen, ...]
+    sparse: SparseVerify
+    joint: Fidelity
+
+
+def attention_part() -> Part:
+    """Shares of the estimated attention: unlike a budget they hold at any length of the context."""
+    return Part("attention", {"coverage": 1.0}, tuple({"coverage": share} for share in COVERAGES))
+
+
+def expert_part(statistics: ExpertStatistics, rule: ExpertRule) -> Part:
+    """Budgets of one rule, layer by layer."""
+    return Part("experts", {"expert_budget": -1}, tuple(_distinct(_expert_candidates(statistics, rule))))
+
+
+def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterator[dict[str, Any]]:
+    top_k = min(layer.top_k for layer in statistics.layers)
+    if rule == "mass":
+        whole = tuple(layer.experts for layer in statistics.layers)
+        for budgets in map(statistics.budgets, MASSES):
+            if budgets != whole:
+                yield {"expert_budget": budgets, "expert_rule": rule}
+    elif rule == "share":
+        for dropped in range(1, top_k):
+            bounds = statistics.share_bounds(dropped)
+            yield {"expert_budget": dropped, "expert_rule": rule, "expert_share_bound": bounds}
+    else:
+        for kept in range(top_k - 1, 0, -1):
+            yield {"expert_budget": kept, "expert_rule": rule}
+
+
+def channel_part(statistics: ChannelStatistics | ChannelProfiles, score: str | None) -> Part:
+    """Densities, layer by layer."""
+    given = {} if score is None else {"ffn_score": score}
+    if isinstance(statistics, ChannelProfiles):
+        given["ffn_rule"] = statistics.rule
+    densities = (statistics.densities(energy) for energy in ENERGIES)
+    limited = ({"ffn_density": layers, **given} for layers in densities if min(layers) < 1.0)
+    return Part("channels", {"ffn_density": 1.0}, tuple(_distinct(limited)))
+
+
+def _distinct(candidates: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for candidate in candidates:
+        if not found or candidate != found[-1]:
+            found.append(candidate)
+    return found
+
+
+def search(
+    measure: Callable[[SparseVerify], Fidelity], given: SparseVerify, parts: Sequence[Part], target: float
+) -> Found:
+    """The settings that read least while all parts together cost at most the target.
+
+    Each part goes as far as its share of the target allows alone; then the one that costs most steps back
+    until they hold together.
+
+    Args:
+        measure: what a setting costs.
+        given: settings that are not searched for.
+        parts: what is.
+        target: mean KL per position, nats.
+    """
+    costs: list[list[Fidelity]] = []
+    for part in parts:
+        others = {name: value for other in parts if other is not part for name, value in other.dense.items()}
+        costs.append([])
+        for candidate in part.candidates:
+            cost = measure(replace(given, **others, **candidate))
+            if cost.kl > target / len(parts):
+                break
+            costs[-1].append(cost)
+    while True:
+        chosen = tuple(
+            Chosen(part.name, part.candidates[len(known) - 1], known[-1])
+            if known
+            else Chosen(part.name, part.dense, None)
+            for part, known in zip(parts, costs, strict=True)
+        )
+        sparse = replace(given, **{name: value for one in chosen for name, value in one.fields.items()})
+        joint = measure(sparse)
+        if joint.kl <= target or not any(costs):
+            return Found(chosen, sparse, joint)
+        max(costs, key=lambda known: known[-1].kl if known else -1.0).pop()
+
+
+def fields_of(sparse: SparseVerify) -> dict[str, Any]:
+    """The fields that are set, as JSON has them."""
+    values = asdict(sparse)
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value is not None
+    }

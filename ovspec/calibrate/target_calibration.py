@@ -1,0 +1,136 @@
+"""Budgets of attention, experts and channels for a target loss of fidelity, measured on a user's texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.calibrate.calibration import Observer
+from ovspec.calibrate.channel_profiles import ChannelProfiles
+from ovspec.calibrate.channel_statistics import ChannelStatistics
+from ovspec.calibrate.expert_statistics import ExpertStatistics
+from ovspec.calibrate.fidelity_meter import FidelityMeter
+from ovspec.calibrate.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
+from ovspec.pipeline.routing import sparse_attention
+from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
+from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
+from ovspec_transforms import ExpertRule, ffn_layers, moe_layers
+
+_CHUNK = 512
+
+
+class TargetCalibration:
+    """Settings of every part that the user left open.
+
+    Args:
+        given: the user's settings, which stand.
+        rules: by which open parts are searched: `expert_rule`, `ffn_score`.
+        model: gets the outputs that are observed.
+        profiles: observe its channels for a rule that goes by fixed sets; `None` where no such rule is asked.
+
+    Attributes:
+        experts: what its experts contribute; `None` where they are not searched for.
+        channels: likewise its feed-forward channels.
+
+    Raises:
+        ValueError: a rule for a part that the model lacks, or channels that can't be observed.
+    """
+
+    def __init__(
+        self,
+        given: SparseVerify,
+        rules: Mapping[str, str],
+        model: ov.Model,
+        profiles: ChannelProfiles | None = None,
+    ) -> None:
+        self._given, self._rules, self._profiles = given, rules, profiles
+        for rule, layers, what in (
+            ("expert_rule", moe_layers, "routed experts"),
+            ("ffn_rule", ffn_layers, "gated MLPs of dense layers"),
+            ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
+        ):
+            if rule in rules and not layers(model):
+                raise ValueError(f"{rule}={rules[rule]!r}: this model has no {what}; leave it out")
+        channel_rules: dict[str, Any] = {name: rules.get(name) for name in ("ffn_rule", "ffn_score")}
+        _ = SparseVerify(ffn_density=1.0, **channel_rules)  # refuses what contradicts
+        open_experts = given.expert_budget is None and bool(moe_layers(model))
+        open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
+        self.experts = ExpertStatistics(model) if open_experts else None
+        self.channels = (profiles or ChannelStatistics(model)) if open_channels else None
+
+    @property
+    def observers(self) -> list[Observer]:
+        """What is to see the verification passes."""
+        return [observer for observer in (self.experts, self.channels) if observer]
+
+    def parts(self) -> list[Part]:
+        """What is searched for, with the candidates that the statistics give."""
+        parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
+        if self.experts:
+            rule = cast(ExpertRule, self._rules.get("expert_rule", "mass"))
+            parts.append(expert_part(self.experts, rule))
+        if self.channels:
+            parts.append(channel_part(self.channels, self._rules.get("ffn_score")))
+        return parts
+
+    def search(
+        self,
+        folder: Path,
+        selecting: SparseVerify,
+        texts: Sequence[NDArray[np.int64]],
+        positions: int,
+        target: float,
+        properties: Mapping[str, object],
+    ) -> Found:
+        """Measure candidates until all parts together keep to the target.
+
+        Args:
+            folder: of the model.
+            selecting: how blocks are selected, anchors included.
+            texts: i64 `[tokens]` each.
+            positions: at which settings are compared, over all texts.
+            target: mean KL per position, nats.
+            properties: OpenVINO properties.
+
+        Raises:
+            ValueError: texts too short to compare anything.
+        """
+        parts = self.parts()
+        runner = ModelRunner(
+            folder,
+            "CPU",
+            sparse_attention("native", selecting, selecting.anchor_layers),
+            properties,
+            experts=self._experts(parts),
+            ffn=self._ffn(parts),
+        )
+        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), _CHUNK)
+        if not meter.positions:
+            raise ValueError(f"--data: the longest of {len(texts)} texts has a token only; give longer texts")
+        names = ("query", "summary", "sink_blocks", "local_blocks", "refresh_interval", "anchor_layers")
+        base = replace(self._given, **{name: getattr(selecting, name) for name in names})
+        return search(meter.measure, base, parts, target)
+
+    def _experts(self, parts: Sequence[Part]) -> ExpertConfig:
+        limits = expert_config("native", _first("experts", parts, self._given))
+        return limits or ExpertConfig(optional=True)
+
+    def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
+        sparse = _first("channels", parts, self._given)
+        sets = self._profiles.sets if self._profiles else None
+        # Our operation takes any density of the rule "static"; stock operations are built for one.
+        return ffn_config("stock" if sparse.ffn_rule == "groups" else "native", sparse, sets)
+
+
+def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:
+    """The user's settings with the first candidate of a part, which has the rule of all of them."""
+    fields: dict[str, Any] = next((p.candidates[0] for p in parts if p.name == name and p.candidates), {})
+    return replace(given, **fields)

@@ -1,0 +1,112 @@
+"""What every drafter has in common: the proposal it makes, and how it is checked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+from ovspec.generation.sequence import Sequence
+from ovspec.sampling.sampling import Distribution
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Draft tokens x_1 .. x_k of one sequence, and q_1 .. q_k that they were drawn from.
+
+    Attributes:
+        tokens: token ids; none where the drafter has nothing to say.
+        q: what each token was drawn from. An empty list, or `None` in it, is a token that was not drawn but
+            chosen; greedy acceptance does not look at it.
+        parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
+            precedes its children. `None` is a chain.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    q: list[Distribution | None] = field(default_factory=list)
+    parents: list[int] | None = None
+
+    def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
+        """The proposal, once it was found sound.
+
+        Args:
+            name: of the drafter, for the error.
+            k: tokens that were asked for.
+            vocab_size: of the target.
+
+        Raises:
+            ValueError: too many tokens, ids outside the vocabulary, or probabilities or parents that don't
+                fit the tokens.
+        """
+        count = len(self.tokens)
+        if count > k:
+            raise ValueError(
+                f"drafter {name!r} returned {count} tokens, asked for {k}: return at most so many"
+            )
+        wrong = next((token for token in self.tokens if not 0 <= token < vocab_size), None)
+        if wrong is not None:
+            raise ValueError(
+                f"drafter {name!r} returned token {wrong}, which is none of the target's 0 to "
+                f"{vocab_size - 1}: map its ids to the target's"
+            )
+        for token, q in zip(self.tokens, self.q or [None] * count, strict=True):
+            if q is not None and q.prob(token) <= 0:
+                raise ValueError(
+                    f"drafter {name!r} gives token {token} probability 0: return the distribution that it "
+                    "was drawn from"
+                )
+        self._check_parents(name)
+        return self
+
+    def _check_parents(self, name: str) -> None:
+        if self.parents is None:
+            return
+        count = len(self.tokens)
+        if len(self.parents) != count:
+            raise ValueError(
+                f"drafter {name!r} returned {len(self.parents)} parents for {count} tokens: return one for "
+                "each, or None"
+            )
+        for index, parent in enumerate(self.parents):
+            if not -1 <= parent < index:
+                raise ValueError(
+                    f"drafter {name!r} returned parent {parent} for token {index}: expected -1 or the index "
+                    "of a token before it"
+                )
+
+
+class Drafter(ABC):
+    """Proposes tokens for several sequences at once.
+
+    What a drafter remembers of a sequence it keeps in `Sequence.draft_states` under its name, so that it ends
+    with the sequence.
+
+    Attributes:
+        name: as in `LLMPipeline(drafter=...)`.
+        last_duration: time inside a model of the last `propose`, microseconds.
+        needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
+    """
+
+    name: str
+    last_duration: float = 0.0
+    needs_no_model: bool = False
+
+    @abstractmethod
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft tokens that may follow each sequence's.
+
+        Args:
+            sequences: what is generated.
+            counts: tokens that are wanted for each at most; 0 wants none.
+
+        Returns:
+            One proposal per sequence.
+        """
+
+    def unread(self, sequences: SequenceOf[Sequence]) -> int:
+        """Tokens that it must read with a model before it can draft, over all sequences."""
+        return 0
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back what the sequence holds of a cache of the drafter's own."""
+        return

@@ -1,0 +1,1 @@
+"""The engine: one pass after another over the sequences of a call."""

@@ -1,0 +1,83 @@
+"""Verification: one pass of the target over every sequence's last token and draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec.verify.limits import DENSE, Limits
+from ovspec.verify.verify_config import SparseVerify
+
+Draft = tuple[Sequence, SequenceOf[int]]
+
+
+class Verifier:
+    """Runs drafts through the target.
+
+    Args:
+        target: the model whose distribution counts.
+        sparse: what a pass may read; `None` makes every pass dense.
+    """
+
+    def __init__(self, target: ModelRunner, sparse: SparseVerify | None) -> None:
+        self.target = target
+        self._sparse = sparse
+        self.last_duration = 0.0
+
+    def verify(
+        self,
+        drafts: SequenceOf[Draft],
+        limits: SequenceOf[Limits],
+        metrics: RawPerfMetrics,
+        trees: SequenceOf[SequenceOf[int] | None] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_i.
+
+        Args:
+            drafts: sequences, whose tokens are cached but for the last (in a chain, the last few), each with
+                its draft.
+            limits: of each sequence, from `limits`.
+            metrics: gets what the pass read.
+            trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
+        """
+        batch = []
+        parents_of = trees or [None] * len(drafts)
+        for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
+            tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
+            # Row 0 is the sequence's last token, which the tree's roots follow.
+            tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
+            batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
+        logits = self.target.forward(batch)
+        stats = self.target.last_pass
+        self.last_duration = stats.duration
+        metrics.attended_tokens += stats.attended_tokens
+        metrics.context_tokens += stats.context_tokens
+        metrics.experts_read += sum(stats.experts_read)
+        metrics.experts_held += sum(stats.experts_held)
+        metrics.expert_layers += len(stats.experts_read)
+        metrics.channels_read += sum(stats.channels_read)
+        metrics.channels_held += sum(stats.channels_held)
+        ends = np.cumsum([rows.sampled for rows in batch])
+        return np.split(logits, ends[:-1])
+
+    def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
+        """Leave only an accepted path of the last pass's tree in the cache, behind the sequence's tokens."""
+        past = len(sequence.tokens) - 1
+        self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
+
+    def limits(self, context: int, scale: float | None = None) -> Limits:
+        """What a pass may read.
+
+        Args:
+            context: tokens that its last row sees.
+            scale: multiple of attention's configured budget, `math.inf` for a dense pass.
+        """
+        if self._sparse is None:
+            return DENSE
+        return self._sparse.limits(context, self.target.block_size, 1.0 if scale is None else scale)

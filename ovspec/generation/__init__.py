@@ -1,0 +1,1 @@
+"""What a call asks for and what it returns."""

@@ -1,0 +1,311 @@
+"""What a `generate` call asks for: openvino_genai's configuration, checked for what is supported here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openvino_genai
+
+from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.sampling.sampling import SamplingParams
+from ovspec.schedule.schedule import SCHEDULES
+from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec_transforms import last_line
+
+DEFAULT_NUM_ASSISTANT_TOKENS = 5
+MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
+# With a confidence threshold the draft's length is open; this bounds what one pass verifies.
+CONFIDENT_NUM_ASSISTANT_TOKENS = 16
+
+# Fields of openvino_genai.GenerationConfig that are not served, with the value that leaves them off.
+UNSUPPORTED: dict[str, object] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "no_repeat_ngram_size": 2**64 - 1,
+    "logprobs": 0,
+    "echo": False,
+    "branching_factor": 1,
+    "tree_depth": 0,
+    "diversity_penalty": 0.0,
+    "length_penalty": 1.0,
+    "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
+    "relevance_weight": 0.5,
+    "pruning_ratio": 0,
+    "return_omni_outputs": False,
+    "adapters": None,
+    "structured_output_config": None,
+    "parsers": [],
+}
+
+
+_ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
+_ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
+_DRAFTER_OFF: dict[str, Any] = {
+    **_ASSISTANT_OFF,
+    "max_ngram_size": 0,
+    "acceptance_threshold": 1.0,
+    "num_assistant_tokens_schedule": None,
+}
+
+
+class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,unused-ignore]
+    """openvino_genai's configuration with the fields that only ovspec has, which stand beside the others.
+
+    An `openvino_genai.GenerationConfig` is taken wherever this one is; the fields are then at their defaults.
+
+    Attributes:
+        acceptance_threshold: a draft token is accepted wherever the target's probability is at least this
+            share of the drafter's. 1.0 is the exact rule; anything lower is lossy.
+        num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
+            the rule of transformers, which starts from them; "auto" chooses by what was measured, and
+            `num_assistant_tokens`, where given, is the most that it drafts. `None` is constant where
+            `num_assistant_tokens` or `assistant_confidence_threshold` is given, else auto.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
+        super().__init__(*args, **kwargs)
+        for name, value in own.items():
+            setattr(self, name, value)
+
+
+# Fields that openvino_genai.GenerationConfig does not have, with their defaults.
+_OWN_FIELDS: dict[str, Any] = {"acceptance_threshold": 1.0, "num_assistant_tokens_schedule": None}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """A checked configuration.
+
+    Attributes:
+        sampling: how tokens are chosen.
+        max_new_tokens: limit per sequence, or `None` for the model's positions.
+        max_length: limit of prompt and output together, or `None`.
+        stop_token_ids: tokens that end a sequence; they are part of its tokens.
+        stop_strings: texts that end a sequence.
+        include_stop_str_in_output: whether a stop string stays in the text.
+        num_assistant_tokens_schedule: "constant", "heuristic" or "auto".
+        num_assistant_tokens: draft tokens per round; where heuristic starts, the most that auto drafts.
+        assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
+        max_ngram_size: longest n-gram that prompt lookup searches for; 0 leaves it to the drafter.
+        acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
+        coupled: sampling draws each token with random numbers of its position (sampling/coupling.py), so that
+            the text does not depend on the lengths of the drafts.
+        num_return_sequences: sequences per prompt.
+        apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
+    """
+
+    sampling: SamplingParams
+    max_new_tokens: int | None
+    max_length: int | None
+    stop_token_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    include_stop_str_in_output: bool
+    num_assistant_tokens_schedule: str
+    num_assistant_tokens: int
+    assistant_confidence_threshold: float
+    max_ngram_size: int
+    acceptance_threshold: float
+    coupled: bool
+    num_return_sequences: int
+    apply_chat_template: bool
+
+    def token_limit(self, prompt_length: int, positions: int) -> int:
+        """New tokens that a sequence may get: the request's limits within the model's positions.
+
+        Raises:
+            ValueError: `max_length` leaves no room for one.
+        """
+        limit = positions - prompt_length
+        if self.max_new_tokens is not None:
+            return min(limit, self.max_new_tokens)
+        if self.max_length is None:
+            return limit
+        if self.max_length <= prompt_length:
+            raise InvalidValueError(
+                f"max_length={self.max_length}: the prompt alone has {prompt_length} tokens; raise it, or "
+                "give max_new_tokens"
+            )
+        return min(limit, self.max_length - prompt_length)
+
+
+def updated(
+    config: openvino_genai.GenerationConfig, overrides: dict[str, Any]
+) -> openvino_genai.GenerationConfig:
+    """A copy of `config` with single fields replaced, as the keyword arguments of `generate` do.
+
+    Raises:
+        ValueError: a field that openvino_genai.GenerationConfig does not have, or of another type.
+    """
+    if not isinstance(config, openvino_genai.GenerationConfig):
+        raise InvalidTypeError(
+            f"generation_config: expected an openvino_genai.GenerationConfig, got {type(config).__name__}; "
+            "pass single options as keywords"
+        )
+    copy = GenerationConfig()
+    for name in _fields(config):
+        setattr(copy, name, getattr(config, name))
+    for given, other in (_ASSISTANT_OPTIONS, _ASSISTANT_OPTIONS[::-1]):
+        # The two exclude each other: the one that is given now replaces the one that was a default.
+        if given in overrides and other not in overrides:
+            setattr(copy, other, _ASSISTANT_OFF[other])
+    for name, value in overrides.items():
+        if name not in _fields(copy):
+            raise InvalidValueError(
+                f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
+            )
+        try:
+            setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
+        except TypeError as error:
+            raise InvalidValueError(
+                f"{name}={value!r}: {type(value).__name__} is not what this option takes"
+            ) from error
+    if copy.eos_token_id != -1:
+        copy.set_eos_token_id(copy.eos_token_id)
+    return copy
+
+
+def check_supported(config: openvino_genai.GenerationConfig) -> None:
+    """Refuse what this pipeline does not do.
+
+    Raises:
+        ValueError: it names the option.
+    """
+    for name, off in UNSUPPORTED.items():
+        if (value := getattr(config, name)) != off:
+            raise InvalidValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
+
+
+def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
+    """A folder's defaults for a pipeline that does not draft, where those for drafting mean nothing."""
+    return updated(config, dict(_DRAFTER_OFF))
+
+
+def resolve(
+    config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int], has_draft: bool
+) -> GenerationSettings:
+    """Check a configuration and turn it into settings.
+
+    Args:
+        config: the user's configuration.
+        eos_token_ids: end-of-sequence ids of the model, the main one first, for a configuration that names
+            none; beside `stop_token_ids` of its own only the main one, as in openvino_genai.
+        has_draft: whether the pipeline drafts.
+
+    Raises:
+        ValueError: an unsupported or contradicting option; it names itself.
+    """
+    config = updated(config, {})
+    check_supported(config)
+    eos = _eos(config, eos_token_ids)
+    _validate(config, eos)
+    tokens, threshold = _assistant_tokens(config, has_draft)
+    schedule = _schedule(config, has_draft)
+    sampling = SamplingParams.from_generation_config(config, eos)
+    return GenerationSettings(
+        sampling=sampling,
+        max_new_tokens=_limit(config.max_new_tokens),
+        max_length=_limit(config.max_length),
+        stop_token_ids=frozenset() if config.ignore_eos else sampling.stop_token_ids,
+        stop_strings=tuple(sorted(config.stop_strings)),
+        include_stop_str_in_output=config.include_stop_str_in_output,
+        num_assistant_tokens_schedule=schedule,
+        num_assistant_tokens=tokens,
+        assistant_confidence_threshold=threshold,
+        max_ngram_size=config.max_ngram_size,
+        acceptance_threshold=_acceptance_threshold(config, has_draft),
+        # How a schedule that measures chooses must not show in the text.
+        coupled=sampling.do_sample and (not has_draft or schedule != "constant"),
+        num_return_sequences=config.num_return_sequences,
+        apply_chat_template=config.apply_chat_template,
+    )
+
+
+def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) -> frozenset[int]:
+    if config.eos_token_id != -1:
+        return frozenset()
+    return frozenset(eos_token_ids[:1] if config.stop_token_ids else eos_token_ids)
+
+
+def _as_set(value: Any) -> set[Any]:
+    # A text alone is one stop string, as in openvino_genai; it is also a sequence of its characters.
+    return {value} if isinstance(value, str) else set(value)
+
+
+def _fields(config: openvino_genai.GenerationConfig) -> list[str]:
+    return [name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))]
+
+
+def _limit(value: int) -> int | None:
+    return None if value == 2**64 - 1 else int(value)
+
+
+def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
+    # openvino_genai wants a max_ngram_size beside a num_assistant_tokens; here both have defaults.
+    checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos, "max_ngram_size": 0})
+    if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
+        raise InvalidValueError(
+            f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
+            f"{checked.assistant_confidence_threshold:g} are mutually exclusive: give one of them"
+        )
+    try:
+        checked.validate()
+    except RuntimeError as error:
+        raise InvalidValueError(f"generation config: {last_line(error)}") from error
+    if any(not text for text in config.stop_strings):
+        raise InvalidValueError("stop_strings: an empty text would stop everything; remove it")
+
+
+def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
+    threshold = config.acceptance_threshold
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+        raise InvalidValueError(
+            f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
+        )
+    if threshold < 1 and not has_draft:
+        raise InvalidValueError(
+            f"acceptance_threshold={threshold:g}: this pipeline does not draft; pass draft_model=... or "
+            "drafter=... to it"
+        )
+    return float(threshold)
+
+
+def _schedule(config: GenerationConfig, has_draft: bool) -> str:
+    schedule = config.num_assistant_tokens_schedule
+    if schedule is not None and schedule not in SCHEDULES:
+        raise InvalidValueError(
+            f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
+        )
+    if schedule is not None and not has_draft:
+        raise InvalidValueError(
+            f"num_assistant_tokens_schedule={schedule!r}: this pipeline does not draft; pass draft_model=... "
+            "or drafter=... to it"
+        )
+    chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
+    return schedule or ("constant" if chosen else "auto")
+
+
+def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, float]:
+    tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
+    if not 0 <= threshold < 1:
+        raise InvalidValueError(
+            f"assistant_confidence_threshold={threshold:g}: expected a probability of 0 to below 1"
+        )
+    if not has_draft:
+        for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
+            if value:
+                raise InvalidValueError(
+                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or "
+                    "drafter=... to it"
+                )
+        return 0, 0.0
+    if threshold > 0:
+        return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
+    if tokens is None:
+        auto = _schedule(config, has_draft) == "auto"
+        return MAX_NUM_ASSISTANT_TOKENS if auto else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
+    if tokens > MAX_NUM_ASSISTANT_TOKENS:
+        raise InvalidValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
+    return int(tokens), 0.0

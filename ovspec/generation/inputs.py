@@ -1,0 +1,154 @@
+"""From what a user passes to token ids, and what a model folder says about its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
+
+from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.generation.generation_config import check_supported
+from ovspec_models import ModelInfo
+from ovspec_transforms import last_line
+
+
+def texts_of(inputs: object) -> list[str]:
+    """The prompts of a list, which is not a single prompt.
+
+    Raises:
+        InvalidTypeError: it is no sequence.
+    """
+    if not isinstance(inputs, Sequence) or isinstance(inputs, bytes):
+        raise InvalidTypeError(
+            f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
+        )
+    return list(inputs)
+
+
+def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
+    """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"inputs: expected text, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(
+            f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
+        ) from error
+    if apply_chat_template and tokenizer.chat_template:
+        return encode_history(tokenizer, ChatHistory([{"role": "user", "content": text}]))
+    return _ids(tokenizer.encode(text))
+
+
+def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> list[int]:
+    """Token ids of a chat, ending where the answer begins.
+
+    Raises:
+        ValueError: the model has no chat template, or the history no message.
+    """
+    if not len(history):
+        raise InvalidValueError("inputs: the ChatHistory is empty; append a message")
+    if not tokenizer.chat_template:
+        raise InvalidValueError(
+            "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
+        )
+    templated = tokenizer.apply_chat_template(history, add_generation_prompt=True)
+    return _ids(tokenizer.encode(templated, add_special_tokens=False))
+
+
+def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
+    """Token ids of every prompt in a padded batch, i64 `[prompts, tokens]` with its attention mask."""
+    ids = inputs if isinstance(inputs, ov.Tensor) else inputs.input_ids
+    rows = np.array(ids.data, np.int64)
+    if rows.ndim != 2:
+        raise InvalidValueError(
+            f"inputs: expected token ids of shape [prompts, tokens], got {list(rows.shape)}"
+        )
+    if isinstance(inputs, ov.Tensor):
+        return [row.tolist() for row in rows]
+    mask = np.array(inputs.attention_mask.data) == 1
+    return [row[keep].tolist() for row, keep in zip(rows, mask, strict=True)]
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: int) -> None:
+    """Refuse prompts that the model can't take.
+
+    Raises:
+        ValueError: no prompts, an empty one, one without room for an answer, or ids outside the vocabulary.
+    """
+    if not prompts:
+        raise InvalidValueError("inputs: expected at least one prompt")
+    for prompt in prompts:
+        if not prompt:
+            raise InvalidValueError("inputs: a prompt has no tokens; give some text")
+        if len(prompt) >= positions:
+            raise InvalidValueError(
+                f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions; shorten it"
+            )
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            raise InvalidValueError(
+                f"inputs: token ids must be 0 to {vocab_size - 1}, got {min(prompt)} to {max(prompt)}"
+            )
+
+
+def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
+    """The folder's tokenizer and detokenizer.
+
+    Raises:
+        ValueError: one of them is missing or can't be read.
+    """
+    for name in ("openvino_tokenizer.xml", "openvino_detokenizer.xml"):
+        if not (models_path / name).is_file():
+            raise ValueError(
+                f"{models_path} has no {name}; export the model again: `ovspec export -m ... OUT`"
+            )
+    try:
+        return openvino_genai.Tokenizer(str(models_path))
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # lengths read from a damaged file
+        raise ValueError(
+            f"the tokenizer in {models_path} can't be read: {last_line(error)}; copy it again, or export the "
+            "model again: `ovspec export -m ... OUT`"
+        ) from error
+
+
+def read_generation_config(models_path: Path) -> GenerationConfig:
+    """The folder's `generation_config.json`, or the defaults.
+
+    Raises:
+        ValueError: it can't be read, or asks for what this pipeline does not do.
+    """
+    path = models_path / "generation_config.json"
+    if not path.is_file():
+        return GenerationConfig()
+    try:
+        config = GenerationConfig(str(path))
+        check_supported(config)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{path}: {last_line(error)}; mend the file or remove it") from error
+    return config
+
+
+def eos_token_ids(
+    info: ModelInfo, config: GenerationConfig, tokenizer: openvino_genai.Tokenizer
+) -> tuple[int, ...]:
+    """End-of-sequence ids of a folder, the main one first.
+
+    They are those of its generation config, else of `config.json`, else the tokenizer's.
+    """
+    own: int = tokenizer.get_eos_token_id()
+    if config.eos_token_id != -1:
+        main, ids = config.eos_token_id, set(config.stop_token_ids)
+    elif info.eos_token_ids:
+        main, ids = own if own in info.eos_token_ids else min(info.eos_token_ids), set(info.eos_token_ids)
+    else:
+        return (own,) if own >= 0 else ()
+    return (main, *sorted(ids - {main}))
+
+
+def _ids(tokenized: TokenizedInputs) -> list[int]:
+    ids: list[int] = np.array(tokenized.input_ids.data).reshape(-1).tolist()
+    return ids

@@ -1,0 +1,137 @@
+"""One sequence while it is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from openvino_genai import GenerationFinishReason
+
+from ovspec.generation.generation_config import GenerationSettings
+from ovspec.generation.provisional import Provisional
+from ovspec.runtime.cache import CachedSequence
+from ovspec.sampling.acceptance import RandomStreams
+from ovspec.sampling.coupling import Coupling
+from ovspec.sampling.logits_processors import LogitsProcessor
+from ovspec.sampling.sampling import Distribution
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A prompt and what was generated so far.
+
+    Attributes:
+        tokens: prompt, output and provisional tokens. Between steps all but the last are in the target's
+            cache.
+        prompt_length: tokens of the prompt.
+        limit: new tokens it may get.
+        settings: how it is generated.
+        processor: its sampling rules, which see its tokens.
+        streams: its random numbers.
+        coupling: its random numbers by position.
+        target: its share of the target's cache.
+        draft: its share of the draft model's cache.
+        draft_states: what drafters remember of it, by their names.
+        provisional: what there is to know of the last tokens while no dense pass has confirmed them.
+        finish_reason: why it ended; NONE while it runs.
+    """
+
+    tokens: list[int]
+    prompt_length: int
+    limit: int
+    settings: GenerationSettings
+    processor: LogitsProcessor
+    streams: RandomStreams
+    coupling: Coupling
+    target: CachedSequence = field(default_factory=CachedSequence)
+    draft: CachedSequence = field(default_factory=CachedSequence)
+    draft_states: dict[str, Any] = field(default_factory=dict)
+    provisional: Provisional = field(default_factory=Provisional)
+    finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
+
+    @classmethod
+    def start(cls, prompt: SequenceOf[int], limit: int, settings: GenerationSettings, index: int) -> Sequence:
+        """A sequence that continues `prompt`; `index` sets its random streams apart from its siblings'."""
+        return cls(
+            tokens=list(prompt),
+            prompt_length=len(prompt),
+            limit=limit,
+            settings=settings,
+            processor=LogitsProcessor(settings.sampling, prompt),
+            streams=RandomStreams(settings.sampling.rng_seed, index),
+            coupling=Coupling(settings.sampling.rng_seed, index),
+        )
+
+    @property
+    def generated(self) -> list[int]:
+        """The output's tokens, a stop token included, without the provisional ones."""
+        return self.tokens[self.prompt_length : self.confirmed]
+
+    @property
+    def confirmed(self) -> int:
+        """Tokens of prompt and output, without the provisional ones."""
+        return len(self.tokens) - len(self.provisional)
+
+    @property
+    def remaining(self) -> int:
+        """New tokens it may still get beside the provisional ones."""
+        return self.limit - (len(self.tokens) - self.prompt_length)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return bool(self.finish_reason != GenerationFinishReason.NONE)
+
+    def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
+        """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""
+        return np.array(self.tokens[cached.length :], np.int64)
+
+    def append(self, tokens: SequenceOf[int]) -> list[int]:
+        """Take accepted tokens up to a stop token or the limit; return those that were taken."""
+        taken: list[int] = []
+        for token in tokens:
+            taken.append(token)
+            if token in self.settings.stop_token_ids:
+                self.finish_reason = GenerationFinishReason.STOP
+                break
+            if len(taken) >= self.remaining:
+                self.finish_reason = GenerationFinishReason.LENGTH
+                break
+        self.tokens.extend(taken)
+        self.processor.extend(taken)
+        self.trim_caches()
+        return taken
+
+    def add_provisional(self, tokens: SequenceOf[int], q: SequenceOf[Distribution | None]) -> None:
+        """Take tokens for the time being; `q` has one entry for each."""
+        self.tokens.extend(tokens)
+        self.processor.extend(tokens)
+        self.provisional.q.extend(q)
+        self.trim_caches()
+
+    def take_back(self) -> tuple[list[int], list[Distribution | None]]:
+        """Remove the provisional tokens and the target's keys and values of them; return them and their q.
+
+        The draft model's cache is left as it is: `append` trims what does not come back.
+        """
+        tokens, q = self.tokens[self.confirmed :], self.provisional.q
+        del self.tokens[self.confirmed :]
+        self.processor.rollback(len(tokens))
+        self.provisional.q = []
+        self.target.rollback(min(self.target.length, len(self.tokens) - 1))
+        return tokens, q
+
+    def truncate(self, length: int) -> None:
+        """End the sequence with its first `length` tokens, e.g. where a stop string was found."""
+        self.processor.rollback(len(self.tokens) - length)
+        del self.tokens[length:]
+        self.finish_reason = GenerationFinishReason.STOP
+        self.trim_caches()
+
+    def trim_caches(self) -> None:
+        """Roll both caches back to tokens that the sequence really has, its last one excepted."""
+        for cached in (self.target, self.draft):
+            cached.rollback(min(cached.length, len(self.tokens) - 1))

@@ -1,0 +1,1 @@
+"""The memory plan: what a pipeline will take, and what the machine has."""

@@ -1,0 +1,171 @@
+"""What a pipeline will take of the machine's memory, before anything is compiled."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ovspec.memory.machine_memory import available_bytes
+from ovspec.memory.model_plan import Backends, ModelPlan, plan_model
+from ovspec.runtime.compile import check_cache_precisions, precision_name, with_defaults
+from ovspec_models import ModelInfo
+from ovspec_ops import BLOCK_SIZE
+
+_PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What target and draft need of memory that is not a file's, for a context, against what there is.
+
+    Attributes:
+        context: tokens, of prompt and answer together.
+        cache_precision: of keys and values.
+        available: bytes that the machine, and the control group of this process, can give without swapping.
+        largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
+        process: bytes of the process beside its models.
+        parts: whether the target's feed-forward weights fall into parts that are copies.
+    """
+
+    context: int
+    cache_precision: str
+    target: ModelPlan
+    draft: ModelPlan | None
+    available: int
+    largest_context: int
+    process: int = _PROCESS_BYTES
+    parts: bool = False
+
+    @property
+    def total(self) -> int:
+        """The most bytes at once: while a model is made, or behind the whole context."""
+        return self.process + _peak(self.target, self.draft)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {**asdict(self), "total": self.total}
+
+    def check(self) -> None:
+        """Refuse a plan that does not fit.
+
+        Raises:
+            ValueError: it gives the numbers, and what would make it fit.
+        """
+        if self.total <= self.available:
+            return
+        models = [self.target, *([self.draft] if self.draft else [])]
+        weights, cache = sum(m.weights for m in models), sum(m.cache for m in models)
+        if self.starts_higher:
+            rest = f"{(self.total - self.process - weights) / _GB:.2f} beside them while they are laid out"
+        else:
+            working = self.total - weights - cache
+            rest = f"KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory {working / _GB:.2f}"
+        raise ValueError(
+            f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
+            f"{weights / _GB:.2f}, {rest}), {self.available / _GB:.2f} GB are available; "
+            f"{self._remedy()}"
+        )
+
+    @property
+    def starts_higher(self) -> bool:
+        """Whether more is needed to make the models than to run them."""
+        steady = self.target.steady + (self.draft.steady if self.draft else 0)
+        return _peak(self.target, self.draft) > steady
+
+    def _remedy(self) -> str:
+        if self.largest_context:
+            lower = "" if self.cache_precision == "u8" else ", or KV_CACHE_PRECISION=u8 (--property)"
+            return f"ask for --max-context {self.largest_context} at most{lower}"
+        if self.draft and self.process + _peak(self.target, None) <= self.available:
+            return "leave the draft model out (--draft-model none)"
+        if self.parts:
+            return "leave --ffn-rule out, whose parts are copies of the weights, or take --ffn-rule top_k"
+        return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
+
+
+def _peak(target: ModelPlan, draft: ModelPlan | None) -> int:
+    """The most bytes of models that are made one after the other."""
+    if draft is None:
+        return max(target.weights + target.start, target.steady)
+    both = target.weights + draft.weights
+    return max(target.weights + target.start, both + draft.start, target.steady + draft.steady)
+
+
+def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, int]:
+    """The precision of a model's cache, and its bytes per token."""
+    check_cache_precisions(settings)
+    precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
+    mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
+    return precision, model.kv_cache_bytes_per_token(precision, mode)
+
+
+def plan_memory(
+    info: ModelInfo,
+    context: int,
+    *,
+    draft: ModelInfo | None = None,
+    properties: Mapping[str, object] | None = None,
+    max_num_batched_tokens: int = 512,
+    device: str = "CPU",
+    available: int | None = None,
+    backends: Backends | None = None,
+    draft_backends: Backends | None = None,
+    draft_properties: Mapping[str, object] | None = None,
+    draft_device: str | None = None,
+) -> MemoryPlan:
+    """Plan for a context, from what the folders say alone.
+
+    Args:
+        info: the target.
+        context: tokens that its cache shall hold.
+        draft: the draft model, or none.
+        properties: OpenVINO properties of the target.
+        max_num_batched_tokens: rows of a pass while a prompt is read.
+        device: OpenVINO device.
+        available: bytes that may be taken; `None` asks the machine.
+        backends, draft_backends: which operations compute them; `None`: the defaults.
+        draft_properties, draft_device: of the draft; `None`: the target's.
+
+    Raises:
+        ValueError: a context that is no positive number, or beyond the model's positions, or a precision of
+            the cache that is not supported.
+    """
+    if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+        raise ValueError(f"max_context={context!r}: expected a number of tokens of at least 1")
+    if info.max_position_embeddings is not None and context > info.max_position_embeddings:
+        raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
+    settings = with_defaults(properties or {}, device)
+    precision, token_bytes = _cache_of(info, settings)
+    chosen = backends or Backends.default(settings, device)
+    models = [(info, info.weight_sizes(), chosen, token_bytes)]
+    if draft is not None:
+        place = draft_device or device
+        theirs = with_defaults(properties or {} if draft_properties is None else draft_properties, place)
+        how = draft_backends or Backends.default(theirs, place)
+        models.append((draft, draft.weight_sizes(), how, _cache_of(draft, theirs)[1]))
+
+    def plans(context: int) -> list[ModelPlan]:
+        rows = min(context, max_num_batched_tokens)
+        return [
+            plan_model(model, sizes, how, context, rows, token_bytes)
+            for model, sizes, how, token_bytes in models
+        ]
+
+    def total(blocks: int) -> int:
+        target, *drafts = plans(blocks * BLOCK_SIZE)
+        return _PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
+
+    there = available_bytes() if available is None else available
+    target, *drafts = plans(context)
+    return MemoryPlan(
+        context=context,
+        cache_precision=precision,
+        target=target,
+        draft=drafts[0] if drafts else None,
+        available=there,
+        largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
+        parts=chosen.parts,
+    )

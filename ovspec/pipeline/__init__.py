@@ -1,0 +1,1 @@
+"""The pipeline: what a user constructs and calls."""

@@ -1,0 +1,401 @@
+"""The pipeline: a drop-in for `openvino_genai.LLMPipeline` with sparse verification."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from pathlib import Path
+from typing import Any, overload
+
+import openvino as ov
+import openvino_genai
+from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
+
+from ovspec.drafters import (
+    AssistantDrafter,
+    Auto,
+    DrafterChoice,
+    Parts,
+    PromptLookup,
+    ProposesTokens,
+    build_drafter,
+    parse_drafter,
+)
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.engine import Engine
+from ovspec.errors import InvalidValueError
+from ovspec.generation.chat import Chat
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.inputs import (
+    check_prompts,
+    encode,
+    encode_history,
+    eos_token_ids,
+    read_generation_config,
+    read_tokenizer,
+    texts_of,
+    token_rows,
+)
+from ovspec.generation.results import DecodedResults, EncodedResults
+from ovspec.generation.sequence import Sequence
+from ovspec.generation.streamer import Streamer
+from ovspec.memory.memory_plan import MemoryPlan
+from ovspec.pipeline.assistant_model import AssistantChoices
+from ovspec.pipeline.draft_model import DraftModel
+from ovspec.pipeline.generation_call import GenerationCall
+from ovspec.pipeline.pipeline_arguments import PipelineArguments
+from ovspec.pipeline.routing import limit_anew, sparse_passes
+from ovspec.pipeline.schedules import Schedules
+from ovspec.pipeline.target_model import TargetChoices
+from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.expert_budgets import ExpertBackend
+from ovspec.runtime.ffn_budgets import FfnBackend, calibrated_channels
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_mode import (
+    VerifyMode,
+    attention_part,
+    budget_scales,
+    calibrated_mode,
+    parse_verify,
+    why_lossy,
+)
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
+
+# For models that name no limit, such as those with ALiBi.
+_UNLIMITED_POSITIONS = 2**31 - 1
+
+
+class LLMPipeline:
+    """Generates text, verifying drafts densely or sparsely.
+
+    Args:
+        models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
+        arguments: `[tokenizer,] [device,] [config]`, as openvino_genai takes them: a tokenizer in place of
+            the folder's, an OpenVINO device ("CPU"), OpenVINO properties, joined with `properties`.
+        tokenizer, device, config: the same by name.
+        draft_model: from `ovspec.draft_model`.
+        drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
+            "auto", one of these with options (`ovspec.drafters`), or an object of your own with
+            `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
+        verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
+            which is lossy.
+        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
+        experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
+            OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
+        ffn: the same for the gated MLPs of dense layers. By default, where channels are limited, "stock" by
+            the rules "static" and "groups", else "native"; where they are not, as the model was exported.
+        linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
+            OpenVINO's own. By default native with AMX or VNNI, where it is faster, unless attention is
+            "stock" or a property says how rows are rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
+            EXECUTION_MODE_HINT).
+        max_num_batched_tokens: rows per pass while a prompt is read (512).
+        max_context: the most tokens of prompt and answer together; whether there is memory for them is
+            asked before the models are compiled. `None`: the model's positions, and whatever fits.
+        properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
+            compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
+            `prompt_lookup` mean what they mean for openvino_genai.
+
+    Raises:
+        ValueError: a folder, model, draft or setting that can't be served; the message says why.
+        RuntimeError: the native library does not fit the OpenVINO at hand.
+    """
+
+    def __init__(
+        self,
+        models_path: str | Path,
+        *arguments: openvino_genai.Tokenizer | str | Mapping[str, Any],
+        tokenizer: openvino_genai.Tokenizer | None = None,
+        device: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        draft_model: DraftModel | None = None,
+        drafter: DrafterChoice | ProposesTokens | str | None = None,
+        verify: VerifyMode | str = "dense",
+        attention: Attention = "native",
+        experts: ExpertBackend | None = None,
+        ffn: FfnBackend | None = None,
+        linear: LinearBackend | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_context: int | None = None,
+        **properties: Any,
+    ) -> None:
+        started = time.perf_counter()
+        named = {"tokenizer": tokenizer, "device": device, "config": config}
+        given = PipelineArguments.parse(arguments, named, properties)
+        device, properties = given.device, given.properties
+        chunk = given.prefill_chunk(max_num_batched_tokens)
+        if given.prompt_lookup and drafter is None:
+            drafter = "prompt_lookup"
+        if draft_model is not None and not isinstance(draft_model, DraftModel):
+            raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
+        choice = parse_drafter(drafter, draft_model is not None)
+        self._info = ModelInfo.read(models_path)
+        mode = parse_verify(verify)
+        self._ovspec_config = OvspecConfig.load(models_path)
+        self._verify = calibrated_mode(mode, self._ovspec_config)
+        target = TargetChoices.of(
+            self._info, self.verify, choice, device, properties, attention, experts, ffn, linear
+        )
+        assistant = None
+        if draft_model is not None:
+            assistant = AssistantChoices.of(draft_model, device, attention, properties, linear)
+            check_same_token_ids(models_path, draft_model.models_path)
+        self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
+        self._config = read_generation_config(self._info.folder)
+        self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
+        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        self._plan = target.plan_memory(max_context, chunk, assistant)
+        self._plan.check()
+        self._target = target.load()
+        if self._target.long_rope and isinstance(mode, CommitVerify):
+            raise ValueError(
+                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
+                "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+            )
+        self._target.cache.max_bytes = given.cache_bytes
+        self._assistant: AssistantDrafter | None = None
+        if assistant is not None:
+            self._assistant = assistant.load(self._info.vocab_size, self.verify, chunk)
+        parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
+        self._choice = choice
+        self._drafter: Drafter | None = build_drafter(choice, parts)
+        if self._drafter is None:
+            self._config = without_assistant(self._config)
+        self._prefill_chunk = chunk
+        self._known_schedules: dict[VerifyMode, Schedules] = {}
+        self._start_engine(mode)
+        self._chat = Chat()
+        self._load_time = 1e3 * (time.perf_counter() - started)
+
+    @overload
+    def generate(
+        self,
+        inputs: str,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: SequenceOf[str],
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> DecodedResults: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: ChatHistory | TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
+
+    def generate(
+        self,
+        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None = None,
+        streamer: Streamer | None = None,
+        **kwargs: Any,
+    ) -> str | DecodedResults | EncodedResults:
+        """Generate, as `openvino_genai.LLMPipeline.generate` does.
+
+        Args:
+            inputs: a prompt, a list of prompts, a chat history, or tokenized prompts.
+            generation_config: replaces the pipeline's configuration for this call.
+            streamer: gets text (a callable) or tokens (a `StreamerBase`) as they come; one sequence only.
+            kwargs: single fields of the configuration.
+
+        Returns:
+            `str` for one prompt with one answer, `DecodedResults` for several or a history,
+            `EncodedResults` for tokenized inputs.
+
+        Raises:
+            ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
+        """
+        settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
+        call = GenerationCall(
+            self._engine,
+            self._tokenizer,
+            self._load_time,
+            streamer,
+            why_lossy(self.verify, settings.acceptance_threshold),
+        )
+        if isinstance(inputs, ChatHistory):
+            return self._generate_turn(inputs, settings, call)
+        if isinstance(inputs, str) and self._chat.history is not None:
+            return self._generate_in_chat(inputs, settings, call)
+        if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
+            sequences = self._generate(token_rows(inputs), settings, call)
+            return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
+        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
+        with call.timed("tokenization_durations"):
+            prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
+        sequences = self._generate(prompts, settings, call)
+        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences))
+        # As in openvino_genai, a prompt that is answered several times gives results, not text.
+        return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
+
+    __call__ = generate
+
+    def start_chat(self, system_message: str = "") -> None:
+        """Keep the history, and its keys and values, from here to `finish_chat`."""
+        self.finish_chat()
+        self._chat.start(system_message)
+
+    def finish_chat(self) -> None:
+        """Forget the chat."""
+        for runner, cached in self._chat_caches():
+            runner.release(cached)
+        self._chat = Chat()
+
+    @property
+    def verify(self) -> VerifyMode:
+        """How the target verifies. What it may read can be set anew between calls, without another model.
+
+        Raises:
+            ValueError: when set to something that this pipeline's graph was not built for.
+        """
+        return self._verify
+
+    @verify.setter
+    def verify(self, verify: VerifyMode | str) -> None:
+        mode = parse_verify(verify)
+        chosen = calibrated_mode(mode, self._ovspec_config)
+        channels = self._target.ffn.channels if self._target.ffn else None
+        if channels is None:
+            channels = calibrated_channels(self._info.folder, sparse_passes(chosen, self._choice))
+        limit_anew(self._target, chosen, self._choice, channels)
+        self._verify = chosen
+        if self._assistant is not None and self._assistant.runner.attention.selects:
+            self._assistant.sparse = attention_part(chosen)
+            self._assistant.runner.set_coverage(self._target.attention.coverage)
+        self._start_engine(mode)
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """What was expected of this pipeline's memory before its models were compiled."""
+        return self._plan
+
+    @property
+    def drafts(self) -> bool:
+        """Whether drafts are proposed to the target."""
+        return self._drafter is not None
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The target as the pipeline runs it, for measurements."""
+        return self._target
+
+    def get_tokenizer(self) -> openvino_genai.Tokenizer:
+        """The target's tokenizer."""
+        return self._tokenizer
+
+    def get_generation_config(self) -> GenerationConfig:
+        """A copy of the configuration that calls start from."""
+        return updated(self._config, {})
+
+    def set_generation_config(self, config: GenerationConfig) -> None:
+        """Replace the configuration that calls start from.
+
+        Raises:
+            ValueError: an unsupported or contradicting option.
+        """
+        self._settings(config, {})
+        self._config = updated(config, {})
+
+    def _start_engine(self, mode: VerifyMode) -> None:
+        """Run as `self.verify` says; `mode` is the same as the user gave it."""
+        commits = isinstance(mode, CommitVerify)
+        # What a schedule has learned holds for one way to verify.
+        self._schedules = self._known_schedules.setdefault(self._verify, Schedules(commits))
+        self._engine = Engine(
+            self._target, self._drafter, self._verify, self._prefill_chunk, budget_scales(mode)
+        )
+
+    def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
+        settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
+        if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
+            raise InvalidValueError(
+                f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
+                "drafter='prompt_lookup' to it"
+            )
+        if settings.acceptance_threshold < 1.0 and isinstance(self.verify, CommitVerify):
+            raise InvalidValueError(
+                f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
+                "is exact: leave one of them out"
+            )
+        unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
+        if unknown:
+            raise InvalidValueError(
+                f"stop_token_ids: {unknown[0]} is no token of this model, which has {self._info.vocab_size}"
+            )
+        return settings
+
+    def _generate(
+        self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
+    ) -> list[Sequence]:
+        sequences: list[Sequence] = []
+        for prompt in self._checked(prompts):
+            for _ in range(settings.num_return_sequences):
+                limit = settings.token_limit(len(prompt), self._positions)
+                sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
+        try:
+            call.run(sequences, settings, self._schedules.of(settings))
+        finally:
+            for sequence in sequences:
+                self._engine.release(sequence)
+        return sequences
+
+    def _generate_turn(
+        self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
+    ) -> DecodedResults:
+        """Answer a history; what its tokens share with the previous turn's is still cached."""
+        several = settings.num_return_sequences > 1
+        if several and self._chat.history is not None:
+            raise InvalidValueError(
+                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
+            )
+        with call.timed("chat_template_durations"):
+            prompt = encode_history(self._tokenizer, history)
+        if several:
+            answers = self._generate([prompt], settings, call)
+            return DecodedResults(call.texts(answers, settings), *call.finish(answers))
+        self._checked([prompt])
+        limit = settings.token_limit(len(prompt), self._positions)
+        sequence = Sequence.start(prompt, limit, settings, 0)
+        sequence.target, sequence.draft = self._chat.resume(prompt)
+        try:
+            call.run([sequence], settings, self._schedules.of(settings))
+        finally:
+            self._chat.keep(sequence.tokens)
+        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]))
+
+    def _generate_in_chat(self, message: str, settings: GenerationSettings, call: GenerationCall) -> str:
+        history = self._chat.history
+        assert history is not None
+        history.append({"role": "user", "content": message})
+        try:
+            answer = str(self._generate_turn(history, settings, call))
+        except BaseException:
+            history.pop()
+            raise
+        if call.cancelled:
+            history.pop()
+        else:
+            history.append({"role": "assistant", "content": answer})
+        return answer
+
+    def _checked(self, prompts: SequenceOf[SequenceOf[int]]) -> SequenceOf[SequenceOf[int]]:
+        check_prompts(prompts, self._positions, self._info.vocab_size)
+        return prompts
+
+    def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
+        caches = [(self._target, self._chat.target)]
+        return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])

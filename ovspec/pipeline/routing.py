@@ -1,0 +1,121 @@
+"""What a target's graph must be able to do, for how it verifies and who drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ovspec.drafters import DrafterChoice, SparseSelf
+from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
+from ovspec_models import ChannelSets
+
+
+def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
+    """What attention must be able to do.
+
+    Raises:
+        ValueError: verification and the drafter ask for different rules of selection.
+    """
+    parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
+    if not parts:
+        return AttentionConfig(attention)
+    rule = parts[0]
+    for name in ("anchor_layers", "query", "summary", "sink_blocks", "local_blocks", "refresh_interval"):
+        mine, other = getattr(rule, name), getattr(parts[-1], name)
+        if None not in (mine, other) and mine != other:
+            raise ValueError(
+                f"{name}={mine} of verify and {other} of the drafter differ: one graph has one rule"
+            )
+        rule = replace(rule, **{name: other if mine is None else mine})
+    if parts[-1].coverage != rule.coverage:
+        raise ValueError(
+            f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: one graph "
+            "has one coverage"
+        )
+    return sparse_attention(attention, rule, rule.anchor_layers)
+
+
+def sparse_attention(
+    attention: Attention, sparse: SparseVerify, anchor_layers: tuple[int, ...] | None = None
+) -> AttentionConfig:
+    """A graph that selects blocks by the rule of `sparse`."""
+    coverage = 1.0 if sparse.coverage is None else sparse.coverage
+    return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
+
+
+def expert_routing(
+    backend: ExpertBackend, verify: VerifyMode, choice: DrafterChoice | None
+) -> ExpertConfig | None:
+    """How experts are limited, `None` where they are not.
+
+    Raises:
+        ValueError: verification and the drafter ask for different limits.
+    """
+    asked = (expert_config(backend, sparse) for sparse in sparse_passes(verify, choice))
+    limits = [config for config in asked if config]
+    if limits and limits[-1] != limits[0]:
+        raise ValueError(
+            f"expert budget {limits[0].budget} ({limits[0].rule}) of verify and {limits[-1].budget} "
+            f"({limits[-1].rule}) of the drafter differ: one model has one"
+        )
+    return limits[0] if limits else None
+
+
+def ffn_routing(
+    backend: FfnBackend | None,
+    verify: VerifyMode,
+    choice: DrafterChoice | None,
+    channels: ChannelSets | None,
+) -> FfnConfig | None:
+    """How channels are limited, `None` where they are not; as `ffn_config`.
+
+    Raises:
+        ValueError: verification and the drafter ask for different limits, a rule that the backend does not
+            know, or channels that were not calibrated.
+    """
+    asked = (ffn_config(backend, sparse, channels) for sparse in sparse_passes(verify, choice))
+    limits = [config for config in asked if config]
+    if limits and limits[-1] != limits[0]:
+        mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
+        raise ValueError(f"ffn limits of verify ({mine}) and the drafter ({other}) differ: one model has one")
+    return limits[0] if limits else None
+
+
+def limit_anew(
+    target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None, channels: ChannelSets | None
+) -> None:
+    """Let a target's next passes read what another setting says; `channels` as in `ffn_routing`.
+
+    Raises:
+        ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
+    """
+    sparse, graph, before = attention_part(verify), target.attention, target.ffn
+    needed = routing(graph.backend, verify, choice)
+    if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
+        found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+        raise ValueError(
+            f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
+        )
+    experts = expert_routing(target.experts.backend if target.experts else "stock", verify, choice)
+    backend = before.backend if before and before.rule else None
+    if (limits := ffn_routing(backend, verify, choice, channels)) is not None:
+        target.set_ffn(limits)
+    try:
+        if experts is not None:
+            target.set_experts(experts)
+    except ValueError:
+        if limits is not None and before is not None:
+            target.set_ffn(before)
+        raise
+    if sparse is not None:
+        target.set_coverage(needed.coverage)
+
+
+def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
+    """What sparse verification and sparse drafting may read."""
+    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
+    return [sparse for sparse in (sparse_part(verify), drafting) if sparse]

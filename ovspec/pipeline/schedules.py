@@ -1,0 +1,33 @@
+"""The schedules of a pipeline: what they have learned outlives a call."""
+
+from __future__ import annotations
+
+from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationSettings
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Schedule
+
+
+class Schedules:
+    """Gives every call the schedule that its settings ask for.
+
+    `auto` keeps what steps cost; `heuristic` goes on with the number that it had come to, as in
+    transformers, per number that it started from.
+
+    Args:
+        commits: whether verification commits, so that there is something to choose even without drafts.
+    """
+
+    def __init__(self, commits: bool) -> None:
+        self._commits = commits
+        self._auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
+        self._heuristics: dict[int, HeuristicSchedule] = {}
+
+    def of(self, settings: GenerationSettings) -> Schedule:
+        """The schedule of one call."""
+        number = settings.num_assistant_tokens
+        if settings.num_assistant_tokens_schedule == "auto" and (number > 0 or self._commits):
+            self._auto.bound = number
+            return self._auto
+        if settings.num_assistant_tokens_schedule == "heuristic":
+            return self._heuristics.setdefault(number, HeuristicSchedule(number, MAX_NUM_ASSISTANT_TOKENS))
+        return ConstantSchedule(number)

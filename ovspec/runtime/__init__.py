@@ -1,0 +1,1 @@
+"""One compiled paged model: graph, caches, input tables, the pass itself."""

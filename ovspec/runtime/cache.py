@@ -1,0 +1,198 @@
+"""The paged KV cache: block tables of sequences, and the tensors behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.huge_pages import advise_huge_pages
+
+_FIRST_BLOCKS = 64
+
+
+@dataclass(slots=True)
+class HeldKeys:
+    """Keys of a sequence's last tokens at the anchor layers, where the cache itself can't be read.
+
+    Attributes:
+        begin: position of the first of them.
+        keys: per anchor f32 `[tokens, kv_heads * size]`. After a rollback some are past the sequence's end.
+        unknown: logical blocks that hold keys that were not at hand when they were last written.
+    """
+
+    begin: int = 0
+    keys: list[NDArray[np.float32]] = field(default_factory=list)
+    unknown: set[int] = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        """Position past the last of them."""
+        return self.begin + (len(self.keys[0]) if self.keys else 0)
+
+    def slice(self, begin: int, end: int) -> list[NDArray[np.float32]]:
+        """Per anchor the keys of positions `begin` .. `end - 1`."""
+        return [keys[begin - self.begin : end - self.begin] for keys in self.keys]
+
+
+@dataclass(slots=True)
+class CachedSequence:
+    """One sequence's share of one model's cache.
+
+    Attributes:
+        table: i32 `[blocks]`, physical block of every logical block.
+        length: tokens whose keys and values are valid. Rolling back is setting it lower: rows past
+            it are rewritten by the next pass before anything reads them.
+        list_age: verification passes that its block lists have served, `None` where it has no valid ones.
+        verified_from: its length before its last pass.
+        held_keys: keys of its last tokens, kept by the selection of the stock backend.
+        tokens: i64 `[length or more]`, what it holds; kept for models with long RoPE only.
+        long_rope: whether its keys took the long frequencies of such a model.
+    """
+
+    table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    length: int = 0
+    list_age: int | None = None
+    verified_from: int = 0
+    held_keys: HeldKeys = field(default_factory=HeldKeys)
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    long_rope: bool = False
+
+    def rollback(self, length: int) -> None:
+        """Forget every token from `length` on.
+
+        Raises:
+            ValueError: `length` is negative or beyond what is cached.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
+        # Of a pass' rows the first is a token that stands; the others were a draft, and none of it is left.
+        if length < self.length and length <= self.verified_from + 1:
+            self.list_age = None
+        self.length = length
+
+
+class BlockManager:
+    """Hands out physical block numbers."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.num_blocks = 0
+        self._free: list[int] = []
+
+    def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
+        """Blocks that the cache must have once each of these sequences holds so many tokens."""
+        missing = sum(
+            max(0, -(-length // self.block_size) - len(sequence.table)) for sequence, length in lengths
+        )
+        return self.num_blocks + max(0, missing - len(self._free))
+
+    def reserve(self, sequence: CachedSequence, length: int) -> None:
+        """Extend the sequence's table so that it holds `length` tokens."""
+        missing = -(-length // self.block_size) - len(sequence.table)
+        if missing <= 0:
+            return
+        while len(self._free) < missing:
+            self._free.append(self.num_blocks)
+            self.num_blocks += 1
+        blocks = [self._free.pop() for _ in range(missing)]
+        sequence.table = np.concatenate([sequence.table, np.array(blocks, np.int32)])
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Take the sequence's blocks back."""
+        self._free.extend(reversed(sequence.table.tolist()))
+        sequence.table = np.zeros(0, np.int32)
+        sequence.length = 0
+        sequence.list_age = None
+        sequence.held_keys = HeldKeys()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """Name, element type and shape `[block_size, ...]` of one block-wise tensor of the graph."""
+
+    name: str
+    element_type: ov.Type
+    block_shape: tuple[int, ...]
+
+
+class KVCache:
+    """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
+
+    Attributes:
+        max_bytes: what they may take together, or `None`.
+    """
+
+    def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
+        self._request = request
+        self.specs = tuple(tensors)
+        self._tensors: dict[str, ov.Tensor] = {}
+        self._capacity = 0
+        self.max_bytes: int | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all tensors together."""
+        return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
+
+    def ensure(self, num_blocks: int) -> None:
+        """Grow every tensor to at least `num_blocks` blocks, keeping what is in them.
+
+        Doubling keeps the copies rare; one tensor is replaced at a time, so the peak is one layer.
+
+        Raises:
+            RuntimeError: they would take more than `max_bytes`, or than there is memory.
+        """
+        if num_blocks <= self._capacity:
+            return
+        capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
+        if self.max_bytes is not None:
+            most = self.max_bytes // self.block_bytes
+            if num_blocks > most:
+                raise RuntimeError(
+                    f"the KV cache needs {num_blocks} blocks ({num_blocks * self.block_bytes / 1e9:.2f} GB), "
+                    f"cache_size allows {self.max_bytes / 1e9:.2f} GB; raise it, or shorten the prompts"
+                )
+            capacity = min(capacity, most)
+        for spec in self.specs:
+            old = self._tensors.get(spec.name)
+            grown = self._allocate(spec, capacity)
+            if old is not None:
+                # After a failed attempt some tensors are ahead of the others.
+                _bytes(grown)[: self._capacity] = _bytes(old)[: self._capacity]
+            self._tensors[spec.name] = grown
+            self._request.set_tensor(spec.name, grown)
+        self._capacity = capacity
+
+    def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
+        try:
+            tensor = ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+        except (MemoryError, RuntimeError) as error:
+            raise RuntimeError(
+                f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
+                "out of memory; shorten the prompts or ask for KV_CACHE_PRECISION=u8"
+            ) from error
+        advise_huge_pages(tensor)
+        return tensor
+
+    def tensor(self, name: str) -> ov.Tensor:
+        """The tensor that the request reads and writes under `name`."""
+        return self._tensors[name]
+
+
+def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:
+    # bf16 has no NumPy type, so blocks are moved as bytes.
+    data: NDArray[np.uint8] = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
+    return data
+
+
+def cache_layout(spec: CacheTensor, block_size: int) -> str:
+    """Precision and layout of a cache tensor, e.g. "f16", "u8 by token" or "u8 by channel"."""
+    name: str = spec.element_type.get_type_name()
+    if name != "u8":
+        return name
+    return "u8 by token" if spec.block_shape[1] == block_size else "u8 by channel"

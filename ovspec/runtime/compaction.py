@@ -1,0 +1,104 @@
+"""Cache rows of an accepted tree path, moved together so that the sequence continues behind them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
+from ovspec_ops.common import decode_block
+
+
+def check_path(rows: Sequence[int], length: int, past: int) -> None:
+    """Refuse a path that is no ascending part of the last pass' rows.
+
+    Raises:
+        ValueError: it says what was expected.
+    """
+    ascending = all(a < b for a, b in itertools.pairwise(rows))
+    if not ascending or (rows and (rows[0] < 0 or past + rows[-1] >= length)):
+        raise ValueError(f"rows={list(rows)}: expected ascending rows out of 0 to {length - past - 1}")
+
+
+def compact(
+    cache: KVCache, sequence: CachedSequence, past: int, rows: Sequence[int], block_size: int
+) -> None:
+    """Keep the rows of an accepted path behind the first `past` tokens, and forget the others.
+
+    The keys and values in slot `past + rows[i]` go to slot `past + i`, in every layer; summaries of the
+    blocks that change are made anew. Afterwards the sequence is `past + len(rows)` tokens long.
+
+    Args:
+        cache: the model's tensors.
+        sequence: the sequence, after the pass that verified the tree.
+        past: its length before that pass.
+        rows: ascending rows of that pass.
+        block_size: tokens per block.
+
+    Raises:
+        ValueError: rows that are no path of the pass, or a path with gaps in a cache whose tokens can't be
+            moved one by one: u8 keys by channel share their scales within a block.
+    """
+    check_path(rows, sequence.length, past)
+    first = next((i for i, row in enumerate(rows) if row != i), len(rows))
+    if first < len(rows):
+        # Block lists stay: the blocks of a pass' own rows are on all of them.
+        tensors = [spec for spec in cache.specs if spec.name.startswith(("key_cache.", "value_cache."))]
+        for spec in tensors:
+            _check_layout(spec, block_size)
+        sources = past + np.array(rows[first:], np.int64)
+        targets = past + np.arange(first, len(rows))
+        for spec in tensors:
+            _move(cache.tensor(spec.name), sequence.table, sources, targets, block_size)
+        changed = range((past + first) // block_size, (past + len(rows) - 1) // block_size + 1)
+        for spec in cache.specs:
+            if spec.name.startswith("key_summary."):
+                _summarise(cache, spec, sequence.table, changed, past + len(rows), block_size)
+    sequence.rollback(past + len(rows))
+
+
+def _check_layout(spec: CacheTensor, block_size: int) -> None:
+    if spec.block_shape[1] != block_size:
+        raise ValueError(
+            f"{spec.name} has blocks of shape {list(spec.block_shape)}, whose tokens can't be moved one by "
+            "one; set KEY_CACHE_QUANT_MODE=BY_TOKEN, or KV_CACHE_PRECISION to a float type"
+        )
+
+
+def _move(
+    tensor: ov.Tensor,
+    table: NDArray[np.int32],
+    sources: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    block_size: int,
+) -> None:
+    # bf16 has no NumPy type, so rows are moved as bytes. Indexing with arrays copies before it writes.
+    data = tensor.data.view(np.uint8)
+    moved = data[table[sources // block_size], :, sources % block_size]
+    data[table[targets // block_size], :, targets % block_size] = moved
+
+
+def _summarise(
+    cache: KVCache,
+    spec: CacheTensor,
+    table: NDArray[np.int32],
+    blocks: Sequence[int],
+    length: int,
+    block_size: int,
+) -> None:
+    """Summaries of a sequence's blocks: mean keys, or minima and maxima where rows are twice as long."""
+    tensor = cache.tensor(spec.name.replace("key_summary.", "key_cache."))
+    keys = tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
+    summary: NDArray[Any] = cache.tensor(spec.name).data
+    for block in blocks:
+        size = keys.shape[-1] - (8 if keys.dtype == np.uint8 else 0)
+        values = decode_block(keys[table[block]], size)[:, : length - block * block_size]
+        if summary.shape[-1] == size:
+            summary[table[block]] = values.mean(axis=1)
+        else:
+            summary[table[block]] = np.concatenate([values.min(axis=1), values.max(axis=1)], axis=-1)

@@ -1,0 +1,160 @@
+"""From a model folder to a compiled paged model, with every setting honoured or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import openvino as ov
+
+import ovspec_ops
+from ovspec.runtime.cache import CacheTensor
+from ovspec.runtime.model_check import check_config
+from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_transforms import last_line
+
+CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
+_CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
+_CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.", "kept_blocks.")
+
+
+def read_model(core: ov.Core, models_path: Path) -> ov.Model:
+    """Read `openvino_model.xml` of a folder; an IR with our operations gets them loaded.
+
+    Raises:
+        ValueError: the folder holds no model, the IR can't be read, or config.json does not fit it.
+        RuntimeError: it holds our operations, and the native library does not fit the OpenVINO at hand.
+    """
+    info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
+    if config is not None and config.operations:
+        ovspec_ops.load(core)
+    xml = models_path / "openvino_model.xml"
+    remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
+    with xml.open("rb") as file:
+        # Whatever is not XML would be tried, and complained about, by the readers of other formats.
+        if not file.read(64).lstrip().startswith(b"<"):
+            raise ValueError(f"{xml} is no XML; {remedy}")
+    try:
+        model = core.read_model(xml)
+    except RuntimeError as error:
+        raise ValueError(f"{xml} or its .bin file can't be read ({last_line(error)}); {remedy}") from error
+    check_config(info, model)
+    return model
+
+
+def compile_paged(
+    core: ov.Core, model: ov.Model, device: str, settings: Mapping[str, object]
+) -> ov.CompiledModel:
+    """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
+
+    Args:
+        core: with the operations that the model holds.
+        model: behind its transforms.
+        device: OpenVINO device.
+        settings: OpenVINO properties, of which `check_properties` holds.
+
+    Raises:
+        ValueError: a bad value, or a cache precision that this device and inference precision do not give.
+    """
+    try:
+        compiled = core.compile_model(model, device, dict(settings))
+    except RuntimeError as error:
+        reason = last_line(error)
+        if "kvcache" in reason:
+            asked = precision_name(settings.get("KV_CACHE_PRECISION", ""))
+            raise ValueError(
+                f"KV_CACHE_PRECISION={asked} does not go with this INFERENCE_PRECISION_HINT on {device} "
+                f"({reason}); change one of them"
+            ) from error
+        raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
+    _check_cache_precision(compiled, settings)
+    return compiled
+
+
+def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
+    """The user's properties plus ours: a u8 cache, by token, which verification reads fastest."""
+    settings = dict(properties)
+    if not device.startswith("CPU"):
+        return settings
+    if not any(key in settings for key in _CACHE_PRECISION_KEYS):
+        settings["KV_CACHE_PRECISION"] = "u8"
+    if _key_precision(settings) == "u8":
+        settings.setdefault("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+    return settings
+
+
+def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
+    """Refuse what the device does not know, and what `check_cache_precisions` refuses."""
+    try:
+        known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r} is not available here: expected one of {core.available_devices}"
+        ) from error
+    known |= {"CACHE_DIR", "CACHE_MODE", "KEY_CACHE_QUANT_MODE", "KV_CACHE_PRECISION"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(
+            f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
+        )
+    check_cache_precisions(settings)
+
+
+def check_cache_precisions(settings: Mapping[str, object]) -> None:
+    """Refuse precisions and modes of a cache that nothing here supports.
+
+    Raises:
+        ValueError: one of them.
+    """
+    mode, keys = settings.get("KEY_CACHE_QUANT_MODE"), _key_precision(settings)
+    if mode is not None and keys not in ("", "u8"):
+        raise ValueError(
+            f"KEY_CACHE_QUANT_MODE={mode} is for u8 keys, but their precision is {keys}: leave one out"
+        )
+    for key in _CACHE_PRECISION_KEYS:
+        if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:
+            raise ValueError(
+                f"{key}={precision_name(settings[key])} is not supported: expected one of "
+                f"{', '.join(CACHE_PRECISIONS)}"
+            )
+
+
+def precision_name(value: object) -> str:
+    """The short name of a precision given as a string or an `openvino.Type`."""
+    return value.get_type_name() if isinstance(value, ov.Type) else str(value)
+
+
+def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
+    """The block-wise inputs of a compiled paged model."""
+    tensors = []
+    for port in compiled.inputs:
+        name = next((name for name in port.get_names() if name.startswith(_CACHE_INPUTS)), None)
+        if name is not None:
+            shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
+            tensors.append(CacheTensor(name, port.get_element_type(), shape))
+    return tensors
+
+
+def _key_precision(settings: Mapping[str, object]) -> str:
+    return precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "")))
+
+
+def _check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:
+    """Refuse a cache precision other than the one asked for: under bf16 the device may take another.
+
+    Raises:
+        ValueError: the compiled model keeps keys or values in another precision than `settings` name.
+    """
+    for cache in cache_tensors(compiled):
+        side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(
+            cache.name.split(".")[0]
+        )
+        if side is None:
+            continue
+        key = side if side in settings else "KV_CACHE_PRECISION"
+        asked = precision_name(settings[key]) if key in settings else None
+        if asked is not None and cache.element_type != CACHE_PRECISIONS[asked]:
+            raise ValueError(
+                f"{key}={asked}: the device would use {cache.element_type.get_type_name()} for {cache.name} "
+                "with this inference precision; ask for that, or change INFERENCE_PRECISION_HINT"
+            )

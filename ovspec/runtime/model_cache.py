@@ -1,0 +1,249 @@
+"""Compiled models in the user's CACHE_DIR, which a later start maps instead of making them anew."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.compile import compile_paged
+from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.model_identity import entry_name, fingerprint, identity
+from ovspec_models.new_folder import new_folder
+from ovspec_transforms import PagedAttentionReader, last_line
+
+_LOG = logging.getLogger(__name__)
+_BLOB, _RECORD = "model.blob", "entry.json"
+_HEADER_BYTES = 4096
+_MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
+# What the system says where memory, threads or files are short for the moment.
+_SHORT = ("bad_alloc", *map(os.strerror, (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)))
+
+Build = Callable[[], tuple[ov.Model, GraphFacts]]
+Probe = Callable[[ov.CompiledModel, GraphFacts], NDArray[np.float32]]
+
+
+class _UnusableError(Exception):
+    """Why an entry can't be used, and whether another one could."""
+
+    def __init__(self, reason: str, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+class _ShortageError(_UnusableError):
+    """Why nothing can be read at present, which says nothing of the entry."""
+
+
+class ModelCache:
+    """The place of one model, as it was transformed and compiled for one set of choices, in CACHE_DIR.
+
+    An entry is a folder `ovspec-*`, there whole or not at all: the compiled model as OpenVINO exports it, and
+    `entry.json` with what it was made of, a fingerprint of it, and the facts that a runner needs beside it.
+    Entries of OpenVINO and OpenVINO GenAI may lie beside it.
+
+    Args:
+        core: with the operations that the model holds.
+        folder: of the model.
+        device: OpenVINO device that can map what it exports, "CPU".
+        settings: OpenVINO properties, of which `compile.check_properties` holds, with CACHE_DIR.
+        choices: what decided the transforms, in words of JSON.
+
+    Raises:
+        ValueError: a CACHE_DIR that is no folder, or a property that contradicts it.
+    """
+
+    def __init__(
+        self,
+        core: ov.Core,
+        folder: Path,
+        device: str,
+        settings: Mapping[str, object],
+        choices: Mapping[str, object],
+    ) -> None:
+        self._core, self._device = core, device
+        self._settings = {name: value for name, value in settings.items() if name != "CACHE_DIR"}
+        _check(settings)
+        self._place = Path(str(settings["CACHE_DIR"]))
+        chosen = {"graph": choices, "properties": self._settings}
+        self._entry = self._place / entry_name(core, folder, device, chosen)
+        self._identity = identity(folder)
+
+    def holds(self) -> bool:
+        """Whether an entry is there that was made of what the model, and the code, are now."""
+        return self._refusal() == (None,)
+
+    def refuses(self) -> bool:
+        """Whether it is known that what is compiled of them can't be kept."""
+        return self._refusal() not in ((), (None,))
+
+    def _refusal(self) -> tuple[str | None, ...]:
+        """Why the entry that is there is not used, or `None`; nothing where there is no entry."""
+        try:
+            record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
+            return (record["refused"],) if record["identity"] == self._identity else ()
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+
+    def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
+        """The compiled model and its facts: what is kept, or else what `build` makes, which is kept then.
+
+        Args:
+            build: makes the model behind its transforms.
+            probe: what a compiled model computes; by it a model is known to be read back as it was.
+
+        Raises:
+            ValueError: as `build`, or as `ovspec.runtime.compile.compile_paged`.
+        """
+        keep = True
+        if self._entry.exists():
+            try:
+                return self._read()
+            except _UnusableError as error:
+                self._say_unused(error)
+                keep = not error.final
+        model, facts = build()
+        compiled = self._keep(model, facts, probe) if keep else None
+        return compiled or compile_paged(self._core, model, self._device, self._settings), facts
+
+    def _read(self) -> tuple[ov.CompiledModel, GraphFacts]:
+        """Map the entry.
+
+        Raises:
+            _UnusableError: it is outdated or damaged, or OpenVINO does not read what it has written.
+        """
+        try:
+            record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
+            facts = GraphFacts.from_json(record["facts"])
+            for name, now in self._identity.items():
+                if record["identity"].get(name) != now:
+                    raise _UnusableError(f"it was made with another {name}")
+            if record["refused"] is not None:
+                raise _UnusableError(record["refused"], final=True)
+            if fingerprint(self._entry / _BLOB) != record["fingerprint"]:
+                raise _UnusableError(f"it is damaged ({_BLOB} was changed)")
+            return self._import(self._entry / _BLOB), facts
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _UnusableError(f"it is damaged ({last_line(error)})") from error
+
+    def _import(self, blob: Path) -> ov.CompiledModel:
+        try:
+            exported = ov.Tensor(_mapped(blob), shared_memory=True)
+            self._core.add_extension(PagedAttentionReader)
+            return self._core.import_model(exported, self._device, self._settings)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if isinstance(error, MemoryError) or any(words in str(error) for words in _SHORT):
+                raise _ShortageError(f"it can't be read now ({last_line(error)})", final=True) from error
+            if isinstance(error, OSError):
+                raise
+            raise _UnusableError(f"OpenVINO does not read it ({last_line(error)})") from error
+
+    def _keep(self, model: ov.Model, facts: GraphFacts, probe: Probe) -> ov.CompiledModel | None:
+        """Compile the model and write the entry, or say why it can't be written.
+
+        Returns:
+            As `_fill`.
+        """
+        compiled: ov.CompiledModel | None = None
+        try:
+            self._place.mkdir(parents=True, exist_ok=True)
+            if self._entry.exists():
+                shutil.rmtree(self._entry)
+            _check_room(self._place, model)
+            with new_folder(self._entry) as staging:
+                compiled = self._fill(staging, model, facts, probe)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:  # another process was faster
+                _LOG.warning(
+                    "ovspec: CACHE_DIR=%s can't be written (%s); the next start compiles the model again",
+                    self._place,
+                    error.strerror or error,
+                )
+        return compiled
+
+    def _fill(
+        self, staging: Path, model: ov.Model, facts: GraphFacts, probe: Probe
+    ) -> ov.CompiledModel | None:
+        """Write the entry, and see that it is read back.
+
+        Returns:
+            The model as it is read back: weights that a transform has made are mapped then, and not held in
+            memory. `None` where it is not read, or not as it was written.
+        """
+        # OpenVINO writes it piece by piece, where export_model would hold it in memory several times.
+        settings = {**self._settings, "CACHE_DIR": str(staging)}
+        compiled = compile_paged(self._core, model, self._device, settings)
+        written = list(staging.glob("*.blob"))
+        if len(written) != 1:  # OpenVINO removes what it could not write, and says nothing
+            raise OSError(errno.EIO, "OpenVINO could not write the compiled model")
+        blob = written[0].replace(staging / _BLOB)
+        record: dict[str, object] = {"identity": self._identity, "facts": facts.as_json(), "refused": None}
+        back: ov.CompiledModel | None = None
+        try:
+            back = self._import(blob)
+            expected = probe(compiled, facts)
+            del compiled  # `probe` lets go of it too, before both have packed their weights
+            if not np.array_equal(expected, probe(back, facts), equal_nan=True):
+                back = None
+                raise _UnusableError("OpenVINO reads it with other results")
+            record["fingerprint"] = fingerprint(blob)
+        except _ShortageError as error:
+            raise OSError(errno.ENOMEM, str(error)) from error
+        except _UnusableError as error:
+            self._say_unused(error)
+            record["refused"] = str(error)
+            blob.unlink()
+        (staging / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        return back
+
+    def _say_unused(self, reason: _UnusableError) -> None:
+        _LOG.warning("ovspec: %s is not used, %s; the model is compiled", self._entry, reason)
+
+
+def _check(settings: Mapping[str, object]) -> None:
+    place = settings["CACHE_DIR"]
+    if not isinstance(place, (str, os.PathLike)) or not str(place):
+        raise ValueError(f"CACHE_DIR={place!r}: expected the name of a folder")
+    if Path(place).exists() and not Path(place).is_dir():
+        raise ValueError(f"CACHE_DIR={place}: is no folder; give the name of one, or leave it out")
+    if "OPTIMIZE_SIZE" in str(settings.get("CACHE_MODE", "")) or _is_on(settings.get("ENABLE_WEIGHTLESS")):
+        raise ValueError(
+            f"CACHE_DIR={place}: OpenVINO reads no model with our operations back without its weights; leave "
+            "CACHE_MODE and ENABLE_WEIGHTLESS at their defaults"
+        )
+
+
+def _is_on(switch: object) -> bool:
+    return str(switch or "").upper() not in ("", "NO", "FALSE", "0", "NONE")
+
+
+def _check_room(place: Path, model: ov.Model) -> None:
+    """Raise OSError where the weights alone do not fit."""
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    needed, free = sum(node.get_byte_size() for node in constants), shutil.disk_usage(place).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free")
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    """What OpenVINO exported to `path`, behind its header of one line, as u8 `[bytes]`.
+
+    It stays mapped as long as the process runs: OpenVINO takes no part in keeping it, and its requests and
+    weights may outlive whoever holds the model. Every entry is mapped once.
+    """
+    with path.open("rb") as file:
+        begin = len(file.readline(_HEADER_BYTES))
+        stat = os.fstat(file.fileno())
+        key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns)
+        if key not in _MAPPED:
+            # Copy on write: a tensor wants memory that could be written, the file is not to be.
+            _MAPPED[key] = np.memmap(file, np.uint8, "c", offset=begin)
+    return _MAPPED[key]

@@ -1,0 +1,100 @@
+"""By what a compiled model is found again, and by what it is known to be outdated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import openvino as ov
+
+import ovspec
+import ovspec_models
+import ovspec_ops
+import ovspec_transforms
+from ovspec.runtime.compile import precision_name
+from ovspec_models import ModelInfo
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 4096
+_END_BYTES = 4 << 20
+_CONFIGS = ("config.json", "ovspec_config.json")
+
+
+def entry_name(core: ov.Core, folder: Path, device: str, choices: Mapping[str, object]) -> str:
+    """Name of the entry of one model with one set of choices on this processor.
+
+    Args:
+        core: where `device` is found.
+        folder: of the model.
+        device: OpenVINO device.
+        choices: everything that the compiled model depends on beside the model: what chooses the transforms,
+            and OpenVINO properties.
+    """
+    asked = {
+        "folder": str(folder.resolve()),
+        "device": device,
+        "processor": core.get_property(device, "FULL_DEVICE_NAME"),
+        "capabilities": sorted(core.get_property(device, "OPTIMIZATION_CAPABILITIES")),
+        "choices": choices,
+    }
+    text = json.dumps(asked, sort_keys=True, default=precision_name)
+    return f"ovspec-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def identity(folder: Path) -> dict[str, str]:
+    """What the model of a folder, and the code that compiles it, are now.
+
+    Returns:
+        A text per part; an entry in which one differs is outdated. The parts' names are for messages.
+
+    Raises:
+        ValueError: the folder holds no model.
+    """
+    ModelInfo.read(folder)
+    xml, weights = folder / "openvino_model.xml", folder / "openvino_model.bin"
+    return {
+        "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
+        # The size and time of two trainings of one model can be equal, their weights are not.
+        "weights": f"{weights.stat().st_mtime_ns} {fingerprint(weights)}",
+        "configuration": _digest(folder / name for name in _CONFIGS),
+        "ovspec": f"{version('ovspec')} {_code_state()}",
+        "OpenVINO": ov.get_version(),
+        "native library": _state(ovspec_ops.extension_path()),
+    }
+
+
+def fingerprint(path: Path) -> str:
+    """A checksum of a file's size, its last 4 MB and samples of the rest: large files are not read whole."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(str(size).encode())
+        for number in range(_SAMPLES):
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, size * number // _SAMPLES))
+        digest.update(os.pread(file.fileno(), _END_BYTES, max(0, size - _END_BYTES)))
+    return digest.hexdigest()
+
+
+def _code_state() -> str:
+    """Of the code as it is installed: with an editable install it changes without the version."""
+    files = (ovspec.__file__, ovspec_models.__file__, ovspec_transforms.__file__, ovspec_ops.__file__)
+    paths = [path for file in files for path in sorted(Path(file).parent.rglob("*.py"))]
+    return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
+
+
+def _state(path: Path) -> str:
+    if not path.is_file():
+        return "none"
+    stat = path.stat()
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes() if path.is_file() else b"none")
+    return digest.hexdigest()

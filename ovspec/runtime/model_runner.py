@@ -1,0 +1,359 @@
+"""One compiled paged model: rows of tokens in, logits of the sampled rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+import ovspec_ops
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import BlockManager, CachedSequence, KVCache
+from ovspec.runtime.clock import microseconds
+from ovspec.runtime.compaction import compact
+from ovspec.runtime.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
+from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.runtime.freed_memory import give_back_freed_memory
+from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.linear_backend import LinearBackend, linear_backend
+from ovspec.runtime.long_rope import LongRope
+from ovspec.runtime.model_cache import ModelCache
+from ovspec.runtime.model_check import check_windows
+from ovspec.runtime.native_selection import NativeSelection
+from ovspec.runtime.paged_graph import graph_choices, transform
+from ovspec.runtime.pass_inputs import PassInputs
+from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
+from ovspec.runtime.stock_selection import StockSelection
+from ovspec.runtime.tables import Rows, attended_tokens, build_tables
+from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_transforms import (
+    CHANNELS_READ,
+    EXPERTS_READ,
+    PassReport,
+    ffn_layers,
+    native_linear,
+    paged_layers,
+    rope_limit,
+    round_rows,
+)
+
+GPU_BLOCK_SIZE = 16
+_RECOMPUTED_ROWS = 512  # per pass
+_PROBE_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PassStats:
+    """What one pass did.
+
+    Attributes:
+        duration: time inside the model, microseconds.
+        attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
+        context_tokens: those that dense attention would have read for the same rows.
+        experts_read: routed experts that each layer with experts read; empty where the graph does not count.
+        experts_held: experts that each of these layers has.
+        channels_read: channels of which each gated MLP read the up and down weights; empty likewise.
+        channels_held: channels that each of these has.
+    """
+
+    duration: float = 0.0
+    attended_tokens: float = 0.0
+    context_tokens: float = 0.0
+    experts_read: tuple[int, ...] = ()
+    experts_held: tuple[int, ...] = ()
+    channels_read: tuple[int, ...] = ()
+    channels_held: tuple[int, ...] = ()
+
+
+class ModelRunner:
+    """A paged model on a device, with its cache and its block tables.
+
+    Args:
+        model: folder with `openvino_model.xml` as optimum-intel exports it, or the model itself.
+        device: OpenVINO device, e.g. "CPU".
+        attention: which attention verification rows take.
+        properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
+        experts: how the experts of a mixture are computed; `None` leaves them as they are.
+        ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
+        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
+            OpenVINO's own, `None` with what `default_linear` says.
+        plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+
+    Raises:
+        ValueError: a folder, device, property or precision that can't be served; it says why.
+        RuntimeError: the native library does not fit the OpenVINO at hand.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | ov.Model,
+        device: str = "CPU",
+        attention: AttentionConfig | None = None,
+        properties: Mapping[str, object] | None = None,
+        plugin_defaults: bool = False,
+        experts: ExpertConfig | None = None,
+        ffn: FfnConfig | None = None,
+        linear: LinearBackend | None = None,
+    ) -> None:
+        self.attention = attention or AttentionConfig()
+        core = ov.Core()
+        if self.attention.backend == "native":
+            if not device.startswith("CPU"):
+                raise ValueError(
+                    f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
+                )
+            ovspec_ops.load(core)
+        backends = {"experts": experts and experts.backend, "ffn": ffn and ffn.backend, "linear": linear}
+        for what, backend in backends.items():
+            if backend != "native":
+                continue
+            if not device.startswith("CPU"):
+                raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
+            ovspec_ops.load(core)
+        settings = dict(properties or {}) if plugin_defaults else with_defaults(properties or {}, device)
+        check_properties(core, device, settings)
+        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
+        self.experts, self.ffn = experts, ffn
+        self._asks_linear = linear == "native"
+        rounding = rounding_settings(model, properties)
+        self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
+        # Of the integers that rows become in Linear and GatedMLP; none where there is no such operation.
+        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else None
+        self._attach(*self._compile(core, model, device, settings))
+
+    def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
+        """Run passes through a compiled model from now on, with an empty cache."""
+        experts, ffn = self.experts, self.ffn
+        if experts:
+            experts.check(facts.expert_layers)
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
+        self.cache = KVCache(self.request, cache_tensors(compiled))
+        self.blocks = BlockManager(self.block_size)
+        self.last_pass = PassStats()
+        self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
+        self.reports = facts.reports
+        self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
+        self._expert_budgets = (
+            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
+        )
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
+        self._selection = self._host_selection()
+        self._inputs = PassInputs(self.request, self._input_names())
+
+    def _compile(
+        self, core: ov.Core, model: str | Path | ov.Model, device: str, settings: dict[str, object]
+    ) -> tuple[ov.CompiledModel, GraphFacts]:
+        """The transformed model, from the user's CACHE_DIR where there is one."""
+
+        def build() -> tuple[ov.Model, GraphFacts]:
+            graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
+            limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
+            native = self.linear == "native"
+            reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
+            if not isinstance(model, ov.Model):
+                check_windows(ModelInfo.read(model), paged_layers(graph))
+            facts = GraphFacts.of(graph, reports, limit, mlps)
+            late = [self._linear_layers(graph)] if native else []
+            if self.row_bits is not None:
+                rounded = round_rows(graph, self.row_bits)
+                late += [rounded] if rounded.changed else []
+            facts = replace(facts, reports=(*facts.reports, *late))
+            give_back_freed_memory()
+            return graph, facts
+
+        if "CACHE_DIR" not in settings or not device.startswith("CPU"):
+            graph, facts = build()
+            return compile_paged(core, graph, device, settings), facts
+        if isinstance(model, ov.Model):
+            raise ValueError(
+                "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
+            )
+        config = OvspecConfig.load(Path(model))
+        if config is not None and config.operations:  # of the IR itself, which an entry holds as well
+            ovspec_ops.load(core)
+        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear, self.row_bits)
+        compiled, facts = ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+        give_back_freed_memory()
+        return compiled, facts
+
+    def _linear_layers(self, graph: ov.Model) -> PassReport:
+        """Turn linear layers into ours; none at all is an error where the user asked for that.
+
+        Raises:
+            ValueError: there are none.
+        """
+        report = native_linear(graph)
+        if self._asks_linear and not report.changed:
+            found = report.left[0] if report.left else "its weights are not compressed"
+            raise ValueError(
+                f"linear='native': the model has no linear layer that our operation takes ({found}); "
+                "leave it out, or pass linear='stock'"
+            )
+        return report
+
+    def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
+        """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""
+        self._attach(compiled, facts)
+        sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
+        passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
+        logits = np.concatenate([np.array(self.forward([rows])) for rows in passes])
+        self.release(sequence)
+        return logits
+
+    def _host_selection(self) -> NativeSelection | None:
+        """The host's part in selection, `None` where the graph does not select."""
+        attention = self.attention
+        if not attention.selects:
+            return None
+        rule, coverage = attention.selection, attention.coverage
+        if attention.backend == "stock":
+            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache)
+        return NativeSelection(coverage, rule.refresh_interval, self.block_size)
+
+    def _input_names(self) -> list[str]:
+        """The compiled model's inputs beside the caches, all of which a pass provides."""
+        caches = {tensor.name for tensor in cache_tensors(self.compiled)}
+        tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        provided = set(tables)
+        for part in (self._selection, self._expert_budgets, self._ffn_limits):
+            provided |= part.names if part else set()
+        names = [port.get_any_name() for port in self.compiled.inputs]
+        unknown = sorted(set(names) - caches - provided)
+        if unknown:
+            raise ValueError(
+                f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
+            )
+        return [name for name in names if name not in caches]
+
+    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
+        """Run one pass and advance every sequence by its rows.
+
+        Returns:
+            Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
+        """
+        recomputed = self._recompute(batch) if self.long_rope else 0.0
+        self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
+        for rows in batch:
+            self.blocks.reserve(rows.sequence, rows.context)
+        inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
+        if self._selection:
+            inputs |= self._selection.inputs(batch)
+        if self._expert_budgets:
+            inputs |= self._expert_budgets.inputs(batch)
+        if self._ffn_limits:
+            inputs |= self._ffn_limits.inputs(batch)
+        self._inputs.write(inputs)
+        started = microseconds()
+        self.request.infer()
+        duration = microseconds() - started + recomputed
+        counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
+        read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
+        channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
+        attended = attended_tokens(counts, batch, self.block_size)
+        self.last_pass = PassStats(
+            duration,
+            *attended,
+            experts_read=tuple(read),
+            experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
+            channels_read=tuple(channels),
+            channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
+        )
+        if self._selection:
+            self._selection.finish(batch, self.request)
+        if self.long_rope:
+            self.long_rope.remember(batch)
+        for rows in batch:
+            rows.sequence.verified_from = rows.sequence.length
+            rows.sequence.length = rows.context
+        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
+        return logits.reshape(-1, logits.shape[-1])
+
+    def prefill(self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int) -> NDArray[np.float32]:
+        """Run tokens through the model in chunks of at most `chunk` rows.
+
+        Returns:
+            Logits f32 `[1, vocab]` of the last token.
+        """
+        duration, logits = 0.0, np.zeros((0, 0), np.float32)
+        length = sequence.length + len(tokens)
+        for begin in range(0, len(tokens), chunk):
+            part = tokens[begin : begin + chunk]
+            last = begin + chunk >= len(tokens)
+            logits = self.forward([Rows(sequence, part, sampled=int(last), text_length=length)])
+            duration += self.last_pass.duration
+        self.last_pass = PassStats(duration)
+        return logits
+
+    def _recompute(self, batch: Sequence[Rows]) -> float:
+        """Compute anew what a pass can't use because of its frequencies; microseconds inside the model."""
+        duration = 0.0
+        assert self.long_rope is not None
+        for rows in batch:
+            tokens = self.long_rope.outdated(rows)
+            length = max(rows.text_length, rows.context + len(tokens))
+            for begin in range(0, len(tokens), _RECOMPUTED_ROWS):
+                part = tokens[begin : begin + _RECOMPUTED_ROWS]
+                self.forward([Rows(rows.sequence, part, sampled=0, text_length=length)])
+                duration += self.last_pass.duration
+        return duration
+
+    def output(self, name: str) -> NDArray[np.generic]:
+        """An output of the last pass, valid until the next."""
+        data: NDArray[np.generic] = self.request.get_tensor(name).data
+        return data
+
+    def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
+        """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""
+        compact(self.cache, sequence, past, rows, self.block_size)
+        if self.long_rope:
+            self.long_rope.compact(sequence, past, rows)
+
+    def set_coverage(self, coverage: float) -> None:
+        """Keep another share of the estimated attention mass, from the next pass on."""
+        self.attention = replace(self.attention, coverage=coverage)
+        if self._selection:
+            self._selection.coverage = coverage
+
+    def set_experts(self, experts: ExpertConfig) -> None:
+        """Limit experts by other numbers, from the next pass on.
+
+        Raises:
+            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+        """
+        graph = self.experts
+        if graph is None or (graph.backend, graph.rule) != (experts.backend, experts.rule):
+            found = f"rule {graph.rule!r}, {graph.backend}" if graph and graph.rule else "no expert budgets"
+            raise ValueError(
+                f"expert rule {experts.rule!r}, {experts.backend}: this pipeline's graph has {found}; make "
+                "another LLMPipeline for it"
+            )
+        experts.check(self._expert_layers)
+        self.experts = experts
+        self._expert_budgets = ExpertBudgets(experts, len(self._expert_layers))
+
+    def set_ffn(self, ffn: FfnConfig) -> None:
+        """Limit channels by other numbers, from the next pass on.
+
+        Raises:
+            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+        """
+        graph = self.ffn
+        if graph is None or graph.built_for != ffn.built_for:
+            found = graph.built_for if graph and graph.rule else "no limits"
+            both = graph is not None and graph.rule == ffn.rule == "static"
+            raise ValueError(
+                f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
+                + (", or one with ffn='native', which takes any density" if both else "")
+            )
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
+        self.ffn = ffn
+
+    def release(self, sequence: CachedSequence) -> None:
+        """Give a sequence's blocks back."""
+        self.blocks.release(sequence)

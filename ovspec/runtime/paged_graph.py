@@ -1,0 +1,67 @@
+"""What becomes of an exported graph before it is compiled, and what decides it."""
+
+from __future__ import annotations
+
+import openvino as ov
+
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec_transforms import (
+    PassReport,
+    RowBits,
+    gather_logits,
+    rope_limit,
+    route_rows,
+    select_blocks,
+    select_blocks_stock,
+    split_long_rope,
+    to_paged,
+    watch_selections,
+)
+
+
+def transform(
+    model: ov.Model,
+    attention: AttentionConfig,
+    block_size: int,
+    experts: ExpertConfig | None = None,
+    ffn: FfnConfig | None = None,
+    gates_apart: bool = False,
+) -> list[PassReport]:
+    """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
+
+    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`.
+    """
+    reports = [to_paged(model), gather_logits(model)]
+    if rope_limit(model) is not None:
+        reports.append(split_long_rope(model))
+    anchors, selection = attention.anchor_layers, attention.selection
+    if attention.backend == "native":
+        reports.append(route_rows(model))
+        if attention.watches:
+            reports.append(watch_selections(model, selection))
+        elif attention.selects:
+            reports.append(select_blocks(model, anchors, selection))
+    elif attention.selects:
+        reports.append(select_blocks_stock(model, anchors, selection, block_size))
+    reports += experts.transform(model) if experts else []
+    reports += ffn.transform(model, gates_apart) if ffn else []
+    return reports
+
+
+def graph_choices(
+    attention: AttentionConfig,
+    experts: ExpertConfig | None,
+    ffn: FfnConfig | None,
+    linear: LinearBackend,
+    rounding: RowBits | None,
+) -> dict[str, object]:
+    """What decides the transforms, in words of JSON, as `ModelCache` takes it."""
+    parts = {"attention": attention, "experts": experts, "ffn": ffn}
+    return {
+        **{name: part.graph if part else None for name, part in parts.items()},
+        "linear": linear,
+        "row_bits": rounding,
+    }

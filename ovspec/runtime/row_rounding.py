@@ -1,0 +1,96 @@
+"""How far rows are rounded before integer products, by the user's settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+import ovspec_ops
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec_models import OvspecConfig
+from ovspec_ops.common.byte_values import GROUP, ISAS
+from ovspec_transforms import RowBits
+
+_GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+_OPTIONS_BYTES = 1 << 16
+
+
+def rounding_settings(
+    model: str | Path | ov.Model, properties: Mapping[str, object] | None
+) -> dict[str, object]:
+    """The user's properties, above what the model itself asks the plugin for.
+
+    Args:
+        model: folder with `openvino_model.xml`, or the model itself.
+        properties: of the user.
+    """
+    path = ["runtime_options", _GROUP_SIZE]
+    if isinstance(model, ov.Model):
+        of_model = str(model.get_rt_info(path).value) if model.has_rt_info(path) else None
+    else:
+        of_model = _written_group_size(Path(model) / "openvino_model.xml")
+    return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
+
+
+def _written_group_size(file: Path) -> str | None:
+    """What an IR's runtime options, at its end, say; a file that can't be read is refused elsewhere."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _OPTIONS_BYTES))
+            found = re.search(rf'<{_GROUP_SIZE} value="([^"]*)"'.encode(), stream.read())
+    except OSError:
+        return None
+    return found[1].decode() if found else None
+
+
+def asks_accuracy(properties: Mapping[str, object]) -> bool:
+    """Whether execution is to be as exact as the model."""
+    return str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY")
+
+
+def asks_exact_rows(properties: Mapping[str, object]) -> str | None:
+    """The property that asks for rows that are not rounded, as a user wrote it."""
+    if _group_size(properties) == 0:
+        return f"{_GROUP_SIZE}={properties[_GROUP_SIZE]}"
+    return "EXECUTION_MODE_HINT=ACCURACY" if asks_accuracy(properties) else None
+
+
+def _group_size(properties: Mapping[str, object]) -> int:
+    """Values that share a scale. The plugin takes many spellings; one that is not understood counts as 0."""
+    try:
+        return int(float(str(properties.get(_GROUP_SIZE, GROUP))))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None, linear: str) -> bool:
+    """Whether there is an operation of ours that asks how far to round.
+
+    Args:
+        model: folder, or the model itself.
+        ffn: how its gated MLPs are computed.
+        linear: what computes its linear layers, "native" or "stock".
+    """
+    if linear == "native" or (ffn is not None and ffn.backend == "native"):
+        return True
+    if isinstance(model, ov.Model):
+        return any(node.get_type_name() == "GatedMLP" for node in model.get_ops())
+    config = OvspecConfig.load(Path(model))
+    return config is not None and "sparse_ffn" in config.operations
+
+
+def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
+    """Bits of the integers that rows become in `Linear` and `GatedMLP`: 8 only where OpenVINO does so too.
+
+    Args:
+        device: OpenVINO device.
+        properties: as `rounding_settings` has them. Execution for accuracy, groups of 0 and groups below ours
+            ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
+    """
+    if not device.startswith("CPU") or ovspec_ops.active_isa() not in ISAS or asks_exact_rows(properties):
+        return 16
+    return 16 if _group_size(properties) < GROUP else 8

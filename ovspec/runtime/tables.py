@@ -1,0 +1,165 @@
+"""The small inputs of a paged pass: positions, block tables, budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.runtime.cache import CachedSequence
+from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec_transforms import ROPE_LENGTHS
+
+Integer = TypeVar("Integer", bound=np.integer)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one sequence in a pass; they continue what its cache holds.
+
+    Attributes:
+        sequence: the sequence in the cache of the model that runs the pass.
+        tokens: i64 `[rows]`.
+        sampled: logits are wanted for the last `sampled` rows.
+        budget: blocks of context that verification attention may read, -1 for all.
+        limits_experts: whether the model's expert budget, if it has one, holds in this pass.
+        limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
+        parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
+            chain. A parent comes before its children.
+        text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
+            long RoPE choose their frequencies by it.
+    """
+
+    sequence: CachedSequence
+    tokens: NDArray[np.int64]
+    sampled: int = 1
+    budget: int = -1
+    limits_experts: bool = False
+    limits_channels: bool = False
+    parents: NDArray[np.int32] | None = None
+    text_length: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the rows read whatever the model reads."""
+        return self.budget < 0 and not (self.limits_experts or self.limits_channels)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the last row sees."""
+        return self.sequence.length + len(self.tokens)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """i64 `[rows]`: tokens before each row on its path."""
+        if self.parents is None:
+            return np.arange(self.sequence.length, self.context)
+        positions: list[int] = []
+        for parent in self.parents.tolist():
+            positions.append(self.sequence.length if parent < 0 else positions[parent] + 1)
+        return np.array(positions, np.int64)
+
+
+def is_verification(rows: Rows) -> bool:
+    """Whether rows continue a context and are few enough for the verification operation."""
+    return rows.sequence.length > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS
+
+
+def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[str, NDArray[np.generic]]:
+    """The pass's inputs by name, everything but the caches.
+
+    With `native`, the stock node gets only the tail of a verified sequence's block table, with
+    `past_lens` and `max_context_len` counted from there; the true values go to the `verify_*` inputs.
+    """
+    stock_past, stock_tables, past, tables = [], [], [], []
+    sampled, begins, longest = [], [0], 1
+    for rows in batch:
+        length, new = rows.sequence.length, len(rows.tokens)
+        table = rows.sequence.table[: -(-(length + new) // block_size)]
+        verified = native and is_verification(rows)
+        skipped = length // block_size if verified else 0
+        stock_tables.append(table[skipped:])
+        stock_past.append(length - skipped * block_size)
+        past.append(length if verified else -1)
+        tables.append(table if verified else table[:0])
+        longest = max(longest, stock_past[-1] + new)
+        sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
+        begins.append(begins[-1] + new)
+    return {
+        "input_ids": _joined([rows.tokens for rows in batch]),
+        "position_ids": _joined([rows.positions for rows in batch]),
+        "past_lens": _i32(stock_past),
+        "subsequence_begins": _i32(begins),
+        "block_indices": _joined(stock_tables),
+        "block_indices_begins": _begins(stock_tables),
+        "max_context_len": np.array(longest, np.int32),
+        "sampled_tokens_indices": _joined(sampled),
+        "verify_past_lens": _i32(past),
+        "verify_block_indices": _joined(tables),
+        "verify_block_indices_begins": _begins(tables),
+        "verify_parents": _parents(batch, native),
+        "verify_budgets": _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: np.repeat(
+            _i32([max(rows.text_length, rows.context) for rows in batch]),
+            [len(rows.tokens) for rows in batch],
+        ),
+    }
+
+
+def attended_tokens(
+    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
+) -> tuple[float, float]:
+    """Context tokens that verification attention read, and those that a dense pass would have read.
+
+    Args:
+        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
+            select. The last, possibly partial block is always among those kept.
+        batch: the rows of the pass, before their sequences advanced.
+        block_size: tokens per block.
+    """
+    attended = context = 0.0
+    for index, rows in enumerate(batch):
+        if not is_verification(rows):
+            continue
+        kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
+        if kept is None or int(kept.max()) < 0:
+            attended += rows.context
+        else:
+            blocks = -(-rows.context // block_size)
+            dropped = np.where(kept < 0, 0, blocks - kept)
+            attended += rows.context - float(dropped.mean()) * block_size
+        context += rows.context
+    return attended, context
+
+
+def _parents(batch: Sequence[Rows], native: bool) -> NDArray[np.int32]:
+    """Input `verify_parents`: nothing where every sequence is a chain."""
+    if all(rows.parents is None for rows in batch):
+        return _i32([])
+    for rows in batch:
+        if rows.parents is not None and not (native and is_verification(rows)):
+            raise ValueError(
+                f"a tree of {len(rows.tokens)} rows behind {rows.sequence.length} tokens: expected 1 to "
+                f"{MAX_VERIFY_ROWS} rows behind a context, and attention='native'"
+            )
+    chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)
+    return _joined(
+        [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
+    )
+
+
+def _i32(values: list[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return _i32([0, *accumulate(map(len, tables))])
+
+
+def _joined(arrays: list[NDArray[Integer]]) -> NDArray[Integer]:
+    # One sequence is the common case, and this is on the path of every drafted token.
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

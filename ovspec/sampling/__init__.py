@@ -1,0 +1,1 @@
+"""Distributions, logits processors, and the acceptance of drafts."""

@@ -1,0 +1,163 @@
+"""Logits processors that look at the context: stop-token suppression and the penalties of OpenVINO GenAI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.sampling.sampling import Distribution, SamplingParams, greedy_token, sampling_distribution
+
+
+class LogitsProcessor:
+    """Turns the logits of one sequence into what is sampled from, given the tokens of its context.
+
+    It holds the set of prompt tokens and the counts of generated ones. A row of a verification pass sees the
+    context plus the draft tokens before it, given as `drafted`; these are counted for that row only, in time
+    proportional to their number. Use one object for the rows of target and drafter, so that p and q follow
+    the same rules.
+
+    The order is that of OpenVINO GenAI: stop-token suppression, repetition, presence, frequency penalty, then
+    those of `sampling_distribution`. Each penalty is rounded to float32 before the next, as there.
+    """
+
+    __slots__ = ("_counts", "_ids", "_num_prompt", "_params", "_slots", "_stop_ids", "_tokens", "_used")
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int] | NDArray[np.integer]) -> None:
+        self._params = params
+        self._tokens: list[int] = []
+        self._stop_ids = np.array(sorted(params.stop_token_ids), dtype=np.int64)
+        # Slots: distinct prompt tokens first, then distinct generated tokens in the order they appeared, so
+        # that taking back the newest token frees the last slot. A prompt no penalty looks at is not kept.
+        unique = np.unique(np.asarray(prompt if params.penalises else [], dtype=np.int64))
+        if unique.size and unique[0] < 0:
+            raise ValueError(
+                f"prompt must hold token ids >= 0, got {unique[0]}; pass the tokenizer's own ids"
+            )
+        self._num_prompt = self._used = unique.size
+        self._ids = np.concatenate([unique, np.zeros(64, dtype=np.int64)])
+        self._counts = np.zeros(self._ids.size, dtype=np.int64)
+        self._slots: dict[int, int] = {int(token): slot for slot, token in enumerate(unique)}
+
+    @property
+    def num_generated(self) -> int:
+        """Number of generated tokens in the context."""
+        return len(self._tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add generated tokens to the context.
+
+        Raises:
+            ValueError: a token id is negative.
+        """
+        for token in tokens:
+            self._push(token)
+
+    def rollback(self, count: int) -> None:
+        """Take the last `count` generated tokens back.
+
+        Raises:
+            ValueError: fewer tokens were generated.
+        """
+        if not 0 <= count <= len(self._tokens):
+            raise ValueError(
+                f"count must be in [0, {len(self._tokens)}], got {count}; only generated tokens can go back"
+            )
+        for _ in range(count):
+            self._pop()
+
+    def distribution(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> Distribution:
+        """Distribution of the token that follows the context and `drafted`.
+
+        Args:
+            logits: `[vocab]` float32, not modified.
+            drafted: draft tokens between the context and this row.
+
+        Raises:
+            ValueError: the logits are unusable, or shorter than a token id of the context.
+        """
+        return sampling_distribution(self.process(logits, drafted), self._params)
+
+    def argmax(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> int:
+        """Most probable token after the context and `drafted`; arguments and errors as for `distribution`."""
+        return greedy_token(self.process(logits, drafted))
+
+    def process(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> NDArray[np.float32]:
+        """Logits `[vocab]` after suppression and penalties; the argument itself where nothing applies."""
+        suppress = self._stop_ids.size > 0 and len(self._tokens) + len(drafted) < self._params.min_new_tokens
+        if not suppress and not self._params.penalises:
+            return logits
+        row: NDArray[np.float32] = logits.copy()
+        if suppress:
+            row[_inside(self._stop_ids, row)] = -np.inf
+        if self._params.penalises:
+            counted = 0
+            try:
+                for token in drafted:
+                    self._push(token)
+                    counted += 1
+                self._penalise(row)
+            finally:
+                self.rollback(counted)
+        return row
+
+    def _penalise(self, row: NDArray[np.float32]) -> None:
+        params = self._params
+        ids = _inside(self._ids[: self._used], row)
+        if params.repetition_penalty != 1.0:
+            penalty = np.float32(params.repetition_penalty)
+            values = row[ids]
+            row[ids] = np.where(values >= 0, values / penalty, values * penalty)
+        counts = self._counts[: self._used]
+        # Prompt tokens that were not generated are no business of the other two.
+        generated = np.flatnonzero(counts)
+        ids, counts = ids[generated], counts[generated]
+        if params.presence_penalty != 0.0:
+            _shrink(row, ids, np.float64(np.float32(params.presence_penalty)))
+        if params.frequency_penalty != 0.0:
+            _shrink(row, ids, np.float64(np.float32(params.frequency_penalty)) * counts)
+
+    def _push(self, token: int) -> None:
+        token = int(token)
+        if token < 0:
+            raise ValueError(f"tokens must be ids >= 0, got {token}; pass the ids that were sampled")
+        self._tokens.append(token)
+        if not self._params.penalises:
+            return
+        slot = self._slots.get(token)
+        if slot is None:
+            slot = self._slots[token] = self._used
+            if slot == self._ids.size:
+                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._ids[slot] = token
+            self._used += 1
+        self._counts[slot] += 1
+
+    def _pop(self) -> None:
+        token = self._tokens.pop()
+        if not self._params.penalises:
+            return
+        slot = self._slots[token]
+        self._counts[slot] -= 1
+        if self._counts[slot] == 0 and slot >= self._num_prompt:
+            del self._slots[token]
+            self._used -= 1
+
+
+def _shrink(
+    row: NDArray[np.float32], ids: NDArray[np.int64], amount: np.float64 | NDArray[np.float64]
+) -> None:
+    """Take `amount` from the magnitude of `row[ids]`, in place, rounded once."""
+    values = row[ids].astype(np.float64)
+    row[ids] = np.where(values >= 0, values - amount, values + amount)
+
+
+def _inside(ids: NDArray[np.int64], row: NDArray[np.float32]) -> NDArray[np.int64]:
+    if ids.size and int(ids.max()) >= row.size:
+        raise ValueError(
+            f"logits must cover every token id of context and stop_token_ids, got {row.size} logits and id "
+            f"{int(ids.max())}; use logits and ids of the same vocabulary"
+        )
+    return ids

@@ -1,0 +1,1 @@
+"""Verification modes: dense, sparse, committed."""

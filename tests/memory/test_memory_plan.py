@@ -1,0 +1,146 @@
+"""The plan of a pipeline's memory: what it adds up, what it refuses, and that its advice fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from prompts import PROMPTS
+from settings import F32
+
+import ovspec
+from ovspec.cli import cli, main
+from ovspec.memory.memory_plan import MemoryPlan, plan_memory
+from ovspec.memory.model_plan import Backends
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec_models import ChannelSets, ModelInfo
+
+
+@pytest.fixture
+def info(demo_ir: Path) -> ModelInfo:
+    return ModelInfo.read(demo_ir)
+
+
+def plan(info: ModelInfo, context: int = 4096, **options: Any) -> MemoryPlan:
+    """A plan for a context that the demo pair does not have."""
+    return plan_memory(replace(info, max_position_embeddings=None), context, **options)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16", "u8"])
+def test_the_cache_is_what_the_pipeline_allocates(demo_ir: Path, info: ModelInfo, precision: str) -> None:
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": precision}
+    pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **properties)
+    pipe.generate(PROMPTS[0], max_new_tokens=2)
+    token = pipe.runner.cache.block_bytes / pipe.runner.block_size
+    assert pipe.memory_plan.target.cache == (256 + 32) * token
+    assert pipe.memory_plan.cache_precision == precision
+    assert pipe.memory_plan.target.mapped == (demo_ir / "openvino_model.bin").stat().st_size
+
+
+def test_more_of_anything_takes_more(info: ModelInfo, demo_ir: Path) -> None:
+    base = plan(info, available=0)
+    draft = ModelInfo.read(demo_ir / "draft")
+    larger = [
+        plan(info, 8192, available=0),
+        plan(info, available=0, draft=draft),
+        plan(info, available=0, properties={"KV_CACHE_PRECISION": "f32"}),
+        plan(info, available=0, max_num_batched_tokens=2048),
+    ]
+    assert all(other.total > base.total for other in larger)
+    parts = base.target
+    assert (
+        base.total
+        == base.process + parts.weights + parts.cache + parts.working
+        == base.process + parts.steady
+    )
+
+
+@pytest.mark.parametrize("precision", ["u8", "f32"])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_the_context_that_is_advised_fits(info: ModelInfo, precision: str, share: float) -> None:
+    properties = {"KV_CACHE_PRECISION": precision}
+    context = 1 << 20
+    enough = plan(info, context, properties=properties, available=1 << 60)
+    available = enough.total - int((1 - share) * enough.target.cache)
+    short = plan(info, context, properties=properties, available=available)
+    with pytest.raises(ValueError, match=r"--max-context \d+ at most") as caught:
+        short.check()
+    message = str(caught.value)
+    for part in (f"needs {short.total / 1e9:.2f} GB", f"{available / 1e9:.2f} GB are available"):
+        assert part in message
+    assert ("KV_CACHE_PRECISION=u8" in message) == (precision == "f32")
+    advised = int(re.search(r"--max-context (\d+)", message)[1])
+    plan(info, advised, properties=properties, available=available).check()
+    with pytest.raises(ValueError, match="--max-context"):
+        plan(info, advised + 64, properties=properties, available=available).check()
+
+
+def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
+    draft = ModelInfo.read(demo_ir / "draft")
+    alone = plan(info, 32, available=0).total
+    with pytest.raises(ValueError, match="--draft-model none"):
+        plan(info, 32, draft=draft, available=alone).check()
+    with pytest.raises(ValueError, match="--weight-format int8 or int4"):
+        plan(info, 32, available=info.weight_bytes // 2).check()
+
+
+def test_parts_that_do_not_fit_are_named(info: ModelInfo) -> None:
+    """The copies that a rule makes are in the plan, and the flag that makes none is in the refusal."""
+    channels = ChannelSets(tuple(np.arange(8, dtype=np.int32) for _ in range(2)))
+    ffn = FfnConfig("stock", "static", density=0.5, channels=channels)
+    parts = Backends(linear="stock", ffn=ffn)
+    plain = plan(info, 32, available=0, backends=Backends(linear="stock"))
+    copied = plan(info, 32, available=plain.total, backends=parts)
+    assert copied.total >= plain.total + info.weight_sizes().ffn > plain.total
+    with pytest.raises(ValueError, match=r"leave --ffn-rule out.*--ffn-rule top_k") as caught:
+        copied.check()
+    assert f"{copied.total / 1e9:.2f} GB" in str(caught.value)
+
+
+class TestPipeline:
+    def test_refused_before_anything_is_compiled(
+        self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 50_000_000)
+        monkeypatch.setattr("ovspec.pipeline.pipeline.ModelRunner", None)  # calling it would be another error
+        with pytest.raises(ValueError, match=r"0\.05 GB are available") as caught:
+            ovspec.LLMPipeline(demo_ir, "CPU")
+        assert "\n" not in str(caught.value)
+
+    def test_max_context_is_kept(self, demo_ir: Path) -> None:
+        pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)
+        encoded = pipe.get_tokenizer().encode(PROMPTS[0])
+        length = encoded.input_ids.shape[1]
+        assert len(pipe.generate(encoded, ignore_eos=True, max_new_tokens=400).tokens[0]) == 40 - length
+        with pytest.raises(ValueError, match="40"):
+            pipe.generate(PROMPTS[0] * 10, max_new_tokens=1)
+
+    @pytest.mark.parametrize("value", [0, -5, 1.5, True, 10**9])
+    def test_bad_context(self, demo_ir: Path, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"max_context={value}"):
+            ovspec.LLMPipeline(demo_ir, "CPU", max_context=value)
+
+
+class TestCommands:
+    def test_info(self, demo_ir: Path) -> None:
+        result = CliRunner().invoke(cli, ["info", str(demo_ir), "--context", "512"], catch_exceptions=False)
+        assert "memory" in result.output and "available" in result.output and "fits" in result.output
+        with pytest.raises(ValueError, match="needs a model"):
+            CliRunner().invoke(cli, ["info", "--context", "512"], catch_exceptions=False)
+
+    def test_generate(
+        self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 1)
+        arguments = ["ovspec", "generate", "-m", str(demo_ir), "-p", "Once", "--max-context", "512"]
+        monkeypatch.setattr("sys.argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "a context of 512 tokens needs" in said

@@ -1,0 +1,107 @@
+"""ModelRunner with experts of its own: which passes are limited, what they read, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from settings import F32
+from transforms.moe_models import EXPERTS, LAYERS, TOP_K, tiny_moe
+
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+
+EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+PROMPT, DRAFT = np.arange(40) % 96, np.array([7, 3, 50, 21, 90])
+
+
+def make_runner(experts: ExpertConfig | None, attention: str = "native") -> ModelRunner:
+    return ModelRunner(tiny_moe(), "CPU", AttentionConfig(attention), EXACT, experts=experts)
+
+
+def verify(runner: ModelRunner, limited: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Logits of five rows behind a prompt, and the experts that each layer read for them."""
+    sequence = CachedSequence()
+    runner.prefill(sequence, PROMPT, chunk=512)
+    logits = runner.forward([Rows(sequence, DRAFT, sampled=5, limits_experts=limited)]).copy()
+    runner.release(sequence)
+    return logits, runner.last_pass.experts_read
+
+
+@pytest.mark.parametrize("backend", ["native", "stock"])
+def test_a_pass_that_is_not_limited_computes_what_stock_does(backend: Any) -> None:
+    expected, read = verify(make_runner(None), False)
+    assert read == ()
+    runner = make_runner(ExpertConfig(backend, "mass", TOP_K))
+    got, _ = verify(runner, False)
+    assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
+    limited, read = verify(runner, True)
+    assert np.abs(limited - expected).max() > 1e-3 * np.abs(expected).max()
+    assert len(read) == LAYERS
+
+
+def test_both_backends_limit_alike() -> None:
+    results = [
+        verify(make_runner(ExpertConfig(name, "mass", (TOP_K, 5))), True) for name in ("native", "stock")
+    ]
+    (ours, read), (stock, read_stock) = results
+    assert np.abs(ours - stock).max() <= 2e-4 * np.abs(stock).max()
+    assert read == read_stock
+
+
+def test_prompt_beside_a_verification_is_left_alone() -> None:
+    runner = make_runner(ExpertConfig("native", "top_k", 1))
+    alone = CachedSequence()
+    expected = runner.forward([Rows(alone, PROMPT)]).copy()
+    old, new = CachedSequence(), CachedSequence()
+    runner.prefill(old, PROMPT[:9], chunk=512)
+    mixed = runner.forward([Rows(old, DRAFT, limits_experts=True), Rows(new, PROMPT)])
+    assert np.abs(mixed[1:] - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_experts_without_a_budget() -> None:
+    runner = make_runner(ExpertConfig())
+    expected, _ = verify(make_runner(None, "stock"), False)
+    got, read = verify(runner, False)
+    assert read == ()
+    assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
+    assert runner.reports[-1].count == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "gpu"}, "experts='gpu': expected 'native' or 'stock'"),
+        ({"rule": "mass"}, "expert rule 'mass' with expert budget None: give both"),
+        ({"budget": 4}, "expert rule None with expert budget 4: give both"),
+        ({"rule": "share", "budget": 1}, "the bound belongs to 'share'"),
+        ({"rule": "mass", "budget": 4, "share_bound": 0.5}, "the bound belongs to 'share'"),
+        ({"rule": "share", "budget": 1, "share_bound": float("nan")}, "share bound nan: expected"),
+    ],
+)
+def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExpertConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "budget", "message"),
+    [
+        ("mass", TOP_K - 1, "expert budget 2 of rule 'mass' is out of range"),
+        ("mass", EXPERTS + 1, "expert budget 9 of rule 'mass' is out of range"),
+        ("top_k", TOP_K + 1, "expert budget 4 of rule 'top_k' is out of range"),
+        ("mass", (4, 4, 4), "expert budget holds 3 values, expected 2"),
+    ],
+)
+def test_a_budget_that_does_not_fit_the_model_is_refused(rule: Any, budget: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExpertConfig("native", rule, budget).transform(tiny_moe())
+
+
+def test_native_experts_off_the_cpu_are_refused() -> None:
+    with pytest.raises(ValueError, match="native experts run on CPU only"):
+        ModelRunner(tiny_moe(), "GPU", AttentionConfig("stock"), experts=ExpertConfig())

@@ -1,0 +1,454 @@
+"""CACHE_DIR: what comes back is what was kept, and what can't be used is made anew."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from prompts import STORY
+from settings import F32
+from transforms.moe_models import TOP_K, moe_folder
+
+import ovspec
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.model_identity import fingerprint
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic import build_model
+
+TOKENS = np.arange(5, 105)
+GRAPHS: dict[str, dict[str, Any]] = {
+    "native": {},
+    "stock": {"attention": AttentionConfig("stock")},
+    "native, selecting": {"attention": AttentionConfig("native", True)},
+    "stock, selecting": {"attention": AttentionConfig("stock", True)},
+    "every layer watched": {"attention": AttentionConfig("native", True, watches=True)},
+    "experts": {"experts": ExpertConfig("native", "mass", TOP_K)},
+    "channels": {"ffn": FfnConfig("native", "top_k", density=0.5)},
+}
+
+
+def start(folder: Path, place: Path | None, **settings: Any) -> ModelRunner:
+    properties = {**F32, **settings.pop("properties", {})}
+    if place is not None:
+        properties["CACHE_DIR"] = str(place)
+    return ModelRunner(folder, "CPU", properties=properties, **settings)
+
+
+def logits(runner: ModelRunner) -> NDArray[np.float32]:
+    """Of a prompt and of rows under verification behind it."""
+    sequence = CachedSequence()
+    prompt = np.array(runner.forward([Rows(sequence, TOKENS, sampled=4)]))
+    drafted = Rows(sequence, TOKENS[:6], sampled=6, budget=2, limits_experts=True, limits_channels=True)
+    both = np.concatenate([prompt, runner.forward([drafted])])
+    runner.release(sequence)
+    return both
+
+
+def entries(place: Path) -> dict[Path, int]:
+    """What is kept, with the time of its record: with another it was written anew."""
+    return {entry: (entry / "entry.json").stat().st_mtime_ns for entry in place.glob("ovspec-*")}
+
+
+@pytest.fixture(scope="module")
+def compiled(demo_ir: Path) -> NDArray[np.float32]:
+    """Logits of the draft without a cache."""
+    return logits(start(demo_ir / "draft", None))
+
+
+@pytest.fixture(scope="module")
+def filled(demo_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a start has kept the draft."""
+    place = tmp_path_factory.mktemp("filled")
+    start(demo_ir / "draft", place)
+    return place
+
+
+@pytest.fixture
+def place(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test to change; nothing in an entry says where it lies."""
+    copy = Path(shutil.copytree(filled, tmp_path / "cache"))
+    for blob in copy.glob("*/model.blob"):
+        blob.chmod(0o600)
+    return copy
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was said since it was asked for the last time."""
+
+    def lines() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        caplog.clear()
+        return found
+
+    return lines
+
+
+def copy_of(demo_ir: Path, folder: Path) -> Path:
+    """The smaller demo model, where a test may change it."""
+    return Path(shutil.copytree(demo_ir / "draft", folder))
+
+
+@pytest.fixture(scope="module")
+def moe(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
+    return moe_folder(tmp_path_factory.mktemp("moe") / "model", demo_ir)
+
+
+Said = Callable[[], list[str]]
+
+
+class TestHit:
+    @pytest.mark.parametrize("name", GRAPHS)
+    def test_logits_are_those_of_a_model_that_is_compiled(
+        self, name: str, demo_ir: Path, moe: Path, tmp_path: Path, said: Said
+    ) -> None:
+        folder, settings = moe if name == "experts" else demo_ir, GRAPHS[name]
+        expected = logits(start(folder, None, **settings))
+        compiled = start(folder, tmp_path, **settings)
+        kept = entries(tmp_path)
+        again = start(folder, tmp_path, **settings)
+        assert len(kept) == 1 and entries(tmp_path) == kept and not said()
+        assert np.array_equal(logits(compiled), expected)
+        assert np.array_equal(logits(again), expected)
+        assert again.reports == compiled.reports
+        assert (again._expert_layers, again._ffn_layers) == (compiled._expert_layers, compiled._ffn_layers)
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            {"KV_CACHE_PRECISION": "u8", "INFERENCE_PRECISION_HINT": "f32"},
+            {
+                "KV_CACHE_PRECISION": "u8",
+                "KEY_CACHE_QUANT_MODE": "BY_CHANNEL",
+                "INFERENCE_PRECISION_HINT": "f32",
+            },
+            {"KV_CACHE_PRECISION": ov.Type.f16, "INFERENCE_PRECISION_HINT": ov.Type.f32},
+        ],
+        ids=["u8 by token", "u8 by channel", "f16, as types"],
+    )
+    def test_precisions(self, properties: dict[str, Any], demo_ir: Path, tmp_path: Path, said: Said) -> None:
+        folder = demo_ir / "draft"
+        expected = logits(start(folder, None, properties=properties))
+        for _ in range(2):
+            assert np.array_equal(logits(start(folder, tmp_path, properties=properties)), expected)
+        assert len(entries(tmp_path)) == 1 and not said()
+
+    @pytest.mark.parametrize("verify", ["dense", "commit"])
+    def test_text_is_the_same_with_and_without_it(
+        self, verify: str, make_pipeline: Callable[..., ovspec.LLMPipeline], demo_ir: Path, tmp_path: Path
+    ) -> None:
+        expected = make_pipeline(draft=True, verify=verify).generate(STORY, max_new_tokens=24)
+        for _ in range(2):
+            pipeline = ovspec.LLMPipeline(
+                demo_ir,
+                "CPU",
+                draft_model=ovspec.draft_model(demo_ir / "draft"),
+                verify=verify,
+                CACHE_DIR=str(tmp_path),
+                **F32,
+            )
+            assert pipeline.generate(STORY, max_new_tokens=24) == expected
+            assert len(entries(tmp_path)) == 2
+
+    def test_numbers_that_every_pass_is_given_share_an_entry(
+        self, demo_ir: Path, moe: Path, tmp_path: Path
+    ) -> None:
+        for coverage in (1.0, 0.5):
+            start(demo_ir, tmp_path, attention=AttentionConfig("native", True, coverage=coverage))
+        for density in (0.5, 0.25):
+            start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=density))
+        for budget in (TOP_K, TOP_K + 1):
+            start(moe, tmp_path, experts=ExpertConfig("native", "mass", budget))
+        assert len(entries(tmp_path)) == 3
+
+    def test_numbers_are_checked(self, demo_ir: Path, moe: Path, tmp_path: Path) -> None:
+        start(moe, tmp_path, experts=ExpertConfig("native", "mass", TOP_K))
+        start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=0.5))
+        with pytest.raises(ValueError, match="expert budget 999"):
+            start(moe, tmp_path, experts=ExpertConfig("native", "mass", 999))
+        with pytest.raises(ValueError, match="ffn density holds 1 values"):
+            start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=(0.5,)))
+
+    def test_settings_lie_side_by_side(self, demo_ir: Path, tmp_path: Path, said: Said) -> None:
+        folder = demo_ir / "draft"
+        settings: list[dict[str, Any]] = [
+            {},
+            {"attention": AttentionConfig("native", True)},
+            {"attention": AttentionConfig("native", True, (0,))},
+            {"properties": {"KV_CACHE_PRECISION": "u8"}},
+        ]
+        for setting in settings:
+            start(folder, tmp_path, **dict(setting))
+        kept = entries(tmp_path)
+        assert len(kept) == len(settings)
+        for setting in settings:
+            start(folder, tmp_path, **dict(setting))
+        assert entries(tmp_path) == kept and not said()
+
+    def test_a_kept_model_outlives_its_file(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path
+    ) -> None:
+        runner = start(demo_ir / "draft", place)
+        shutil.rmtree(place)
+        assert np.array_equal(logits(runner), compiled)
+
+
+class TestOutdated:
+    def test_other_weights_of_the_same_size_and_time(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+        shape = replace(get_shape("qwen3-0.6b", 2, 500), intermediate_size=96, **sizes)
+        folder, place = copy_of(demo_ir, tmp_path / "model"), tmp_path / "cache"
+        (folder / "ovspec_config.json").unlink(missing_ok=True)
+        (folder / "config.json").write_text(json.dumps(asdict(shape)), encoding="utf-8")
+        found = []
+        for seed in (1, 2):
+            model = build_model(shape, "fp32", seed=seed)
+            # The nodes' names in the graph are counted on through the process; its weights lie alike.
+            graph = folder / f"openvino_model{'' if seed == 1 else seed}.xml"
+            ov.save_model(model, graph, compress_to_fp16=False)
+            graph.with_suffix(".bin").replace(folder / "openvino_model.bin")
+            os.utime(folder / "openvino_model.bin", (0, 0))
+            found.append(logits(start(folder, place)))
+            assert np.array_equal(found[-1], logits(start(folder, None)))
+        assert not np.array_equal(*found)
+        [line] = said()
+        assert "it was made with another weights;" in line
+        assert len(entries(place)) == 1
+
+    @pytest.mark.parametrize("part", ["graph", "configuration", "ovspec", "OpenVINO", "native library"])
+    def test_every_part_counts(
+        self, part: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        folder = demo_ir / "draft"
+        [(entry, written)] = entries(place).items()
+        record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
+        record["identity"][part] = "another"
+        (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
+        assert np.array_equal(logits(start(folder, place)), compiled)
+        [line] = said()
+        assert f"another {part};" in line and "\n" not in line
+        assert list(entries(place)) == [entry] and entries(place)[entry] != written
+        start(folder, place)
+        assert not said()
+
+
+def cut(entry: Path) -> None:
+    with (entry / "model.blob").open("r+b") as file:
+        file.truncate(100_000)
+
+
+def flip(entry: Path) -> None:
+    with (entry / "model.blob").open("r+b") as file:
+        file.seek(-500, os.SEEK_END)
+        file.write(bytes(100))
+
+
+def replace_record(text: str) -> Callable[[Path], None]:
+    return lambda entry: (entry / "entry.json").write_text(text, encoding="utf-8") and None
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "cut": cut,
+    "changed": flip,
+    "empty": lambda entry: os.truncate(entry / "model.blob", 0),
+    "no blob": lambda entry: (entry / "model.blob").unlink(),
+    "no record": lambda entry: (entry / "entry.json").unlink(),
+    "record is empty": replace_record(""),
+    "record is no object": replace_record("[1]"),
+    "record lacks fields": replace_record("{}"),
+}
+
+
+class TestDamaged:
+    @pytest.mark.parametrize("damage", DAMAGE)
+    def test_is_dropped_with_a_line(
+        self, damage: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        folder = demo_ir / "draft"
+        [entry] = entries(place)
+        DAMAGE[damage](entry)
+        assert np.array_equal(logits(start(folder, place)), compiled)
+        [line] = said()
+        assert str(entry) in line and "is damaged" in line and "\n" not in line
+        kept = entries(place)
+        assert np.array_equal(logits(start(folder, place)), compiled)
+        assert entries(place) == kept and not said()
+
+    def test_what_openvino_refuses_is_dropped_too(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        """A blob whose fingerprint holds, as another processor of the same name might have left it."""
+        [entry] = entries(place)
+        cut(entry)
+        record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
+        record["fingerprint"] = fingerprint(entry / "model.blob")
+        (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
+        assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
+        [line] = said()
+        assert f"{entry} is not used, OpenVINO does not read it" in line
+
+    def test_what_openvino_never_reads_is_not_written_again(
+        self, moe: Path, tmp_path: Path, said: Said
+    ) -> None:
+        """It reads its own fused experts back from no file."""
+        expected = logits(start(moe, None, experts=ExpertConfig("stock")))
+        for _ in range(2):
+            assert np.array_equal(logits(start(moe, tmp_path, experts=ExpertConfig("stock"))), expected)
+            [line] = said()
+            assert "OpenVINO does not read it (Cannot create GatherMatmul" in line and "\n" not in line
+            [(entry, written)] = entries(tmp_path).items()
+            assert [path.name for path in entry.iterdir()] == ["entry.json"]
+        assert entries(tmp_path)[entry] == written
+
+
+START = """
+import sys
+from pathlib import Path
+from ovspec.runtime.model_identity import fingerprint
+from ovspec.runtime.model_runner import ModelRunner
+properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
+ModelRunner(sys.argv[1], "CPU", properties={**properties, "CACHE_DIR": sys.argv[2]})
+"""
+
+
+def process(folder: Path, place: Path, before: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", before + START, str(folder), str(place)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("name", ["compile_paged", "fingerprint"])
+    def test_killed_while_it_writes(
+        self, name: str, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        """Before the blob is there, and between the blob and the record."""
+        folder = demo_ir / "draft"
+        kill = (
+            "import os\nimport ovspec.runtime.model_cache as cache\n"
+            f"cache.{name} = lambda *a: os.kill(os.getpid(), 9)\n"
+        )
+        killed = process(folder, tmp_path, kill)
+        assert killed.wait() == -signal.SIGKILL
+        assert not entries(tmp_path) and len(list(tmp_path.iterdir())) == 1
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
+        kept = entries(tmp_path)
+        assert list(tmp_path.iterdir()) == list(kept)
+        start(folder, tmp_path)
+        assert entries(tmp_path) == kept and not said()
+
+    def test_two_at_once(
+        self, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        folder = demo_ir / "draft"
+        for started in [process(folder, tmp_path) for _ in range(2)]:
+            assert started.communicate()[1] == "" and started.returncode == 0
+        kept = entries(tmp_path)
+        assert len(kept) == 1 and list(tmp_path.iterdir()) == list(kept)
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
+        assert entries(tmp_path) == kept and not said()
+
+    def test_a_disk_that_takes_no_more(self, tmp_path: Path, demo_ir: Path) -> None:
+        limit = (
+            "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
+        )
+        assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] != 1 << 16
+        started = process(demo_ir / "draft", tmp_path, limit)
+        said = started.communicate()[1].splitlines()
+        assert started.returncode == 0 and len(said) == 1
+        assert f"CACHE_DIR={tmp_path} can't be written" in said[0]
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("room", [0, 3 << 20], ids=["for nothing", "for no thread's stack"])
+    def test_a_machine_that_is_short_of_memory_for_now(
+        self, room: int, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        """While a model is read back it may take so many bytes more; neither says anything of the entry."""
+        folder = demo_ir / "draft"
+        limit = (
+            "import re, resource\nimport ovspec.runtime.model_cache as cache\n"
+            "read, (_, most) = cache.ModelCache._import, resource.getrlimit(resource.RLIMIT_AS)\n"
+            "def short(*arguments):\n"
+            "    status = open('/proc/self/status').read()\n"
+            f"    room = {room} + 1024 * int(re.search(r'VmSize:\\s+(\\d+)', status)[1])\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (room, most))\n"
+            "    try:\n        return read(*arguments)\n"
+            "    finally:\n        resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+            "cache.ModelCache._import = short\n"
+        )
+        started = process(folder, tmp_path, limit)
+        [line] = started.communicate()[1].splitlines()
+        assert started.returncode == 0 and not list(tmp_path.iterdir())
+        assert f"CACHE_DIR={tmp_path} can't be written (it can't be read now (" in line
+        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
+        kept = entries(tmp_path)
+        assert len(kept) == 1 and not said()
+        started = process(folder, tmp_path, limit)
+        [line] = started.communicate()[1].splitlines()
+        assert started.returncode == 0 and entries(tmp_path) == kept
+        assert "is not used, it can't be read now (" in line and "the model is compiled" in line
+
+
+class TestPlaces:
+    def test_one_that_cannot_be_made(self, compiled: NDArray[np.float32], demo_ir: Path, said: Said) -> None:
+        runner = start(demo_ir / "draft", Path("/proc/ovspec/cache"))
+        [line] = said()
+        assert "CACHE_DIR=/proc/ovspec/cache can't be written" in line and "\n" not in line
+        assert np.array_equal(logits(runner), compiled)
+
+    def test_one_that_is_only_read(
+        self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
+    ) -> None:
+        kept = entries(place)
+        for path in (*kept, place):
+            path.chmod(0o555)
+        try:
+            assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
+        finally:
+            for path in (place, *kept):
+                path.chmod(0o755)
+        assert entries(place) == kept and not said()
+
+    def test_refusals(self, tmp_path: Path, demo_ir: Path) -> None:
+        folder, file = demo_ir / "draft", tmp_path / "file"
+        file.touch()
+        with pytest.raises(ValueError, match=f"CACHE_DIR={file}: is no folder"):
+            start(folder, file)
+        with pytest.raises(ValueError, match=r"CACHE_DIR='': expected the name of a folder"):
+            start(folder, None, properties={"CACHE_DIR": ""})
+        for setting in ({"CACHE_MODE": "OPTIMIZE_SIZE"}, {"ENABLE_WEIGHTLESS": True}):
+            with pytest.raises(ValueError, match="without its weights"):
+                start(folder, tmp_path, properties=setting)
+        with pytest.raises(ValueError, match="only the model of a folder"):
+            ModelRunner(ov.Core().read_model(folder / "openvino_model.xml"), properties={"CACHE_DIR": "x"})
+        with pytest.raises(ValueError, match=r"does not exist|no OpenVINO model"):
+            start(tmp_path / "none", tmp_path)
+        assert list(tmp_path.iterdir()) == [file]
+
+    def test_nothing_is_kept_of_a_model_that_is_refused(self, tmp_path: Path, demo_ir: Path) -> None:
+        with pytest.raises(ValueError, match="KV_CACHE_PRECISION"):
+            start(
+                demo_ir / "draft",
+                tmp_path / "cache",
+                properties={"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "bf16"},
+            )
+        assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())

@@ -1,0 +1,279 @@
+"""Speculative sampling through real models follows the target's exact distribution, whoever drafts."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from drafters.own_drafters import Chance, Trees
+from numpy.typing import NDArray
+from openvino_genai import GenerationConfig
+from scipy.stats import chisquare
+from settings import F32
+
+from ovspec.drafters import (
+    AssistantDrafter,
+    AutoDrafter,
+    PromptLookupDrafter,
+    SparseSelfDrafter,
+    SuffixDrafter,
+    UserDrafter,
+)
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.engine import commit
+from ovspec.engine.engine import Engine
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec.sampling.acceptance import Accepted
+from ovspec.sampling.sampling import Distribution, SamplingParams, sampling_distribution
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic import build_model
+
+VOCAB = 5
+# Five whole blocks, which all runs share, and one token.
+SHARED = 160
+PROMPT = np.random.default_rng(3).integers(0, VOCAB, SHARED + 1).tolist()
+# The first token comes out of the prompt's pass, three more out of speculation.
+POSITIONS, LIMIT, DRAFT = 4, 5, 3
+RUNS, MANY_RUNS, BATCH = 1500, 20_000, 500
+
+SHAPE = ModelShape(
+    name="enumerable",
+    model_type="qwen3",
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    max_position_embeddings=256,
+    rope_theta=10000.0,
+    qk_norm=True,
+    tie_word_embeddings=False,
+    vocab_size=VOCAB,
+)
+SPARSE = SparseVerify(budget=96)
+COMMIT = CommitVerify(SPARSE, interval=2)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain sampling": {},
+    "temperature": {"temperature": 2.0},
+    "top-k and top-p": {"temperature": 1.5, "top_k": 4, "top_p": 0.9},
+    "repetition penalty": {"temperature": 1.5, "repetition_penalty": 1.4},
+}
+
+
+@functools.cache
+def models() -> tuple[ModelRunner, ModelRunner]:
+    """A target and a draft that knows nothing of it: they disagree strongly."""
+    return (
+        ModelRunner(build_model(SHAPE, "fp32", seed=4), "CPU", AttentionConfig(selects=True), F32),
+        ModelRunner(build_model(SHAPE, "fp32", seed=2), "CPU", AttentionConfig(), F32),
+    )
+
+
+def assistant() -> AssistantDrafter:
+    return AssistantDrafter(models()[1], VOCAB, 64)
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "assistant": assistant,
+    "prompt_lookup": PromptLookupDrafter,
+    "suffix": SuffixDrafter,
+    "sparse_self": lambda: SparseSelfDrafter(models()[0], SparseVerify(budget=32)),
+    "auto": lambda: AutoDrafter([SuffixDrafter(), PromptLookupDrafter(), assistant()]),
+    "own": lambda: UserDrafter(Chance(VOCAB), VOCAB),
+    "own trees": lambda: UserDrafter(Trees(VOCAB), VOCAB),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to sample."""
+
+    drafter: str
+    verify: VerifyMode = "dense"
+    setting: str = "temperature"
+    coupled: bool = False
+
+    def __str__(self) -> str:
+        verify = self.verify if isinstance(self.verify, str) else f"commit {COMMIT.interval}"
+        return f"{self.drafter}, {verify}, {self.setting}" + ", coupled" * self.coupled
+
+    def settings(self) -> GenerationSettings:
+        fixed = {"max_new_tokens": LIMIT, "num_assistant_tokens": DRAFT, "do_sample": True, "rng_seed": 20}
+        config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting]})
+        return replace(resolve(config, (), has_draft=True), coupled=self.coupled)
+
+    def draw(self, runs: int) -> tuple[Counter[tuple[int, ...]], RawPerfMetrics]:
+        """First tokens of many runs through the engine, in batches of interleaved sequences."""
+        target, draft = models()
+        drafter = DRAFTERS[self.drafter]()
+        engine, settings, metrics = (
+            Engine(target, drafter, self.verify, 64),
+            self.settings(),
+            RawPerfMetrics(),
+        )
+        shared = CachedSequence(), CachedSequence()
+        for runner, cached in zip((target, draft), shared, strict=True):
+            runner.prefill(cached, np.array(PROMPT[:SHARED], np.int64), 64)
+        seen: Counter[tuple[int, ...]] = Counter()
+        for start in range(0, runs, BATCH):
+            batch = [Sequence.start(PROMPT, LIMIT, settings, start + index) for index in range(BATCH)]
+            own = [cached for sequence in batch for cached in (sequence.target, sequence.draft)]
+            for cached, prompt in zip(own, itertools.cycle(shared)):
+                cached.table, cached.length = prompt.table.copy(), prompt.length
+            engine.run(batch, lambda sequence, tokens: True, metrics)
+            for sequence in batch:
+                seen[tuple(sequence.generated[:POSITIONS])] += 1
+            for cached in own:
+                cached.table = cached.table[SHARED // target.block_size :]
+            for sequence in batch:
+                engine.release(sequence)
+        for runner, cached in zip((target, draft), shared, strict=True):
+            runner.release(cached)
+        return seen, metrics
+
+    def p_value(self, runs: int) -> tuple[float, RawPerfMetrics]:
+        """Of the joint distribution of the first tokens, against the exact one."""
+        exact = exact_distribution(self.setting)
+        seen, metrics = self.draw(runs)
+        assert all(exact.get(outcome, 0) > 0 for outcome in seen), "an impossible continuation was drawn"
+        # Rare outcomes are pooled, as the chi-square test asks for at least five expected of each.
+        outcomes = itertools.product(range(VOCAB), repeat=POSITIONS)
+        common = [outcome for outcome in outcomes if exact.get(outcome, 0) * runs >= 5]
+        expected = np.array([exact[outcome] * runs for outcome in common])
+        observed = np.array([seen[outcome] for outcome in common], float)
+        if (rest := runs - expected.sum()) >= 5:
+            expected, observed = np.append(expected, rest), np.append(observed, runs - observed.sum())
+        assert len(expected) > 10
+        return chisquare(observed, expected * observed.sum() / expected.sum()).pvalue, metrics
+
+
+@functools.cache
+def exact_distribution(setting: str) -> dict[tuple[int, ...], float]:
+    """Probability of every continuation of so many tokens, one dense pass per context, no drafts."""
+    target, _ = models()
+    params = Case("assistant", setting=setting).settings().sampling
+    cached = CachedSequence()
+    target.prefill(cached, np.array(PROMPT[:SHARED], np.int64), 64)
+
+    def next_token(context: tuple[int, ...]) -> NDArray[np.float64]:
+        tokens = np.array([*PROMPT, *context], np.int64)
+        cached.rollback(SHARED)
+        row = np.array(target.forward([Rows(cached, tokens[SHARED:])]))[0]
+        return sampling_distribution(penalised(row, tokens, params), params).dense(VOCAB)
+
+    exact = {(): 1.0}
+    for _ in range(POSITIONS):
+        exact = {
+            (*context, token): probability * p
+            for context, probability in exact.items()
+            for token, p in enumerate(next_token(context))
+            if probability * p > 0
+        }
+    target.release(cached)
+    return exact
+
+
+def penalised(
+    row: NDArray[np.float32], tokens: NDArray[np.int64], params: SamplingParams
+) -> NDArray[np.float32]:
+    out = row.copy()
+    for token in set(tokens.tolist()):
+        out[token] = (
+            row[token] / params.repetition_penalty
+            if row[token] >= 0
+            else row[token] * params.repetition_penalty
+        )
+    return out
+
+
+CASES = [
+    *(Case("assistant", setting=setting) for setting in SETTINGS),
+    Case("own"),
+    Case("own trees", COMMIT),
+    Case("prompt_lookup"),
+    Case("assistant", COMMIT),
+    Case("auto", COMMIT, "top-k and top-p"),
+    Case("sparse_self", COMMIT, "repetition penalty"),
+    Case("sparse_self", COMMIT, coupled=True),
+]
+EVERY_CASE = [
+    Case(drafter, verify, setting, coupled)
+    for drafter in DRAFTERS
+    for verify in ("dense", COMMIT)
+    for setting in SETTINGS
+    for coupled in (False, True)
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_positions_follow_the_exact_distribution(case: Case) -> None:
+    p_value, metrics = case.p_value(RUNS)
+    assert p_value > 1e-3
+    # Rejected at every offset, and accepted whole, which a bonus token follows.
+    longest = 2 if case.drafter == "own trees" else DRAFT
+    assert set(metrics.accepted_lengths) == set(range(longest + 1))
+    if case.verify != "dense":
+        assert 0 < sum(metrics.confirmed_lengths) < sum(metrics.provisional_lengths)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_positions_follow_the_exact_distribution_in_many_runs(case: Case) -> None:
+    assert case.p_value(MANY_RUNS)[0] > 1e-4
+
+
+def test_draft_and_sparse_target_differ_from_the_target() -> None:
+    """Otherwise the tests above would pass with any acceptance rule."""
+    exact = exact_distribution("temperature")
+    for drafter, verify in (("assistant", SPARSE), ("sparse_self", SPARSE)):
+        seen, _ = Case(drafter, verify).draw(RUNS)
+        assert sum(abs(exact.get(outcome, 0) - count / RUNS) for outcome, count in seen.items()) / 2 > 0.15
+
+
+def confirm_everything(
+    sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
+) -> tuple[Accepted, list[Distribution | None]]:
+    count = len(proposal.tokens)
+    p = sequence.processor.distribution(logits[count], proposal.tokens)
+    return Accepted(count, p.sample(sequence.streams.residual.random())), []
+
+
+def correct_from_p(
+    sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
+) -> tuple[Accepted, list[Distribution | None]]:
+    accepted, p = ACCEPT(sequence, proposal, logits)
+    last = p[-1]
+    assert last is not None
+    return Accepted(accepted.n, last.sample(sequence.streams.residual.random())), p
+
+
+def forget_one_q(
+    sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
+) -> tuple[Accepted, list[Distribution | None]]:
+    even = Distribution(np.full(VOCAB, 1 / VOCAB))
+    return ACCEPT(sequence, Proposal(proposal.tokens, [even] * len(proposal.tokens)), logits)
+
+
+ACCEPT = commit.accept
+
+
+@pytest.mark.parametrize("wrong", [confirm_everything, correct_from_p, forget_one_q])
+def test_wrong_commits_fail_the_same_test(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "accept", wrong)
+    assert Case("assistant", COMMIT).p_value(RUNS)[0] < 1e-6

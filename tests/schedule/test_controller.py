@@ -1,0 +1,271 @@
+"""The schedule `auto` on simulated machines and texts: never much below the best fixed setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prompts import PROMPTS
+from schedule.virtual_machine import MAX_DRAFT, Machine, World
+from settings import F32
+
+import ovspec
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.exploration import ExplorationBudget
+from ovspec.schedule.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
+
+LENGTHS = (0, 1, 2, 4, 8)
+TOKENS = 1000
+SEEDS = (1, 2, 3)
+
+
+def small(**chaos: float) -> Machine:
+    """A model of some megabytes: every row and every draft token counts."""
+    return Machine(lambda rows, _, __: 1700 + 90 * rows, lambda k: 650 * k, switch=1400, **chaos)
+
+
+def large(**chaos: float) -> Machine:
+    """A model that is read from memory: more rows cost little."""
+    return Machine(lambda rows, _, __: 25000 + 300 * rows, lambda k: 4000 * k, switch=4000, **chaos)
+
+
+def long_context(**chaos: float) -> Machine:
+    """Stock attention at 16k: two rows cost three times as much as one."""
+
+    def verify(rows: int, _: float, __: float) -> float:
+        return 127e3 if rows == 1 else 410e3 + 10e3 * rows
+
+    return Machine(verify, lambda k: 15e3 * k, switch=5000, **chaos)
+
+
+def lookup(**chaos: float) -> Machine:
+    return Machine(lambda rows, _, __: 25000 + 750 * rows, lambda _: 50, switch=4000, **chaos)
+
+
+NOISY = {"noise": 0.12, "hiccup": 0.02, "drift": 0.003}
+
+
+def steady(rate: float) -> Callable[[int], float]:
+    return lambda _: rate
+
+
+def pooled(rates: list[float]) -> float:
+    return float(len(rates) / np.sum(1.0 / np.array(rates)))
+
+
+def compare(world: World) -> tuple[float, float]:
+    """Tokens per second of `auto` over those of the best fixed length, and over plain decoding.
+
+    After the first 64 tokens of each of several calls of one pipeline, the first of them included for
+    plain decoding only: what the best length is has to be found out first.
+    """
+    # Where more is accepted a call has fewer steps, and chance a larger part.
+    tokens = int(TOKENS / (1.3 - world.acceptance(0)))
+    schedule = AutoSchedule(MAX_DRAFT)
+    first = world.run(schedule, tokens, seed=100).rate()
+    auto = [world.run(schedule, tokens, seed).rate() for seed in SEEDS]
+    fixed = {
+        length: pooled([world.run(ConstantSchedule(length), tokens, seed).rate() for seed in SEEDS])
+        for length in LENGTHS
+    }
+    return pooled(auto) / max(fixed.values()), pooled([first, *auto]) / fixed[0]
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.6, 0.1])
+@pytest.mark.parametrize("machine", [small, large, long_context])
+def test_close_to_the_best_fixed_length_and_no_worse_than_plain(
+    machine: Callable[..., Machine], rate: float
+) -> None:
+    context = 16384 if machine is long_context else 512
+    over_best, over_plain = compare(World(machine(), steady(rate), context))
+    assert over_best > 0.95
+    assert over_plain > 0.97
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.1])
+@pytest.mark.parametrize("machine", [small, large])
+def test_noise_hiccups_and_drift_of_the_machine(machine: Callable[..., Machine], rate: float) -> None:
+    over_best, over_plain = compare(World(machine(**NOISY), steady(rate)))
+    assert over_best > 0.95
+    assert over_plain > 0.97
+
+
+@pytest.mark.parametrize("offers", [0.9, 0.5])
+@pytest.mark.parametrize("rate", [0.9, 0.4])
+def test_lookups_that_offer_now_more_now_less(rate: float, offers: float) -> None:
+    over_best, over_plain = compare(World(lookup(), steady(rate), offers=steady(offers)))
+    assert over_best > 0.95
+    assert over_plain > 0.97
+
+
+def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() -> None:
+    """The lookup finds nothing at first, and the first pass of a number of rows is slow: both mislead."""
+    machine = Machine(lambda rows, _, __: 1300 + 120 * rows, lambda _: 50, switch=600, cold=4.0)
+    repeats = World(machine, steady(0.98), offers=lambda emitted: 0.02 if emitted < 30 else 1.0, lookup=50.0)
+    over_best, over_plain = compare(repeats)
+    assert over_best > 0.95
+    assert over_plain > 2.0
+
+
+def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:
+    """Drafting was given up; what lookups would have found, which costs next to nothing, says to go on."""
+    late = World(lookup(), steady(0.97), offers=lambda emitted: 0.3 if emitted < 800 else 1.0, lookup=50.0)
+    wrong = World(lookup(), lambda emitted: 0.02 if emitted < 800 else 0.97, lookup=50.0)
+    for world in (late, wrong):
+        run = world.run(AutoSchedule(MAX_DRAFT), 1200, seed=1)
+        best = world.run(ConstantSchedule(8), 1200, seed=1)
+        assert run.rate(860) > 0.9 * best.rate(860)
+
+
+def test_collapse_is_noticed_reported_and_survived() -> None:
+    collapses = World(small(), lambda emitted: 0.9 if emitted < 600 else 0.02)
+    schedule = AutoSchedule(MAX_DRAFT)
+    run = collapses.run(schedule, 1200, seed=1)
+    plain = collapses.run(ConstantSchedule(0), 1200, seed=1)
+    assert schedule.collapses == 1
+    assert run.rate(64, 600) > 1.3 * plain.rate(64, 600)
+    # Some drafts go by until it is sure.
+    assert run.rate(700, 1200) > 0.97 * plain.rate(700, 1200)
+    assert np.mean(run.drafts[-200:]) < 0.1
+    schedule.begin()
+    assert schedule.collapses == 0
+
+
+def test_recovery_is_noticed() -> None:
+    recovers = World(large(), lambda emitted: 0.02 if emitted < 400 else 0.95)
+    run = recovers.run(AutoSchedule(MAX_DRAFT), 1600, seed=1)
+    best = recovers.run(ConstantSchedule(8), 1600, seed=1)
+    assert run.rate(64, 400) > 0.97 * recovers.run(ConstantSchedule(0), 400, seed=1).rate()
+    assert run.rate(900, 1600) > 0.9 * best.rate(900, 1600)
+
+
+def test_a_new_prompt_is_given_a_chance() -> None:
+    schedule = AutoSchedule(MAX_DRAFT)
+    World(large(), steady(0.02)).run(schedule, 600, seed=1)
+    run = World(large(), steady(0.95)).run(schedule, 600, seed=2)
+    best = World(large(), steady(0.95)).run(ConstantSchedule(8), 600, seed=2)
+    assert run.rate() > 0.9 * best.rate()
+
+
+def test_several_sequences_together() -> None:
+    world = World(large(), steady(0.75))
+    rates = {}
+    for length in LENGTHS:
+        rates[length] = world.run(ConstantSchedule(length), 600, seed=3, sequences=4).rate()
+    schedule = AutoSchedule(MAX_DRAFT)
+    world.run(schedule, 600, seed=4, sequences=4)
+    assert world.run(schedule, 600, seed=3, sequences=4).rate() > 0.93 * max(rates.values())
+
+
+def test_context_that_grows_past_the_point_where_drafting_pays() -> None:
+    """One row costs a little more with every token of context, several rows much more."""
+
+    def verify(rows: int, context: float, _: float) -> float:
+        return 20000 + 200 * rows + context * (3.0 if rows == 1 else 14.0 + rows)
+
+    world = World(Machine(verify, lambda k: 1000 * k, switch=2000), steady(0.7), context=256)
+    schedule = AutoSchedule(MAX_DRAFT)
+    run = world.run(schedule, 8000, seed=5)
+    plain = world.run(ConstantSchedule(0), 8000, seed=5)
+    drafted = world.run(ConstantSchedule(4), 8000, seed=5)
+    assert run.rate(64, 500) > 0.9 * drafted.rate(64, 500) > 1.2 * plain.rate(64, 500)
+    assert run.rate(6000, 8000) > 0.97 * plain.rate(6000, 8000) > drafted.rate(6000, 8000)
+
+
+class Fixed(Schedule):
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def plan(self, state: StepState) -> Plan:
+        return self._plan
+
+    def observe(self, outcome: StepOutcome) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("rate", "confirmed"), [(0.8, 0.995), (0.8, 0.9), (0.3, 0.995), (0.05, 0.9)])
+def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: float) -> None:
+    def verify(rows: int, _: float, scale: float) -> float:
+        return 29e3 * (1 + 0.03 * rows) + 100e3 * (0.9 + 0.1 * rows) * min(1.0, 0.1 * scale)
+
+    world = World(
+        Machine(verify, lambda k: 4e3 * k, switch=5000),
+        steady(rate),
+        context=16384,
+        confirmed=confirmed,
+        budget_scales=(0.5, 1.0, 2.0, math.inf),
+        commit_intervals=(16, 24, 32),
+    )
+    schedule = AutoSchedule(MAX_DRAFT)
+    world.run(schedule, TOKENS, seed=9)
+    auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])
+    plain = pooled([world.run(Fixed(Plan(0, math.inf)), TOKENS, seed).rate() for seed in SEEDS])
+    fixed = [
+        pooled([world.run(Fixed(Plan(length, scale, 24)), TOKENS, seed).rate() for seed in SEEDS[:2]])
+        for length in (0, 2, 4, 8)
+        for scale in world.budget_scales
+    ]
+    assert auto > 0.9 * max(fixed)
+    assert auto > 0.97 * plain
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_probes_are_paid_from_time_that_went_by(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Drafts are dear here and come right behind rests, whose plain steps are not."""
+    earned: list[float] = []
+    earn = ExplorationBudget.earn
+
+    def counted(budget: ExplorationBudget, duration: float) -> None:
+        earned.append(duration)
+        earn(budget, duration)
+
+    monkeypatch.setattr(ExplorationBudget, "earn", counted)
+    machine = Machine(
+        lambda rows, _, __: 1200 if rows == 1 else 4000 + 100 * rows,
+        lambda _: 40,
+        switch=5000,
+        noise=0.0,
+        hiccup=0.0,
+    )
+    turns = World(machine, lambda emitted: 0.97 if emitted % 40 < 10 else 0.0, lookup=5.0)
+    run = turns.run(AutoSchedule(MAX_DRAFT), 3000, seed)
+    assert 0.9 < sum(earned) / run.clock[-1] < 1.02
+
+
+def test_bound_and_room_are_kept() -> None:
+    schedule = AutoSchedule(MAX_DRAFT)
+    schedule.bound = 3
+    run = World(large(), steady(0.95)).run(schedule, 300, seed=1)
+    assert max(run.drafts) == 3
+    schedule.bound = MAX_DRAFT
+    assert max(World(large(), steady(0.95)).run(schedule, 600, seed=1).drafts) > 3
+    schedule.bound = 0
+    assert set(World(large(), steady(0.95)).run(schedule, 100, seed=1).drafts) == {0}
+
+
+def test_a_prompt_too_long_to_be_worth_reading_twice() -> None:
+    """The drafter would have to read 16k tokens before it could help with the last few."""
+    machine = Machine(lambda rows, _, __: 25000 + 300 * rows, lambda k: 2000 * k, read=2000.0)
+    schedule = AutoSchedule(MAX_DRAFT)
+    world = World(machine, steady(0.9), context=16384, reads=True)
+    world.run(schedule, 400, seed=1)
+    assert max(world.run(schedule, 40, seed=2).drafts) == 0
+    assert max(world.run(schedule, 20000, seed=2).drafts[:50]) > 0
+
+
+def test_auto_gives_the_text_of_plain_decoding(
+    demo_ir: Path, make_pipeline: Callable[..., ovspec.LLMPipeline]
+) -> None:
+    draft = ovspec.draft_model(demo_ir / "draft")
+    plain, drafted = make_pipeline(), ovspec.LLMPipeline(demo_ir, draft_model=draft, **F32)
+    asked: list[int] = []
+    for prompt in PROMPTS[:6]:
+        want = plain.generate([prompt], max_new_tokens=96, ignore_eos=True)
+        got = drafted.generate([prompt], max_new_tokens=96, ignore_eos=True)
+        assert got.texts == want.texts
+        asked += got.perf_metrics.raw_metrics.num_assistant_tokens
+    # Whatever it makes of this machine, it begins with drafts of two lengths and plain decoding.
+    assert asked[:9] == [4, 4, 4, 0, 0, 0, 8, 8, 8]

@@ -1,0 +1,198 @@
+"""The allowance of the schedule `auto`: what it may lose against plain decoding, whatever it believes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from schedule.virtual_machine import MAX_DRAFT, Machine, World
+
+from ovspec.schedule.choice import Choice
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.expectations import Expectations
+from ovspec.schedule.loss_allowance import LossAllowance
+from ovspec.schedule.schedule import ConstantSchedule
+from ovspec.schedule.shadow_evidence import MOST_EVIDENCE, ShadowEvidence
+
+
+def spent_allowance() -> LossAllowance:
+    """One that lost what it had and half a step more."""
+    allowance = LossAllowance()
+    allowance.settle(0.0, 8.5)
+    return allowance
+
+
+def test_a_full_store_covers_any_try_and_a_spent_one_asks_for_plain_decoding() -> None:
+    allowance = LossAllowance()
+    assert allowance.covers(100.0) and not allowance.is_spent
+    allowance.settle(1.0, 8.0)
+    assert allowance.covers(1.0) and not allowance.covers(1.5) and not allowance.is_spent
+    allowance.settle(1.0, 2.5)
+    assert allowance.is_spent and not allowance.covers(0.0)
+
+
+def test_plain_steps_pay_a_share_of_themselves_in() -> None:
+    allowance = spent_allowance()
+    allowance.earn(99)
+    assert not allowance.covers(1.0)
+    allowance.earn(2)
+    assert allowance.covers(1.0)
+    for _ in range(1000):
+        allowance.earn(100)
+    # Idle time is not saved up: what is lost is bounded in every stretch of text.
+    allowance.settle(0.0, 9.6)
+    assert allowance.is_spent
+
+
+def test_steps_whose_tokens_are_provisional_are_settled_together_with_the_commit() -> None:
+    allowance = LossAllowance()
+    for _ in range(10):
+        allowance.settle(None, 2.0)
+    assert allowance.covers(8.0) and not allowance.is_spent
+    allowance.settle(13.0, 1.5)
+    assert allowance.is_spent and allowance.covers(0.0, 0.6) and not allowance.covers(0.0, 0.4)
+    # What was not settled is not carried over to another prompt.
+    allowance = LossAllowance()
+    allowance.settle(None, 100.0)
+    allowance.renew()
+    allowance.settle(1.0, 1.0)
+    assert allowance.covers(8.0)
+
+
+def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
+    allowance = LossAllowance()
+    allowance.settle(1000.0, 0.0)
+    allowance.settle(0.0, 64.0)
+    assert not allowance.is_spent
+    allowance.settle(0.0, 0.5)
+    assert allowance.is_spent
+
+
+def test_evidence_of_shadow_drafts_is_needed_where_there_can_be_any_and_is_paid_back() -> None:
+    allowance = LossAllowance()
+    assert allowance.covers(1.0) and not allowance.covers(1.0, 1.9) and allowance.covers(1.0, 2.1)
+    allowance = spent_allowance()
+    assert allowance.covers(2.0, 4.1) and not allowance.covers(4.0, 4.1)
+    allowance.begin(2.0, 4.1)
+    assert not allowance.is_spent and not allowance.covers(0.0)
+    allowance.settle(1.0, 4.5)
+    assert not allowance.is_spent
+    # The store is overdrawn by what the evidence said.
+    allowance.settle(1.0, 1.2)
+    assert allowance.is_spent
+    allowance.end()
+    # What is left to pay back does not go by more evidence.
+    assert not allowance.covers(1.0, 5.1) and allowance.covers(1.0, 5.3)
+
+
+def test_a_try_may_lose_twice_its_stake_and_what_it_gained() -> None:
+    allowance = LossAllowance()
+    allowance.settle(1000.0, 0.0)
+    allowance.begin(1.0, 8.0)
+    allowance.settle(20.0, 0.0)
+    allowance.settle(0.0, 21.5)
+    assert not allowance.is_spent
+    allowance.settle(0.0, 1.0)
+    assert allowance.is_spent
+    allowance.end()
+    assert not allowance.is_spent
+
+
+def test_after_tries_that_failed_more_evidence_is_needed_and_plain_steps_pay_less_in() -> None:
+    allowance = LossAllowance()
+    for evidence in (2.0, 3.0, 4.0, 4.0):
+        assert allowance.covers(1.0, evidence + 0.1) and not allowance.covers(1.0, evidence - 0.1)
+        allowance.begin(1.0, evidence)
+        allowance.settle(0.0, 3.0)
+        allowance.end()
+    assert not allowance.covers(0.0)
+    allowance.earn(round(4.9 / (0.015 / 4)))
+    assert allowance.covers(0.8) and not allowance.covers(1.0)
+    allowance.renew()
+    assert allowance.covers(1.0, 3.1)
+    allowance.begin(1.0, 3.1)
+    allowance.settle(10.0, 0.0)
+    allowance.end()
+    assert allowance.covers(1.0, 2.1)
+
+
+def test_shadow_drafts_add_up_until_one_would_have_lost() -> None:
+    evidence = ShadowEvidence()
+    evidence.add(4, 4, 1)
+    assert evidence.saved == 0.0
+    evidence.price([0.0, 0.1, 0.2, 0.3, 0.4], switch=0.5, stake=1.4)
+    evidence.add(4, 2, 1)
+    assert evidence.saved == pytest.approx(2.0 - 0.4 - 0.5)
+    evidence.add(4, 1, 1)
+    assert evidence.saved == pytest.approx(1.7)
+    # Another number changes shapes, nothing at all too.
+    evidence.add(0, 0, 1)
+    evidence.add(2, 0, 1)
+    assert evidence.saved == pytest.approx(1.7 - 0.5 - 0.7)
+    evidence.add(2, 0, 1)
+    evidence.add(2, 0, 1)
+    evidence.add(2, 0, 1)
+    assert evidence.saved == 0.0
+    evidence.add(2, 2, 4)
+    assert evidence.saved == pytest.approx(1.8 / 4)
+    for _ in range(100):
+        evidence.add(4, 4, 1)
+    assert evidence.saved == MOST_EVIDENCE
+    evidence.renew()
+    assert evidence.saved == 0.0
+
+
+# A pass of some 1.3 ms; changing the number of rows costs more than half as much.
+def tiny(**chaos: float) -> Machine:
+    return Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=870, **chaos)
+
+
+def over_plain(world: World, tokens: int, seed: int) -> float:
+    auto, plain = (
+        world.run(schedule, tokens, seed) for schedule in (AutoSchedule(MAX_DRAFT), ConstantSchedule(0))
+    )
+    return auto.rate() / plain.rate()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("offers", "rate"), [(0.6, 0.25), (0.9, 0.15), (0.3, 0.5)])
+def test_creative_text_with_lookups_that_mostly_fail(offers: float, rate: float, seed: int) -> None:
+    world = World(tiny(), lambda _: rate, offers=lambda _: offers, lookup=65.0)
+    assert over_plain(world, 2000, seed) > 0.97
+
+
+def test_few_tries_where_shadow_drafts_fail() -> None:
+    world, schedule = (
+        World(tiny(), lambda _: 0.05, offers=lambda _: 0.6, lookup=65.0),
+        AutoSchedule(MAX_DRAFT),
+    )
+    world.run(schedule, 500, seed=1)
+    assert sum(drafts > 0 for drafts in world.run(schedule, 1000, seed=2).drafts[64:]) < 10
+
+
+@pytest.mark.parametrize("switch", [870.0, 0.0, 5000.0])
+def test_shadow_drafts_that_lie_cost_no_more_than_the_share(switch: float) -> None:
+    """Shadow drafts always come true, drafts never: no belief is right, and the account holds."""
+    machine = Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=switch)
+    lies = World(machine, lambda _: 0.0, lookup=65.0, shadowed=lambda _: 1.0)
+    assert over_plain(lies, 6000, seed=1) > 0.97
+
+
+@pytest.mark.parametrize("period", [10, 40, 150])
+def test_a_text_that_turns_as_soon_as_it_is_believed(period: int) -> None:
+    """Drafts hold for a while, then fail for three times as long."""
+    turns = World(tiny(), lambda emitted: 0.9 if emitted % (4 * period) < period else 0.0, lookup=65.0)
+    assert over_plain(turns, 6000, seed=1) > 0.97
+
+
+def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
+    """Sparse passes may come first; there is no cost to divide by then."""
+    expected, plain = Expectations(), Choice(0, math.inf)
+    assert not expected.knows(plain)
+    assert expected.stake(Choice(4, 1.0), plain, changes=1e3) == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.45, 0.6])
+def test_what_a_drafter_has_to_read_first_is_at_stake_too(rate: float) -> None:
+    machine = Machine(lambda rows, _, __: 1500 + 50 * rows, lambda k: 850 * k, read=150, switch=900)
+    assert over_plain(World(machine, lambda _: rate, context=60, reads=True), 6000, seed=1) > 0.98

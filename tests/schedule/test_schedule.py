@@ -1,0 +1,129 @@
+"""Schedules by their settings, the rule of transformers, and what a pipeline keeps between calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openvino_genai
+import pytest
+from prompts import PROMPTS
+from settings import F32
+
+import ovspec
+from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationConfig, resolve, updated
+from ovspec.pipeline.schedules import Schedules
+from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
+
+STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
+
+
+def outcome(asked: int, proposed: int, accepted: int) -> StepOutcome:
+    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 1.0, 1.0)
+
+
+def settings(has_draft: bool = True, **options: Any) -> Any:
+    return resolve(updated(GenerationConfig(max_new_tokens=8), options), (), has_draft)
+
+
+def test_heuristic_is_the_rule_of_transformers() -> None:
+    schedule = HeuristicSchedule(5, 8)
+    seen = []
+    for accepted in ("all", "all", "all", "none", "some", "some"):
+        asked = schedule.plan(STATE).num_assistant_tokens
+        seen.append(asked)
+        schedule.observe(outcome(asked, asked, {"all": asked, "none": 0, "some": asked - 1}[accepted]))
+    assert seen == [5, 7, 8, 8, 7, 6]
+
+
+def test_heuristic_never_falls_below_one_and_learns_nothing_from_nothing() -> None:
+    schedule = HeuristicSchedule(2, 8)
+    for _ in range(4):
+        schedule.observe(outcome(2, 2, 0))
+    assert schedule.plan(STATE).num_assistant_tokens == 1
+    schedule.observe(outcome(1, 0, 0))
+    assert schedule.plan(STATE).num_assistant_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule", "tokens"),
+    [
+        ({}, "auto", MAX_NUM_ASSISTANT_TOKENS),
+        ({"num_assistant_tokens": 4}, "constant", 4),
+        ({"num_assistant_tokens": 0}, "constant", 0),
+        ({"assistant_confidence_threshold": 0.4}, "constant", 16),
+        ({"num_assistant_tokens_schedule": "constant"}, "constant", 5),
+        ({"num_assistant_tokens_schedule": "heuristic"}, "heuristic", 5),
+        ({"num_assistant_tokens_schedule": "heuristic", "num_assistant_tokens": 3}, "heuristic", 3),
+        ({"num_assistant_tokens_schedule": "auto", "num_assistant_tokens": 3}, "auto", 3),
+        ({"num_assistant_tokens_schedule": "auto", "assistant_confidence_threshold": 0.4}, "auto", 16),
+    ],
+)
+def test_what_a_configuration_asks_for(options: dict[str, Any], schedule: str, tokens: int) -> None:
+    found = settings(**options)
+    assert (found.num_assistant_tokens_schedule, found.num_assistant_tokens) == (schedule, tokens)
+
+
+def test_configuration_of_openvino_genai_means_auto() -> None:
+    found = resolve(openvino_genai.GenerationConfig(max_new_tokens=8), (), has_draft=True)
+    assert found.num_assistant_tokens_schedule == "auto"
+
+
+def test_sampling_does_not_depend_on_what_a_schedule_measures() -> None:
+    assert settings(do_sample=True).coupled
+    assert settings(do_sample=True, num_assistant_tokens_schedule="heuristic").coupled
+    assert not settings(do_sample=True, num_assistant_tokens=4).coupled
+
+
+@pytest.mark.parametrize("value", ["heuristic_transient", "Auto", 3])
+def test_unknown_schedules_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"num_assistant_tokens_schedule=.*'constant', 'heuristic', 'auto'"):
+        settings(num_assistant_tokens_schedule=value)
+
+
+def test_a_schedule_without_a_drafter_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="num_assistant_tokens_schedule='auto': this pipeline does not draft"
+    ):
+        settings(has_draft=False, num_assistant_tokens_schedule="auto")
+
+
+def test_schedules_outlive_a_call() -> None:
+    schedules = Schedules(commits=False)
+    auto = schedules.of(settings())
+    assert schedules.of(settings(num_assistant_tokens_schedule="auto", num_assistant_tokens=7)) is auto
+    heuristic = schedules.of(settings(num_assistant_tokens_schedule="heuristic"))
+    assert schedules.of(settings(num_assistant_tokens_schedule="heuristic")) is heuristic
+    other = settings(num_assistant_tokens_schedule="heuristic", num_assistant_tokens=2)
+    assert schedules.of(other) is not heuristic
+    assert isinstance(schedules.of(settings(num_assistant_tokens=4)), ConstantSchedule)
+
+
+def test_without_a_drafter_only_commits_leave_something_to_choose() -> None:
+    plain = settings(has_draft=False)
+    assert isinstance(Schedules(commits=False).of(plain), ConstantSchedule)
+    assert not isinstance(Schedules(commits=True).of(plain), ConstantSchedule)
+
+
+def test_metrics_say_what_the_schedule_asked_for(demo_ir: Path) -> None:
+    draft = ovspec.draft_model(demo_ir / "draft")
+    pipeline = ovspec.LLMPipeline(demo_ir, draft_model=draft, **F32)
+
+    def metrics(**options: Any) -> ovspec.PerfMetrics:
+        options = {"max_new_tokens": 24, "ignore_eos": True, **options}
+        return pipeline.generate(PROMPTS[:1], **options).perf_metrics
+
+    constant = metrics(num_assistant_tokens=3)
+    assert set(constant.raw_metrics.num_assistant_tokens) == {3}
+    assert constant.get_num_assistant_tokens() == 3.0 and constant.get_drafting_share() == 1.0
+    plain = metrics(num_assistant_tokens=0)
+    assert plain.get_num_assistant_tokens() == 0.0 and plain.get_drafting_share() == 0.0
+    heuristic = metrics(num_assistant_tokens_schedule="heuristic", num_assistant_tokens=2)
+    asked = heuristic.raw_metrics.num_assistant_tokens
+    drafts = zip(heuristic.raw_metrics.proposed_lengths, heuristic.raw_metrics.accepted_lengths, strict=True)
+    expected = [2]
+    for proposed, accepted in drafts:
+        expected.append(expected[-1] + 2 if accepted == proposed else max(1, expected[-1] - 1))
+    assert asked == expected[: len(asked)]
+    assert metrics().get_acceptance_collapses() == 0
+    assert "acceptance_collapses" in metrics().summary()

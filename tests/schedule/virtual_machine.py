@@ -1,0 +1,184 @@
+"""A machine and a text that exist on paper: what schedules cost and yield, by a virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ovspec.schedule.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
+
+MAX_DRAFT = 63
+# Tokens emitted so far -> rate at which a draft token is accepted.
+Text = Callable[[int], float]
+
+
+@dataclass
+class Machine:
+    """Costs in microseconds.
+
+    Attributes:
+        row: what a pass costs by rows, context and budget scale.
+        draft: of a round by tokens drafted.
+        read: per token that the drafter has to catch up with.
+        switch: what a verification pass costs more when its number of rows has changed.
+        noise: standard deviation of the logarithm of every duration.
+        hiccup: share of the passes that take four times as long.
+        drift: standard deviation by which the logarithm of the machine's pace walks, per duration.
+        cold: how many times as long the first pass of a number of rows takes.
+    """
+
+    row: Callable[[int, float, float], float]
+    draft: Callable[[int], float]
+    read: float = 0.0
+    switch: float = 0.0
+    noise: float = 0.05
+    hiccup: float = 0.01
+    drift: float = 0.0
+    cold: float = 1.0
+    warm: set[int] = field(default_factory=set)
+
+    def verify(self, rows: int, context: float, scale: float) -> float:
+        """A verification pass, on warm kernels from the second of its shape on."""
+        factor = 1.0 if rows in self.warm else self.cold
+        self.warm.add(rows)
+        return factor * self.row(rows, context, scale)
+
+
+class Clock:
+    """Makes durations what a real machine would show, and adds up what they are without its noise."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self._machine = machine
+        self._rng = np.random.default_rng(seed)
+        self._pace = 0.0
+        self.work = 0.0
+
+    def took(self, duration: float) -> float:
+        self.work += duration
+        self._pace += self._machine.drift * self._rng.standard_normal()
+        slow = 4.0 if self._rng.random() < self._machine.hiccup else 1.0
+        return duration * slow * math.exp(self._pace + self._machine.noise * self._rng.standard_normal())
+
+
+@dataclass
+class Run:
+    """Tokens and time of a simulated call, step by step; the time is what it would be without noise."""
+
+    tokens: list[float] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+
+    def rate(self, begin: int = 64, end: float = math.inf) -> float:
+        """Tokens per microsecond between two numbers of tokens."""
+        tokens, clock = np.array(self.tokens), np.array(self.clock)
+        first = int(np.searchsorted(tokens, begin))
+        last = min(int(np.searchsorted(tokens, end)), len(tokens) - 1)
+        return float((tokens[last] - tokens[first]) / (clock[last] - clock[first]))
+
+
+@dataclass
+class World:
+    """A machine, a text and a drafter.
+
+    Attributes:
+        acceptance: rate at which a draft token is accepted, by tokens emitted so far.
+        offers: rate at which the drafter has another token to offer, by tokens emitted so far.
+        confirmed: rate at which a dense pass confirms a provisional token.
+        lookup: what a draft beside a step costs; 0 where the drafter has a model and drafts none.
+        shadowed: rate at which a token of such a draft comes true, where it is another than `acceptance`.
+    """
+
+    machine: Machine
+    acceptance: Text
+    context: int = 512
+    offers: Text = lambda _: 1.0
+    confirmed: float = 1.0
+    budget_scales: tuple[float, ...] = (1.0,)
+    commit_intervals: tuple[int, ...] = ()
+    reads: bool = False
+    lookup: float = 0.0
+    shadowed: Text | None = None
+
+    def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
+        """Generate `tokens` per sequence."""
+        clock, text = Clock(self.machine, seed), np.random.default_rng(seed + 1)
+        run, emitted, pending, unread = Run(), 0.0, 0, self.context
+        last = -1
+        schedule.begin()
+        while emitted < tokens:
+            done = int(emitted)
+            remaining = (tokens - done,) * sequences
+            state = StepState(
+                contexts=(self.context + done,) * sequences,
+                remaining=remaining,
+                max_draft=min(MAX_DRAFT, tokens - done - 1),
+                unread=unread if self.reads else 0,
+                pending=(pending,) * sequences if self.commit_intervals else (),
+                budget_scales=self.budget_scales,
+                commit_intervals=self.commit_intervals,
+                can_shadow=self.lookup > 0.0,
+            )
+            plan = schedule.plan(state)
+            assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
+            asked = min(plan.num_assistant_tokens, state.max_draft)
+            proposed = [_run_length(text, self.offers(done), asked) for _ in range(sequences)]
+            accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
+            scale = plan.budget_scale or 1.0
+            caught_up = unread if self.reads and asked else 0
+            drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
+            verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], scale))
+            if sum(proposed) != last:
+                verify += clock.took(self.machine.switch)
+            last = sum(proposed)
+            shadows: tuple[tuple[int, int], ...] = ()
+            if plan.shadow_tokens:
+                offered = _run_length(text, self.offers(done), plan.shadow_tokens)
+                comes_true = (self.shadowed or self.acceptance)(done)
+                shadows = ((offered, _run_length(text, comes_true, offered)),)
+            gained = sum(accepted) / sequences + 1
+            unread = 0 if asked else unread + 1
+            commit, confirmed, rows = 0.0, 0, 0
+            if self.commit_intervals and (scale < math.inf or pending):
+                pending += int(gained)
+                gained = 0
+                if pending >= (plan.commit_interval or self.commit_intervals[0]):
+                    rows, pending, last = pending, 0, -1
+                    confirmed = _run_length(text, self.confirmed, rows)
+                    commit = clock.took(self.machine.row(rows, state.contexts[0], math.inf))
+                    gained = confirmed + 1
+            outcome = StepOutcome(
+                plan=plan,
+                contexts=state.contexts,
+                proposed=tuple(proposed),
+                accepted=tuple(accepted),
+                draft_duration=clock.took(drafting) if asked else 0.0,
+                verify_duration=verify,
+                host_duration=clock.took(20.0),
+                caught_up=caught_up,
+                commit_duration=commit,
+                commit_rows=rows,
+                confirmed=confirmed,
+                shadow_duration=clock.took(self.lookup) if plan.shadow_tokens else 0.0,
+                shadows=shadows,
+            )
+            schedule.observe(outcome)
+            emitted += gained
+            run.tokens.append(emitted)
+            run.clock.append(clock.work)
+            run.drafts.append(asked)
+        return run
+
+    def fixed(self, lengths: tuple[int, ...], tokens: int, seed: int, begin: int = 64) -> dict[int, float]:
+        """Tokens per microsecond of every fixed draft length."""
+        return {length: self.run(ConstantSchedule(length), tokens, seed).rate(begin) for length in lengths}
+
+
+def _run_length(text: np.random.Generator, rate: float, most: int) -> int:
+    """How many of `most` come before the first failure."""
+    if most == 0:
+        return 0
+    failures = np.flatnonzero(text.random(most) >= rate)
+    return int(failures[0]) if len(failures) else most

@@ -1,0 +1,1 @@
+"""Transforms of attention: paged cache, row routing, block selection."""

@@ -1,0 +1,114 @@
+"""Row routing: prefill rows take stock PagedAttention, verification rows take ours."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+import ovspec_ops
+from ovspec_transforms.attention.paged_cache import (
+    ALIBI_SLOPES,
+    KEY_CACHE,
+    QUERY,
+    SCALE,
+    SINKS,
+    SUBSEQUENCE_BEGINS,
+    VALUE_CACHE,
+    PagedLayer,
+    constant_input,
+    paged_layers,
+)
+from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, run_pass
+from ovspec_transforms.report import PassReport
+
+VERIFY_ATTENTION = "VerifyAttention"
+VERIFY_PAST_LENS = "verify_past_lens"
+VERIFY_BLOCK_INDICES = "verify_block_indices"
+VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
+VERIFY_PARENTS = "verify_parents"
+
+
+class RouteRows(NodePass):
+    """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
+
+    All rows pass the stock node, which writes K/V in its own precision and layout. For a sequence
+    under verification the host hands it the tail of the block table only, so that it reads almost
+    nothing; its output for those rows is replaced by ours. That output is an input of ours, which
+    orders the write before the read.
+    """
+
+    def __init__(self, model: ov.Model) -> None:
+        super().__init__(PAGED_ATTENTION)
+        self._past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)
+        self._blocks = add_parameter(model, VERIFY_BLOCK_INDICES, [-1], ov.Type.i32)
+        self._begins = add_parameter(model, VERIFY_BLOCK_INDICES_BEGINS, [-1], ov.Type.i32)
+        self._parents = add_parameter(model, VERIFY_PARENTS, [-1], ov.Type.i32)
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Insert our operation between the stock node and its consumers."""
+        layer = PagedLayer.of(node)
+        output = node.output(0)
+        consumers = list(output.get_target_inputs())
+        if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
+            return False
+        dense = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32))
+        source = [port.get_source_output() for port in node.inputs()]
+        routed = ovspec_ops.create(
+            VERIFY_ATTENTION,
+            [
+                source[QUERY],
+                source[KEY_CACHE],
+                source[VALUE_CACHE],
+                output,
+                source[SUBSEQUENCE_BEGINS],
+                self._past_lens.output(0),
+                self._blocks.output(0),
+                self._begins.output(0),
+                dense.output(0),
+                dense.output(0),
+                _sinks(layer).output(0),
+                self._parents.output(0),
+            ],
+            self._attributes(layer),
+        )
+        routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
+        for port in consumers:
+            port.replace_source_output(routed.output(0))
+        return True
+
+    @staticmethod
+    def _attributes(layer: PagedLayer) -> dict[str, int | float]:
+        if constant_input(layer.node, ALIBI_SLOPES, "ALiBi slopes").size:
+            raise ValueError(
+                f"layer {layer.name} has ALiBi slopes, which VerifyAttention does not support; "
+                "use attention='stock' to run this model"
+            )
+        scale = constant_input(layer.node, SCALE, "scale")
+        return {
+            "kv_heads": layer.num_kv_heads,
+            "k_size": layer.key_head_size,
+            "v_size": layer.value_head_size,
+            "scale": float(scale.reshape(-1)[0]) if scale.size else layer.key_head_size**-0.5,
+            "sliding_window": layer.sliding_window,
+        }
+
+
+def _sinks(layer: PagedLayer) -> ov.Node:
+    """The layer's sinks as f32 `[heads]`, without an element where it has none; folded when compiled."""
+    source = layer.node.input(SINKS).get_source_output()
+    flat = ops.reshape(source, ops.constant([-1], ov.Type.i64), special_zero=False)
+    return ops.convert(flat, ov.Type.f32)
+
+
+def route_rows(model: ov.Model) -> PassReport:
+    """Route verification rows of every layer to `VerifyAttention`.
+
+    Adds the inputs `verify_past_lens` i32 `[sequences]` (-1: not under verification),
+    `verify_block_indices` i32 `[blocks]`, `verify_block_indices_begins` i32 `[sequences + 1]` and
+    `verify_parents` i32 `[rows]`, the tree that drafted rows form, or no element for chains.
+
+    Raises:
+        ValueError: a layer has what the operation does not support, or the model is not paged.
+    """
+    return run_pass(model, RouteRows(model)).require(len(paged_layers(model)))

@@ -1,0 +1,198 @@
+"""Block selection: anchor layers choose blocks, the layers after them reuse the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+import ovspec_ops
+from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers, default_anchor_layers
+from ovspec_transforms.attention.paged_cache import (
+    BLOCK_INDICES,
+    BLOCK_INDICES_BEGINS,
+    KEY_CACHE,
+    PAST_LENS,
+    QUERY,
+    SUBSEQUENCE_BEGINS,
+    PagedLayer,
+    paged_layers,
+)
+from ovspec_transforms.attention.route_rows import (
+    VERIFY_ATTENTION,
+    VERIFY_BLOCK_INDICES,
+    VERIFY_BLOCK_INDICES_BEGINS,
+    VERIFY_PAST_LENS,
+)
+from ovspec_transforms.attention.selection import Selection
+from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.report import PassReport
+
+VERIFY_BUDGETS = "verify_budgets"
+VERIFY_COVERAGE = "verify_coverage"
+VERIFY_REFRESH = "verify_refresh"
+SELECTED_COUNTS = "selected_counts"
+SELECTED_BLOCKS = "selected_blocks"
+_SELECTED_BLOCKS_INPUT, _SELECTED_COUNTS_INPUT = 8, 9
+
+
+class SelectBlocks(NodePass):
+    """Give every `VerifyAttention` a block list: its own at an anchor layer, else the last anchor's.
+
+    With `attend` off every anchor selects, and attention stays dense.
+    """
+
+    def __init__(
+        self,
+        model: ov.Model,
+        layers: Sequence[PagedLayer],
+        anchors: tuple[int, ...],
+        selection: Selection,
+        attend: bool = True,
+    ) -> None:
+        super().__init__(VERIFY_ATTENTION)
+        self._anchors = anchors
+        self._selection = selection
+        self._attend = attend
+        self._layers = {layer.name: layer for layer in layers}
+        self._chosen: dict[int, ov.Node] = {}
+        self._tables = [
+            find_parameter(model, VERIFY_PAST_LENS),
+            find_parameter(model, VERIFY_BLOCK_INDICES),
+            find_parameter(model, VERIFY_BLOCK_INDICES_BEGINS),
+            add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
+            add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
+            # Without an element every list is chosen anew.
+            add_parameter(model, VERIFY_REFRESH, [-1], ov.Type.i32)
+            if selection.remembers
+            else ops.constant(np.zeros(0, np.int32)),
+        ]
+        self._model = model
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Connect the block list; anchors are met before the layers that reuse them."""
+        stock = node.input(3).get_source_output().get_node()
+        layer = self._layers.get(stock.get_friendly_name())
+        if layer is None:
+            return False
+        anchor = anchor_of(layer.index, self._anchors)
+        if anchor == layer.index and anchor not in self._chosen:
+            self._chosen[anchor] = self._choose(stock, layer, node.get_attributes()["scale"])
+            if not self._attend:
+                return True
+        chosen = self._chosen[anchor]
+        if not self._attend or node.input(_SELECTED_BLOCKS_INPUT).get_source_output().get_node() == chosen:
+            return False
+        node.input(_SELECTED_BLOCKS_INPUT).replace_source_output(chosen.output(0))
+        node.input(_SELECTED_COUNTS_INPUT).replace_source_output(chosen.output(1))
+        return True
+
+    def _choose(self, stock: ov.Node, layer: PagedLayer, scale: float) -> ov.Node:
+        rule, heads = self._selection, layer.num_kv_heads
+        shape = [-1, heads, rule.summary_size(layer.key_head_size)]
+        summary = add_parameter(self._model, f"key_summary.{layer.index}", shape, ov.Type.f32)
+        sizes = {"kv_heads": heads, "k_size": layer.key_head_size, "summary": rule.summary}
+        query, keys = (stock.input(position).get_source_output() for position in (QUERY, KEY_CACHE))
+        written = [
+            stock.input(position).get_source_output()
+            for position in (PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS)
+        ]
+        updated = ovspec_ops.create("KeySummary", [keys, stock.output(0), summary.output(0), *written], sizes)
+        updated.set_friendly_name(f"{layer.name}/KeySummary")
+        kept = (
+            add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, heads], ov.Type.i32)
+            if rule.remembers
+            else ops.constant(np.zeros((0, heads), np.int32))
+        )
+        inputs = [query, summary.output(0), updated.output(0), written[1]]
+        inputs += [table.output(0) for table in (*self._tables, kept)]
+        ends = {"sink_blocks": rule.sink_blocks, "local_blocks": rule.local_blocks}
+        attributes = sizes | ends | {"query": rule.query, "scale": scale}
+        chosen = ovspec_ops.create("BlockSelect", inputs, attributes)
+        chosen.set_friendly_name(f"{layer.name}/BlockSelect")
+        return chosen
+
+    def chosen(self) -> list[ov.Node]:
+        """Per layer that is sparse, the `BlockSelect` node whose list it uses, in layer order."""
+        layers = sorted(layer.index for layer in self._layers.values())
+        return [self._chosen[anchor_of(layer, self._anchors)] for layer in layers]
+
+
+def select_blocks(
+    model: ov.Model, anchor_layers: Sequence[int] | None = None, selection: Selection | None = None
+) -> PassReport:
+    """Make the verification attention of a routed model sparse.
+
+    Layers with a sliding window stay dense: they read little as it is.
+
+    Adds the inputs `verify_budgets` i32 `[sequences]` (blocks to keep, -1: all), `verify_coverage` f32
+    `[sequences]` (share of the estimated attention mass to keep, 1: no such limit) and, per anchor layer N,
+    `key_summary.N` f32 `[blocks, kv_heads, values of a summary]`; where lists outlive their pass also
+    `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[blocks, kv_heads]`. Adds the
+    output `selected_counts` i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of
+    a pass is computed.
+
+    Args:
+        model: a model after `route_rows`.
+        anchor_layers: layers that select for themselves; `None` takes `default_anchor_layers`.
+        selection: what they go by; `None` takes the defaults.
+
+    Raises:
+        ValueError: anchors that do not ascend through the layers without a window, or layers whose
+            KV heads differ in number, so that they can't share a list.
+    """
+    layers = selecting_layers(model)
+    indices = [layer.index for layer in layers]
+    anchors = check_anchor_layers(
+        default_anchor_layers(indices) if anchor_layers is None else anchor_layers, indices
+    )
+    node_pass = SelectBlocks(model, layers, anchors, selection or Selection())
+    report = run_pass(model, node_pass).require(len(layers))
+    _add_stacked(model, node_pass.chosen(), 1, SELECTED_COUNTS)
+    return report
+
+
+def watch_selections(model: ov.Model, selection: Selection | None = None) -> PassReport:
+    """Let every layer of a routed model select, and return the lists, while attention stays dense.
+
+    Adds inputs as `select_blocks` does with every layer an anchor, and the outputs `selected_blocks` i32
+    `[layers, kv_heads, N]` and `selected_counts` i32 `[layers, kv_heads, sequences]`, over the layers without
+    a sliding window. For calibration.
+
+    Raises:
+        ValueError: as `select_blocks`.
+    """
+    layers = selecting_layers(model)
+    anchors = tuple(layer.index for layer in layers)
+    node_pass = SelectBlocks(model, layers, anchors, selection or Selection(), attend=False)
+    report = run_pass(model, node_pass).require(len(layers))
+    for output, name in enumerate((SELECTED_BLOCKS, SELECTED_COUNTS)):
+        _add_stacked(model, node_pass.chosen(), output, name)
+    return report
+
+
+def selecting_layers(model: ov.Model) -> list[PagedLayer]:
+    """The layers of a paged model that can share block lists per KV head: those without a sliding window.
+
+    Raises:
+        ValueError: there are none, or their KV heads differ in number.
+    """
+    layers = [layer for layer in paged_layers(model) if not layer.sliding_window]
+    if not layers:
+        raise ValueError("every layer of this model has a sliding window and stays dense; use verify='dense'")
+    if len({layer.num_kv_heads for layer in layers}) != 1:
+        heads = sorted({layer.num_kv_heads for layer in layers})
+        raise ValueError(
+            f"block lists are shared between layers with one number of KV heads, this model has {heads}; "
+            "use verify='dense'"
+        )
+    return layers
+
+
+def _add_stacked(model: ov.Model, nodes: Sequence[ov.Node], output: int, name: str) -> None:
+    axis = ops.constant(0, ov.Type.i64)
+    stacked = ops.concat([ops.unsqueeze(node.output(output), axis) for node in nodes], 0)
+    stacked.output(0).set_names({name})
+    model.add_results([ops.result(stacked)])

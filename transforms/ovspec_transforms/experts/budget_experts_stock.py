@@ -1,0 +1,145 @@
+"""Expert budgets with stock operations only: the router is edited, the experts stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+from ovspec_transforms.experts.budget_experts import (
+    ExpertRule,
+    add_experts_read,
+    budget_inputs,
+    check_expert_rule,
+)
+from ovspec_transforms.experts.moe_layers import ExpertPattern, match_experts, moe_layers
+from ovspec_transforms.graph import NodePass, run_pass
+from ovspec_transforms.report import PassReport
+
+
+def _i32(value: int) -> ov.Node:
+    return ops.constant(np.array(value, np.int32))
+
+
+def _f32(value: float) -> ov.Node:
+    return ops.constant(np.array(value, np.float32))
+
+
+def _sum(node: ov.Node, axis: int) -> ov.Node:
+    return ops.reduce_sum(node, _i32(axis), keep_dims=True)
+
+
+class BudgetExpertsStock(NodePass):
+    """Edit the routing of every layer, in front of the scatter that hands it to the experts."""
+
+    def __init__(self, model: ov.Model, rule: ExpertRule) -> None:
+        super().__init__("ReduceSum")
+        self._rule = rule
+        self._indices = {layer.name: layer.index for layer in moe_layers(model) if not layer.native}
+        self._budgets, self._bounds = budget_inputs(model, len(self._indices), rule)
+        self.counts: dict[int, ov.Output] = {}
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Edit one layer's routing."""
+        index = self._indices.get(node.get_friendly_name())
+        if index is None or index in self.counts:
+            return False
+        found = match_experts(node)
+        budget = ops.gather(self._budgets, _i32(index), _i32(0))
+        bound = ops.gather(self._bounds, _i32(index), _i32(0)) if self._rule == "share" else None
+        routing = _Routing(found)
+        kept = routing.kept(self._rule, budget, bound)
+        indices, weights, count = routing.limited(kept)
+        found.scatter.input(1).replace_source_output(indices)
+        found.scatter.input(2).replace_source_output(weights)
+        self.counts[index] = count
+        return True
+
+
+class _Routing:
+    """One layer's choice, every row's experts by falling weight: `indices` and `shares` `[rows, top_k]`."""
+
+    def __init__(self, found: ExpertPattern) -> None:
+        self._found = found
+        self._zeros = found.scatter.input(0).get_source_output()
+        ranked = ops.topk(found.shares, _i32(found.top_k), -1, "max", "value", index_element_type="i32")
+        indices = ops.convert(found.indices, "i32")
+        self.indices = ops.gather_elements(indices, ranked.output(1), 1)
+        self.shares = ranked.output(0)
+
+    def _spread(self, indices: ov.Output, values: ov.Node) -> ov.Node:
+        """`values` `[rows, n]` at their experts, zero elsewhere: f32 `[rows, experts]`."""
+        return ops.scatter_elements_update(self._zeros, indices, values, _i32(1))
+
+    def _spread_ones(self, indices: ov.Node) -> ov.Node:
+        return self._spread(indices, ops.broadcast(_f32(1.0), ops.shape_of(indices, "i32")))
+
+    def kept(self, rule: ExpertRule, budget: ov.Node, bound: ov.Node | None) -> ov.Node:
+        """1 for what a row keeps, else 0: f32 `[rows, top_k]`."""
+        if rule == "mass":
+            kept = self._kept_by_mass(budget)
+        else:
+            places = ops.constant(np.arange(self._found.top_k, dtype=np.int32)[None])
+            if rule == "top_k":
+                within = ops.less(places, ops.maximum(budget, _i32(1)))
+                kept = ops.broadcast(within, ops.shape_of(self.indices, "i32"))
+            else:
+                # Shares of a place and all below it; they fall, so that the lowest are dropped.
+                tails = ops.cum_sum(self.shares, _i32(1), reverse=True)
+                low = ops.less(tails, ops.multiply(_sum(self.shares, 1), bound))
+                first = ops.maximum(ops.subtract(_i32(self._found.top_k), budget), _i32(1))
+                kept = ops.logical_not(ops.logical_and(low, ops.greater_equal(places, first)))
+        return ops.convert(ops.logical_or(kept, ops.less(budget, _i32(0))), "f32")
+
+    def _kept_by_mass(self, budget: ov.Node) -> ov.Node:
+        experts = self._found.experts
+        mass = ops.reduce_sum(self._spread(self.indices, self.shares), _i32(0))
+        first = ops.gather(self.indices, ops.constant(np.array([0], np.int32)), _i32(1))
+        firsts = ops.reduce_max(self._spread_ones(first), _i32(0))
+        score = ops.add(mass, ops.multiply(firsts, _f32(1e6)))  # above any sum of weights
+        order = ops.topk(score, _i32(experts), -1, "max", "value", index_element_type="i32").output(1)
+        count = ops.maximum(budget, ops.convert(ops.reduce_sum(firsts, _i32(0)), "i32"))
+        places = ops.constant(np.arange(experts, dtype=np.int32))
+        within = ops.convert(ops.less(places, count), "f32")
+        zeros = ops.constant(np.zeros(experts, np.float32))
+        kept = ops.scatter_elements_update(zeros, order, within, _i32(0))
+        return ops.greater(ops.gather(kept, self.indices, _i32(0)), _f32(0.5))
+
+    def limited(self, kept: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output]:
+        """Indices and weights for the scatter, and how many experts they name, i32 `[1]`.
+
+        A row that drops experts names others in their place, with weight zero, first of all such as other
+        rows keep: the products then read no more experts than the rows keep, whatever kernel runs them.
+        """
+        remaining = ops.multiply(self.shares, kept)
+        factor = ops.divide(_sum(self.shares, 1), _sum(remaining, 1))
+        shares = self._spread(self.indices, ops.multiply(remaining, factor))
+        own = self._spread(self.indices, kept)
+        preference = ops.add(ops.multiply(own, _f32(2.0)), ops.reduce_max(own, _i32(0), keep_dims=True))
+        top = _i32(self._found.top_k)
+        named = ops.topk(preference, top, -1, "max", "value", index_element_type="i32").output(1)
+        read = ops.reduce_max(self._spread_ones(named), _i32(0), keep_dims=True)
+        count = ops.reshape(ops.convert(_sum(read, 1), "i32"), [1], special_zero=False)
+        weights = ops.gather_elements(shares, named, 1)
+        dtype = self._found.scatter.input(1).get_element_type()
+        indices = named if dtype == ov.Type.i32 else ops.convert(named, dtype).output(0)
+        return indices, weights.output(0), count.output(0)
+
+
+def budget_experts_stock(model: ov.Model, rule: ExpertRule = "mass") -> PassReport:
+    """As `budget_experts`, for a model whose experts are as optimum-intel exports them, on any device.
+
+    Only the router is edited. Inputs and outputs are those of `budget_experts`, but the budget holds for
+    all rows of a pass: give -1 in a pass with rows that are not under verification.
+
+    Raises:
+        ValueError: an unknown rule, or no layer with experts of a known form.
+    """
+    check_expert_rule(rule)
+    layers = [layer for layer in moe_layers(model) if not layer.native]
+    if not layers:
+        raise ValueError("the model has no routed experts of a known form to give a budget")
+    node_pass = BudgetExpertsStock(model, rule)
+    report = run_pass(model, node_pass).require(len(layers))
+    add_experts_read(model, [node_pass.counts[layer.index] for layer in layers])
+    return report

@@ -1,0 +1,153 @@
+"""The routed experts of a model, as optimum-intel exports them and as SparseMoE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+
+from ovspec_transforms.graph import nodes_of_type
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+
+SPARSE_MOE = "SparseMoE"
+INDICES, WEIGHTS, GATE = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class MoELayer:
+    """The routed experts of one layer.
+
+    Attributes:
+        name: friendly name of the node that sums the experts.
+        index: number among the layers with experts, in graph order.
+        experts: their number.
+        top_k: how many a row is routed to.
+        native: whether they are a SparseMoE operation already.
+    """
+
+    name: str
+    index: int
+    experts: int
+    top_k: int
+    native: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPattern:
+    """The nodes of one layer's experts: all of them as batched products, then weighted and summed.
+
+    `tokens` is f32 `[rows, hidden]`, `indices` `[rows, top_k]` and `shares` f32 `[rows, top_k]`.
+    """
+
+    total: ov.Node
+    tokens: ov.Output
+    gate: ov.Node
+    up: ov.Node
+    down: ov.Node
+    scatter: ov.Node
+    indices: ov.Output
+    shares: ov.Output
+    experts: int
+    top_k: int
+
+
+def _expect(node: ov.Node, *types: str) -> ov.Node:
+    if node.get_type_name() not in types:
+        found = f"{node.get_type_name()} {node.get_friendly_name()!r}"
+        raise UnknownPatternError(f"{found} stands where {' or '.join(types)} was expected")
+    return node
+
+
+def _behind(node: ov.Node, position: int, *types: str) -> ov.Node:
+    return _expect(source_node(node, position), *types)
+
+
+def _peel(node: ov.Node, *types: str) -> ov.Node:
+    while node.get_type_name() in types:
+        node = source_node(node)
+    return node
+
+
+def _shares(scatter: ov.Node) -> ov.Output:
+    """The routing weights that a scatter spreads, without the Slice that takes them whole."""
+    output = scatter.input(2).get_source_output()
+    node = output.get_node()
+    if node.get_type_name() != "Slice":
+        return output
+    start, stop = source_node(node, 1), _peel(source_node(node, 2), "Convert")
+    whole = start.get_type_name() == "Constant" and not np.any(start.get_data())
+    if not whole or stop.get_type_name() != "ShapeOf":
+        raise UnknownPatternError(f"Slice {node.get_friendly_name()!r} takes a part of the routing weights")
+    return node.input(0).get_source_output()
+
+
+def match_experts(total: ov.Node) -> ExpertPattern:
+    """Read the experts that the ReduceSum `total` adds up.
+
+    Raises:
+        UnknownPatternError: the graph behind `total` is another.
+    """
+    weighted = _behind(total, 0, "Multiply")
+    down = _expect(_peel(source_node(weighted, 0), "Reshape"), "MatMul")
+    inner = _behind(down, 0, "Multiply")
+    swish, up = source_node(inner, 0), source_node(inner, 1)
+    if up.get_type_name() == "Swish":
+        swish, up = up, swish
+    gate = _behind(_expect(swish, "Swish"), 0, "MatMul")
+    up = _expect(up, "MatMul")
+    copies = _behind(gate, 0, "Reshape")
+    if source_node(up, 0).get_friendly_name() != copies.get_friendly_name():
+        raise UnknownPatternError("gate and up projections take different rows")
+    tile = _behind(copies, 0, "Tile")
+    spread = _peel(source_node(weighted, 1), "Unsqueeze", "Reshape", "Transpose")
+    scatter = _expect(spread, "ScatterElementsUpdate", "ScatterUpdate")
+    indices, shares = scatter.input(1).get_source_output(), _shares(scatter)
+    shape, dims = indices.get_partial_shape(), gate.input(1).get_partial_shape()
+    if len(shape) != 2 or shape[1].is_dynamic or len(dims) != 3 or dims[0].is_dynamic:
+        raise UnknownPatternError(f"routing is of shape {shape} over experts of shape {dims}")
+    tokens = tile.input(0).get_source_output()
+    top_k, experts = int(shape[1].get_length()), int(dims[0].get_length())
+    return ExpertPattern(total, tokens, gate, up, down, scatter, indices, shares, experts, top_k)
+
+
+def is_sum_of_experts(node: ov.Node) -> bool:
+    """Whether a ReduceSum adds up experts: its terms are `[experts, rows, hidden]` products, weighted."""
+    if node.get_type_name() != "ReduceSum" or source_node(node).get_type_name() != "Multiply":
+        return False
+    product = _peel(source_node(source_node(node)), "Reshape")
+    return product.get_type_name() == "MatMul" and len(product.input(1).get_partial_shape()) == 3
+
+
+def routers(model: ov.Model) -> list[ov.Node]:
+    """The TopK nodes of a model, by which its layers with experts are known: nothing else in one has any."""
+    return nodes_of_type(model, "TopK")
+
+
+def router_of(output: ov.Output) -> ov.Node | None:
+    """The TopK that routing indices come from, directly or through elementwise operations and a budget."""
+    node = output.get_node()
+    while node.get_type_name() in ("Convert", "Slice", "ExpertBudget"):
+        node = source_node(node)
+    return node if node.get_type_name() == "TopK" else None
+
+
+def moe_layers(model: ov.Model) -> list[MoELayer]:
+    """The layers with routed experts of a known form, in graph order; none for a dense model."""
+    layers: list[MoELayer] = []
+    for node in model.get_ordered_ops():
+        native = node.get_type_name() == SPARSE_MOE
+        if native:
+            shape = node.input(INDICES).get_partial_shape()
+            experts = int(node.input(GATE).get_partial_shape()[0].get_length())
+            top_k = int(shape[1].get_length())
+        elif is_sum_of_experts(node):
+            try:
+                pattern = match_experts(node)
+            except UnknownPatternError:
+                continue
+            experts, top_k = pattern.experts, pattern.top_k
+        else:
+            continue
+        layers.append(MoELayer(node.get_friendly_name(), len(layers), experts, top_k, native))
+    return layers

@@ -1,0 +1,85 @@
+"""Routed experts as one native operation."""
+
+from __future__ import annotations
+
+import openvino as ov
+from openvino import opset15 as ops
+
+import ovspec_ops
+from ovspec_transforms.experts.moe_layers import (
+    INDICES,
+    SPARSE_MOE,
+    is_sum_of_experts,
+    match_experts,
+    router_of,
+    routers,
+)
+from ovspec_transforms.graph import nodes_of_type, run_pass
+from ovspec_transforms.operation_pass import OperationPass, check_served
+from ovspec_transforms.report import PassReport
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights
+
+
+class SparseMoE(OperationPass):
+    """Replace the experts of every layer, batched products over all of them, by a SparseMoE operation.
+
+    The router stays: its indices and weights are the operation's inputs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("ReduceSum")
+
+    def matches(self, node: ov.Node) -> bool:
+        """Whether one layer's experts end with `node`."""
+        return is_sum_of_experts(node)
+
+    def operation(self, node: ov.Node) -> ov.Node:
+        """Their SparseMoE."""
+        return _operation(node)
+
+
+def _operation(total: ov.Node) -> ov.Node:
+    found = match_experts(total)
+    weights: list[ov.Node] = []
+    for part in ("gate", "up", "down"):
+        constants, _, _, _ = expert_weights(getattr(found, part), part)
+        weights += constants
+    indices = ops.convert(found.indices, ov.Type.i32)
+    inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
+    try:
+        return ovspec_ops.create(SPARSE_MOE, inputs, {})
+    except ValueError as error:
+        raise UnknownPatternError(str(error)) from error
+
+
+def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
+    """Replace the routed experts of every layer by SparseMoE, which reads the chosen experts only.
+
+    Knows Qwen3-MoE, Mixtral and Qwen2-MoE as optimum-intel 2.1 exports them, stateful or paged, with
+    weights of 4, 8, 16 or 32 bits; shared experts stay as they are. The result needs this library
+    wherever it runs, and otherwise runs as before, in a stock pipeline too.
+
+    Args:
+        model: changed in place.
+        allow_partial: leave what is not known as it is, and report it as `left`, instead of raising.
+
+    Raises:
+        ValueError: a layer with experts has a form that is not known, or the model has no experts.
+    """
+    node_pass = SparseMoE()
+    report = run_pass(model, node_pass)
+    served = {
+        router.get_friendly_name()
+        for node in nodes_of_type(model, SPARSE_MOE)
+        if (router := router_of(node.input(INDICES).get_source_output())) is not None
+    }
+    left = [
+        f"{router.get_friendly_name()}: a router whose experts have a form that is not known"
+        for router in routers(model)
+        if router.get_friendly_name() not in served and not node_pass.unknown
+    ]
+    left += [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]
+    if not allow_partial:
+        none = "the model has no routed experts: it needs no sparse_moe"
+        check_served("layers with experts", len(served), left, none)
+    return PassReport(report.name, report.changed, tuple(left))

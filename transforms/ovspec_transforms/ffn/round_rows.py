@@ -1,0 +1,36 @@
+"""How far the rows that linear layers and gated MLPs take are rounded."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import openvino as ov
+
+from ovspec_transforms.ffn.ffn_layers import GATED_MLP
+from ovspec_transforms.graph import nodes_of_type
+from ovspec_transforms.linear.native_linear import LINEAR
+from ovspec_transforms.report import PassReport
+
+RowBits = Literal[8, 16]
+
+
+def round_rows(model: ov.Model, bits: RowBits) -> PassReport:
+    """Say how many bits the integers have that rows become in every Linear and GatedMLP.
+
+    Args:
+        model: a model after `sparse_ffn` and `native_linear`; its operations are changed in place.
+        bits: 16, or 8 with a scale for every 32 values of a row, which is what OpenVINO's own products take
+            by default ("dynamic quantization"). With AMX, without integer dot products and for floating-point
+            weights rows stay as exact as with 16.
+
+    Raises:
+        ValueError: another number of bits.
+    """
+    if bits not in (8, 16):
+        raise ValueError(f"row bits {bits}: expected 8 or 16")
+    changed = []
+    for node in (node for kind in (LINEAR, GATED_MLP) for node in nodes_of_type(model, kind)):
+        if node.get_attributes()["row_bits"] != bits:
+            node.set_attribute("row_bits", bits)
+            changed.append(node.get_friendly_name())
+    return PassReport("RoundRows", tuple(changed))

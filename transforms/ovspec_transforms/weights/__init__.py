@@ -1,0 +1,1 @@
+"""Readers of weight constants in a graph."""

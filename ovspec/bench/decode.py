@@ -28,7 +28,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import DENSE, Limits
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
@@ -101,7 +101,7 @@ class DecodeBench:
                 )
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
-        if "commit" in self.modes and self.sparse.limits(self.context, 1) == DENSE:
+        if "commit" in self.modes and Limits.of(self.sparse, self.context, 1) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
                 "nothing to commit; give a smaller budget or a longer --context"
@@ -166,7 +166,6 @@ class DecodeBench:
             self.source.anchor_layers,
             self.properties,
             self.sparse,
-            self.source.folder,
         )
         rng = np.random.default_rng(0)
         # A pass writes its draft before it is known how much of it stands.

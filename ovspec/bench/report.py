@@ -96,8 +96,6 @@ class Report:
             "expert_budget": self.sparse.expert_budget,
             "expert_rule": self.sparse.expert_rule,
             "ffn_density": self.sparse.ffn_density,
-            "ffn_rule": self.sparse.ffn_rule,
-            "ffn_threshold": self.sparse.ffn_threshold,
             "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
         }
@@ -159,10 +157,7 @@ class Report:
                 rule = self.sparse.expert_rule or "mass"
                 parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
             if self.sparse.limits_channels:
-                least = self.sparse.ffn_threshold
-                density = f"density {self.sparse.ffn_density} by rule {self.sparse.ffn_rule or 'top_k'!r}"
-                what = density if least is None else f"activations from {least}"
-                parts.append(f"feed-forward channels of {what}")
+                parts.append(f"feed-forward channels of density {self.sparse.ffn_density}")
             lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")
         return lines
 

@@ -79,7 +79,6 @@ class MemoryTask:
             source.anchor_layers,
             self.properties,
             self.sparse,
-            source.folder,
             self.linear,
         )
         del model

@@ -188,7 +188,6 @@ class VerifyBench:
             self.source.anchor_layers,
             properties,
             self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
-            self.source.folder,
             self.linear,
         )
         return Subject(runner, max_context, self.source.vocab_size)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import ovspec
 from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, this_machine
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
-from ovspec_models import CHANNELS_NAME, ModelInfo, OvspecConfig, check_same_token_ids
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 from ovspec_models.config import CONFIG_NAME
 from ovspec_models.new_folder import check_new_folder, new_folder
 
@@ -27,7 +27,7 @@ _SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.m
 _IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
 # What the pipeline reads beside the IR, and what the licences of most models ask to be passed on.
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
-_BESIDE = ("*.json", CHANNELS_NAME, "*.jinja", "README.md", *_LICENCES)
+_BESIDE = ("*.json", "*.jinja", "README.md", *_LICENCES)
 _DRAFT = "draft"
 
 

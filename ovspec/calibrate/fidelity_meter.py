@@ -14,7 +14,7 @@ from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner, PassStats
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
 
 # A pass as verification has it: the last accepted token and a draft of five.
@@ -109,7 +109,7 @@ class FidelityMeter:
         if experts is not None and (limits := expert_config(experts.backend, sparse)) is not None:
             self._runner.set_experts(limits)
         ffn = self._runner.ffn
-        if ffn is not None and (channels := ffn_config(ffn.backend, sparse, ffn.channels)) is not None:
+        if ffn is not None and (channels := ffn_config(ffn.backend, sparse)) is not None:
             self._runner.set_ffn(channels)
 
     def _rows(self, index: int, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:
@@ -119,7 +119,7 @@ class FidelityMeter:
         for begin in range(0, len(tokens), ROWS):
             part = tokens[begin : begin + ROWS]
             context = cached.length + len(part)
-            limits = DENSE if sparse is None else sparse.limits(context, self._runner.block_size)
+            limits = Limits.of(sparse, context, self._runner.block_size)
             logits = self._runner.forward([Rows(cached, part, sampled=len(part), **limits.rows)])
             self._stats.append(self._runner.last_pass)
             yield from logits

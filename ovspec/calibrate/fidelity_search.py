@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ovspec.calibrate.channel_profiles import ChannelProfiles
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import Fidelity
@@ -84,13 +83,10 @@ def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterat
             yield {"expert_budget": kept, "expert_rule": rule}
 
 
-def channel_part(statistics: ChannelStatistics | ChannelProfiles, score: str | None) -> Part:
+def channel_part(statistics: ChannelStatistics) -> Part:
     """Densities, layer by layer."""
-    given = {} if score is None else {"ffn_score": score}
-    if isinstance(statistics, ChannelProfiles):
-        given["ffn_rule"] = statistics.rule
     densities = (statistics.densities(energy) for energy in ENERGIES)
-    limited = ({"ffn_density": layers, **given} for layers in densities if min(layers) < 1.0)
+    limited = ({"ffn_density": layers} for layers in densities if min(layers) < 1.0)
     return Part("channels", {"ffn_density": 1.0}, tuple(_distinct(limited)))
 
 
@@ -137,13 +133,3 @@ def search(
         if joint.kl <= target or not any(costs):
             return Found(chosen, sparse, joint)
         max(costs, key=lambda known: known[-1].kl if known else -1.0).pop()
-
-
-def fields_of(sparse: SparseVerify) -> dict[str, Any]:
-    """The fields that are set, as JSON has them."""
-    values = asdict(sparse)
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value is not None
-    }

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibrate.calibration import Observer
-from ovspec.calibrate.channel_profiles import ChannelProfiles
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
@@ -32,9 +31,8 @@ class TargetCalibration:
 
     Args:
         given: the user's settings, which stand.
-        rules: by which open parts are searched: `expert_rule`, `ffn_score`.
+        expert_rule: by which experts are searched, "mass" unless given.
         model: gets the outputs that are observed.
-        profiles: observe its channels for a rule that goes by fixed sets; `None` where no such rule is asked.
 
     Attributes:
         experts: what its experts contribute; `None` where they are not searched for.
@@ -44,27 +42,14 @@ class TargetCalibration:
         ValueError: a rule for a part that the model lacks, or channels that can't be observed.
     """
 
-    def __init__(
-        self,
-        given: SparseVerify,
-        rules: Mapping[str, str],
-        model: ov.Model,
-        profiles: ChannelProfiles | None = None,
-    ) -> None:
-        self._given, self._rules, self._profiles = given, rules, profiles
-        for rule, layers, what in (
-            ("expert_rule", moe_layers, "routed experts"),
-            ("ffn_rule", ffn_layers, "gated MLPs of dense layers"),
-            ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
-        ):
-            if rule in rules and not layers(model):
-                raise ValueError(f"{rule}={rules[rule]!r}: this model has no {what}; leave it out")
-        channel_rules: dict[str, Any] = {name: rules.get(name) for name in ("ffn_rule", "ffn_score")}
-        _ = SparseVerify(ffn_density=1.0, **channel_rules)  # refuses what contradicts
+    def __init__(self, given: SparseVerify, expert_rule: ExpertRule | None, model: ov.Model) -> None:
+        self._given, self._expert_rule = given, expert_rule or "mass"
+        if expert_rule is not None and not moe_layers(model):
+            raise ValueError(f"expert_rule={expert_rule!r}: this model has no routed experts; leave it out")
         open_experts = given.expert_budget is None and bool(moe_layers(model))
-        open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
+        open_channels = given.ffn_density is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None
-        self.channels = (profiles or ChannelStatistics(model)) if open_channels else None
+        self.channels = ChannelStatistics(model) if open_channels else None
 
     @property
     def observers(self) -> list[Observer]:
@@ -75,10 +60,9 @@ class TargetCalibration:
         """What is searched for, with the candidates that the statistics give."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
-            rule = cast(ExpertRule, self._rules.get("expert_rule", "mass"))
-            parts.append(expert_part(self.experts, rule))
+            parts.append(expert_part(self.experts, self._expert_rule))
         if self.channels:
-            parts.append(channel_part(self.channels, self._rules.get("ffn_score")))
+            parts.append(channel_part(self.channels))
         return parts
 
     def search(
@@ -124,10 +108,7 @@ class TargetCalibration:
         return limits or ExpertConfig(optional=True)
 
     def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
-        sparse = _first("channels", parts, self._given)
-        sets = self._profiles.sets if self._profiles else None
-        # Our operation takes any density of the rule "static"; stock operations are built for one.
-        return ffn_config("stock" if sparse.ffn_rule == "groups" else "native", sparse, sets)
+        return ffn_config("native", _first("channels", parts, self._given))
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:

@@ -19,9 +19,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
-from ovspec.calibrate.channel_groups import DEFAULT_GROUPS
-from ovspec.calibrate.channel_profiles import ChannelProfiles
-from ovspec.calibrate.fidelity_search import fields_of
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
@@ -30,7 +27,6 @@ from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.ffn_budgets import STOCK_RULES
 from ovspec.verify.verify_config import (
     AMOUNT_FIELDS,
     CHANNEL_FIELDS,
@@ -38,9 +34,9 @@ from ovspec.verify.verify_config import (
     SparseVerify,
     calibrated,
 )
-from ovspec_models import ModelInfo, OvspecConfig, VerifySection
+from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
-from ovspec_transforms import moe_layers
+from ovspec_transforms import ExpertRule, moe_layers
 
 
 @click.command()
@@ -67,11 +63,6 @@ from ovspec_transforms import moe_layers
     type=float,
     help="Set attention, experts and channels so that together they cost at most this mean KL per "
     "position, in nats, as `ovspec eval fidelity` reports it.",
-)
-@click.option(
-    "--ffn-groups",
-    type=click.IntRange(2),
-    help=f"With --ffn-rule groups: groups of the channels of a layer.  [default: {DEFAULT_GROUPS}]",
 )
 @click.option(
     "--positions",
@@ -109,7 +100,6 @@ def calibrate(
     anchors: int | None,
     overlap: float | None,
     target_kl: float | None,
-    ffn_groups: int | None,
     positions: int,
     max_texts: int,
     max_tokens: int,
@@ -123,12 +113,10 @@ def calibrate(
     The model reads the texts densely while every layer selects; the layers that are to select are chosen by
     how alike their lists are. With --target-kl, how much attention, experts and feed-forward channels are
     read follows from that one number; what is given as an option stands. All of it goes to
-    ovspec_config.json, from where sparse verification takes what a user leaves open. --ffn-rule static or
-    groups also writes every layer's channels by importance, and in groups, to ovspec_channels.npz.
+    ovspec_config.json, from where sparse verification takes what a user leaves open.
     """
-    rule = options["ffn_rule"]
-    check_options(anchors, overlap, target_kl, ffn_groups, rule)
-    rules = open_rules(options, target_kl is not None)
+    check_options(anchors, overlap, target_kl)
+    rule = open_rule(options) if target_kl is not None else None
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
@@ -137,13 +125,10 @@ def calibrate(
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
     graph = read_model(ov.Core(), model)
-    profiles = ChannelProfiles(graph, rule, ffn_groups or DEFAULT_GROUPS) if rule in STOCK_RULES else None
-    target = TargetCalibration(given, rules, graph, profiles) if target_kl is not None else None
+    target = TargetCalibration(given, rule, graph) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))
     observers: list[Observer] = target.observers if target else []
-    if profiles is not None and profiles not in observers:
-        observers.append(profiles)
     meter = OverlapMeter(graph, sparse, chosen_properties, observers)
     check_anchors(anchors, meter.layers)
     measured = measure(meter, texts, stride)
@@ -155,28 +140,18 @@ def calibrate(
     if target is not None and target_kl is not None:
         selecting = replace(sparse, anchor_layers=chosen)
         found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
-    channels = profiles.sets.save(model) if profiles else None
     config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
-        body["channels"] = str(channels) if channels else None
         click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
     else:
         show(measured, chosen, path)
-        if profiles:
-            click.echo(f"channels of {len(profiles.layers)} layers written to {channels}")
         if found:
             show_target(found, target_kl)
 
 
-def check_options(
-    anchors: int | None,
-    overlap: float | None,
-    target_kl: float | None,
-    ffn_groups: int | None,
-    ffn_rule: str | None,
-) -> None:
+def check_options(anchors: int | None, overlap: float | None, target_kl: float | None) -> None:
     """Refuse numbers out of range, and options that do not go together."""
     if target_kl is not None and not 0.0 < target_kl < math.inf:
         raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
@@ -184,10 +159,6 @@ def check_options(
         raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
     if overlap is not None and not 0.0 <= overlap <= 1.0:
         raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
-    if ffn_groups is not None and ffn_rule != "groups":
-        raise ValueError(
-            f"--ffn-groups {ffn_groups} is for --ffn-rule groups: give that as well, or leave it out"
-        )
 
 
 def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> SparseVerify:
@@ -204,19 +175,13 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
     return sparse
 
 
-def open_rules(options: dict[str, Any], searched: bool) -> dict[str, str]:
-    """Take out the rules by which amounts are searched for, or channels measured, where none is given."""
-    rules = {}
-    for rule, amounts in (
-        ("expert_rule", ("expert_budget",)),
-        ("ffn_score", ("ffn_density", "ffn_threshold")),
-        ("ffn_rule", ("ffn_density", "ffn_threshold")),
-    ):
-        wanted = searched or options[rule] in STOCK_RULES
-        if wanted and options[rule] is not None and all(options[amount] is None for amount in amounts):
-            rules[rule] = options[rule]
-            options[rule] = None
-    return rules
+def open_rule(options: dict[str, Any]) -> ExpertRule | None:
+    """Take the rule out of `options` by which expert budgets are searched for, where no budget is given."""
+    if options["expert_budget"] is not None:
+        return None
+    rule: ExpertRule | None = options["expert_rule"]
+    options["expert_rule"] = None
+    return rule
 
 
 def folder_config(folder: Path) -> OvspecConfig:
@@ -260,15 +225,17 @@ def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) ->
         )
 
 
-def with_settings(
-    section: VerifySection | None, given: SparseVerify, anchors: tuple[int, ...]
-) -> VerifySection:
+def with_settings(old: SparseVerify | None, given: SparseVerify, anchors: tuple[int, ...]) -> SparseVerify:
     """The settings with new anchors and what was given beside them.
 
     Another amount of a part replaces the old one.
     """
-    settings = fields_of(replace(given, anchor_layers=None))
-    old = section or VerifySection()
+    settings = {
+        entry.name: value
+        for entry in fields(given)
+        if entry.name != "anchor_layers" and (value := getattr(given, entry.name)) is not None
+    }
+    old = old or SparseVerify()
     for group in (AMOUNT_FIELDS, EXPERT_FIELDS, CHANNEL_FIELDS):
         replaced = set(group)
         if not settings.keys() & replaced:
@@ -276,16 +243,16 @@ def with_settings(
         if settings.keys() & {"L0", "rho"}:
             replaced -= {"L0", "rho"}
         old = replace(old, **dict.fromkeys(replaced))
-    return replace(old, anchor_layers=list(anchors), **settings)
+    return replace(old, anchor_layers=anchors, **settings)
 
 
 def report(
-    measured: LayerOverlap, chosen: tuple[int, ...], section: VerifySection, path: Path
+    measured: LayerOverlap, chosen: tuple[int, ...], settings: SparseVerify, path: Path
 ) -> dict[str, object]:
     """What `--json` prints."""
     return {
         "config": str(path),
-        "verify": {entry.name: getattr(section, entry.name) for entry in fields(section)},
+        "verify": settings.to_json(),
         "passes": measured.passes,
         "tokens": measured.tokens,
         "layers": list(measured.layers),

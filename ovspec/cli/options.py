@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ovspec.verify.verify_config import FFN_RULES, PER_LAYER_FIELDS, SparseVerify, Verify
+from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
-from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
+from ovspec_transforms import EXPERT_RULES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,8 +35,8 @@ experts_option = click.option(
 ffn_option = click.option(
     "--ffn",
     type=click.Choice(["native", "stock"]),
-    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited "
-    "by --ffn-rule top_k or a threshold]",
+    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where their "
+    "channels are limited]",
 )
 
 
@@ -124,22 +124,6 @@ WEIGHT_OPTIONS = [
         "--ffn-density",
         metavar="P[,P...]",
         help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
-    ),
-    click.option(
-        "--ffn-rule",
-        type=click.Choice(FFN_RULES),
-        help="Sparse: which channels: those with the highest activations, or, as calibrated for the model, "
-        "always the same ones, or the groups with the highest activations.  [default: top_k]",
-    ),
-    click.option(
-        "--ffn-threshold",
-        metavar="X[,X...]",
-        help="Sparse: instead of it, the least activation of a channel that is read.",
-    ),
-    click.option(
-        "--ffn-score",
-        type=click.Choice(CHANNEL_SCORES),
-        help="Sparse: a channel's activation, over the rows of a draft.  [default: max]",
     ),
 ]
 # Fields of SparseVerify whose option has another name.

@@ -11,6 +11,7 @@ from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
 
 
@@ -55,5 +56,5 @@ class SparseSelfDrafter(Drafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         token = proposal.tokens[-1] if proposal.tokens else sequence.tokens[-1]
         context = sequence.target.length + 1
-        limits = self._sparse.limits(context, self._target.block_size)
+        limits = Limits.of(self._sparse, context, self._target.block_size)
         return Rows(sequence.target, np.array([token], np.int64), **limits.rows)

@@ -11,7 +11,7 @@ from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import DENSE, Limits
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
 
 Draft = tuple[Sequence, SequenceOf[int]]
@@ -78,6 +78,4 @@ class Verifier:
             context: tokens that its last row sees.
             scale: multiple of attention's configured budget, `math.inf` for a dense pass.
         """
-        if self._sparse is None:
-            return DENSE
-        return self._sparse.limits(context, self.target.block_size, 1.0 if scale is None else scale)
+        return Limits.of(self._sparse, context, self.target.block_size, 1.0 if scale is None else scale)

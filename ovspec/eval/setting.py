@@ -70,8 +70,7 @@ def _budget(sparse: SparseVerify) -> str:
     if sparse.limits_experts:
         parts.append(f"{sparse.expert_rule or 'mass'} {_numbers(sparse.expert_budget)} experts")
     if sparse.limits_channels:
-        rule = "" if sparse.ffn_rule is None else f"{sparse.ffn_rule} "
-        parts.append(f"ffn {rule}{_numbers(sparse.ffn_density or sparse.ffn_threshold)}")
+        parts.append(f"ffn {_numbers(sparse.ffn_density)}")
     return ", ".join(parts)
 
 

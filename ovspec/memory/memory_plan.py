@@ -27,7 +27,6 @@ class MemoryPlan:
         available: bytes that the machine, and the control group of this process, can give without swapping.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         process: bytes of the process beside its models.
-        parts: whether the target's feed-forward weights fall into parts that are copies.
     """
 
     context: int
@@ -37,7 +36,6 @@ class MemoryPlan:
     available: int
     largest_context: int
     process: int = _PROCESS_BYTES
-    parts: bool = False
 
     @property
     def total(self) -> int:
@@ -81,8 +79,6 @@ class MemoryPlan:
             return f"ask for --max-context {self.largest_context} at most{lower}"
         if self.draft and self.process + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"
-        if self.parts:
-            return "leave --ffn-rule out, whose parts are copies of the weights, or take --ffn-rule top_k"
         return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
 
 
@@ -167,5 +163,4 @@ def plan_memory(
         draft=drafts[0] if drafts else None,
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
-        parts=chosen.parts,
     )

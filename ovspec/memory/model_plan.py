@@ -9,7 +9,7 @@ from typing import Literal
 import openvino as ov
 
 from ovspec.runtime.compile import precision_name
-from ovspec.runtime.ffn_budgets import STOCK_RULES, FfnConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend, linear_backend
 from ovspec.runtime.row_rounding import asks_accuracy
 from ovspec_models import ModelInfo, WeightSizes
@@ -81,11 +81,6 @@ class Backends:
             keeps=on_cpu and "CACHE_DIR" in properties,
         )
 
-    @property
-    def parts(self) -> bool:
-        """Whether gated MLPs fall into parts, which are copies, for OpenVINO's operations."""
-        return self.ffn is not None and self.ffn.backend == "stock" and self.ffn.rule in STOCK_RULES
-
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
@@ -147,22 +142,16 @@ def _weights(sizes: WeightSizes, backends: Backends) -> tuple[int, int, int]:
     copied = sizes.total - sizes.embedding
     if backends.experts == "native":
         copied -= sizes.experts
-    theirs = sizes.ffn if backends.parts and backends.linear == "stock" else 0
     transient = 0
-    if backends.parts:
-        # Values of 4 bits are taken apart as bytes, and OpenVINO pads the groups of them.
-        transient = (0 if theirs else sizes.ffn) + int(sizes.ffn_values * (2.4 if sizes.four_bits else 1.1))
-        theirs += theirs * 5 // 8 if sizes.four_bits else 0
-    elif backends.ffn is not None and backends.ffn.backend == "native":
+    if backends.ffn is not None and backends.ffn.backend == "native":
         if sizes.ups_stay:
             copied -= sizes.ups + (sizes.gates if backends.linear == "stock" else 0)
         transient = 2 * sizes.ffn_values
-    made = copied + theirs
     if not backends.keeps:
-        return made, made, transient
+        return copied, copied, transient
     # Weights of our operations are mapped then; OpenVINO's own are laid out anew at every start.
     ours = sizes.compressed - sizes.embedding - sizes.experts if backends.linear == "native" else 0
-    return made, max(0, copied - ours), transient
+    return copied, max(0, copied - ours), transient
 
 
 def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int) -> int:

@@ -45,13 +45,13 @@ from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import GenerationCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.routing import limit_anew, sparse_passes
+from ovspec.pipeline.routing import limit_anew
 from ovspec.pipeline.schedules import Schedules
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.expert_budgets import ExpertBackend
-from ovspec.runtime.ffn_budgets import FfnBackend, calibrated_channels
+from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
@@ -86,8 +86,8 @@ class LLMPipeline:
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
-        ffn: the same for the gated MLPs of dense layers. By default, where channels are limited, "stock" by
-            the rules "static" and "groups", else "native"; where they are not, as the model was exported.
+        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
+            where they are not, as the model was exported.
         linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
             OpenVINO's own. By default native with AMX or VNNI, where it is faster, unless attention is
             "stock" or a property says how rows are rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
@@ -268,10 +268,7 @@ class LLMPipeline:
     def verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        channels = self._target.ffn.channels if self._target.ffn else None
-        if channels is None:
-            channels = calibrated_channels(self._info.folder, sparse_passes(chosen, self._choice))
-        limit_anew(self._target, chosen, self._choice, channels)
+        limit_anew(self._target, chosen, self._choice)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
             self._assistant.sparse = attention_part(chosen)

@@ -11,11 +11,11 @@ from ovspec.drafters import DrafterChoice
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.memory.model_plan import Backends
 from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.pipeline.routing import expert_routing, ffn_routing, routing, sparse_passes
+from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.compile import check_properties, with_defaults
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
-from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, calibrated_channels
+from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_runner import ModelRunner
@@ -64,14 +64,12 @@ class TargetChoices:
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
 
         Raises:
-            ValueError: verification and the drafter ask for different things, or channels that were not
-                calibrated.
+            ValueError: verification and the drafter ask for different things.
         """
         graph = routing(attention, verify, drafter)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
-        channels = calibrated_channels(info.folder, sparse_passes(verify, drafter))
-        mlps = ffn_routing(ffn, verify, drafter, channels) or (FfnConfig(ffn) if ffn else None)
+        mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)
         return cls(info, device, properties, graph, limits, mlps, linear)
 
     def backends(self) -> Backends:

@@ -142,7 +142,7 @@ class ModelRunner:
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
         )
-        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
 
@@ -341,15 +341,12 @@ class ModelRunner:
         """Limit channels by other numbers, from the next pass on.
 
         Raises:
-            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+            ValueError: numbers that do not fit the model, or a graph without limits.
         """
-        graph = self.ffn
-        if graph is None or graph.built_for != ffn.built_for:
-            found = graph.built_for if graph and graph.rule else "no limits"
-            both = graph is not None and graph.rule == ffn.rule == "static"
+        if self.ffn is None or self.ffn.graph != ffn.graph:
             raise ValueError(
-                f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
-                + (", or one with ffn='native', which takes any density" if both else "")
+                f"ffn density {ffn.density}: this pipeline's graph has no limits of channels; make another "
+                "LLMPipeline for it"
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn

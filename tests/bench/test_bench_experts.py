@@ -89,19 +89,4 @@ def test_channels_of_a_dense_model(
     read = {record["backend"]: record["ffn_density"] for record in figures["records"]}
     assert read == {"stock": None, "dense": 1.0, "sparse": 0.5} and figures["ffn_density"] == 0.5
     assert bench_verify(*arguments, *passes, "--backend", "sparse_stock") == 2
-    assert "OpenVINO's operations limit channels by the rules 'static'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rule", ["static", "groups"])
-def test_sets_of_channels_with_stock_operations(
-    bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str], rule: str
-) -> None:
-    arguments = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--weight-format", "int4"]
-    limits = ["--ffn-density", "0.5", "--ffn-rule", rule, "--budget", "0", "--memory"]
-    passes = ["--context", "64", "--tokens", "3", "--repeat", "1", "--backend", "stock,sparse,sparse_stock"]
-    assert bench_verify(*arguments, *passes, *limits, "--json", "-") == 0
-    figures = json.loads(capsys.readouterr().out)
-    read = {record["backend"]: record["ffn_density"] for record in figures["records"]}
-    assert read == {"stock": None, "sparse": 0.5, "sparse_stock": 0.5} and figures["ffn_rule"] == rule
-    assert {record["density"] for record in figures["records"]} == {1.0}
-    assert list(figures["rss_bytes"]) == ["stock", "native", "portable"]
+    assert "only our operation limits channels" in capsys.readouterr().err

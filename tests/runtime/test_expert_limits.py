@@ -17,8 +17,9 @@ import ovspec
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
 from ovspec.cli import cli
 from ovspec.drafters import SparseSelf
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import calibrated
-from ovspec_models import ModelSection, OvspecConfig, VerifySection
+from ovspec_models import ModelSection, OvspecConfig
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 LIMITED = SparseVerify(expert_budget=TOP_K)
@@ -141,7 +142,7 @@ def test_what_does_not_fit_the_model_is_refused(make: Make, demo_ir: Path) -> No
         ({"expert_budget": (4, -2)}, "expert_budget=-2: expected"),
         (
             {"expert_budget": 4, "expert_rule": "best"},
-            "expert rule 'best': expected one of mass, share, top_k",
+            "expert_rule='best': expected one of mass, share, top_k",
         ),
         ({"expert_rule": "mass"}, "expert_rule='mass' needs a budget"),
         ({"expert_share_bound": 0.1}, "expert_share_bound=0.1 needs a budget"),
@@ -164,22 +165,22 @@ def test_parts_are_their_own() -> None:
     assert SparseVerify(expert_budget=8).parts == ("experts",)
     assert SparseVerify(expert_budget=-1).parts == ("attention",)
     assert SparseVerify(expert_budget=8, query="union").parts == ("attention", "experts")
-    assert SparseVerify(expert_budget=8).limits(100_000, 32).blocks == -1
+    assert Limits.of(SparseVerify(expert_budget=8), 100_000, 32).blocks == -1
 
 
 def test_calibrated_values_fill_the_parts_left_open() -> None:
     model = ModelSection("x", "qwen3_moe", "int8", 2, 4, 2, 32, 96, 128)
     experts = {"expert_budget": [8, -1], "expert_rule": "mass"}
-    config = OvspecConfig(model, verify=VerifySection(**experts))
+    config = OvspecConfig(model, verify=SparseVerify(**experts))
     assert calibrated(SparseVerify(), config) == SparseVerify(expert_budget=(8, -1), expert_rule="mass")
     mine = calibrated(SparseVerify(budget=64), config)
     assert mine == SparseVerify(budget=64, expert_budget=(8, -1), expert_rule="mass")
     given = SparseVerify(expert_budget=2, expert_rule="top_k")
     assert calibrated(given, config) == given
-    anchors = OvspecConfig(model, verify=VerifySection(anchor_layers=[0], query="union", **experts))
+    anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], query="union", **experts))
     # Anchors alone say nothing about how much attention may read.
     assert calibrated(given, anchors) == given
-    whole = OvspecConfig(model, verify=VerifySection(anchor_layers=[0], coverage=0.9, **experts))
+    whole = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], coverage=0.9, **experts))
     assert calibrated(given, whole).parts == ("attention", "experts")
     assert calibrated(SparseVerify(expert_budget=-1, coverage=0.8), whole).parts == ("attention",)
 

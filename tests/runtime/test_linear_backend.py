@@ -50,7 +50,7 @@ def test_a_pass_computes_what_stock_does(weight_format: str, attention: str) -> 
 
 
 def test_channels_are_limited_beside_it() -> None:
-    limits = FfnConfig(rule="top_k", density=0.25)
+    limits = FfnConfig(density=0.25)
     runners = [
         ModelRunner(tiny_dense(), "CPU", AttentionConfig(), properties, ffn=limits, linear=linear)
         for linear, properties in (("stock", EXACT), ("native", FINE))

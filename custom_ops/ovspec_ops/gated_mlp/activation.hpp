@@ -71,12 +71,6 @@ inline void add_largest(float* scores, const float* values, std::size_t count) {
     });
 }
 
-inline void add_weighted(float* scores, const float* values, float weight, std::size_t count) {
-    change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
-        return score + magnitude(some(values + i, left)) * weight;
-    });
-}
-
 } // namespace activation
 } // namespace OVSPEC_ISA
 } // namespace ovspec

@@ -21,13 +21,6 @@ void ChannelSet::keep_all(std::size_t channels) {
     std::iota(channels_.begin(), channels_.end(), std::uint32_t{0});
 }
 
-void ChannelSet::keep_above(const float* scores, std::size_t channels, float threshold) {
-    channels_.clear();
-    for (std::size_t c = 0; c < channels; c++)
-        if (!(scores[c] < threshold)) // a NaN is kept: it is to reach the output
-            channels_.push_back(static_cast<std::uint32_t>(c));
-}
-
 // A histogram of exponents and leading bits first: what is left to sort is what falls into one of its bins.
 void ChannelSet::keep_highest(const float* scores, std::size_t channels, std::size_t count) {
     constexpr unsigned shift = 19; // scores have no sign: 4,096 bins
@@ -55,13 +48,6 @@ void ChannelSet::keep_highest(const float* scores, std::size_t channels, std::si
             return keys_[a] != keys_[b] ? keys_[a] > keys_[b] : a < b;
         });
     std::for_each(order_.begin(), middle, [&](std::uint32_t c) { kept_[c] = 1; });
-    collect(channels);
-}
-
-void ChannelSet::keep_first(const std::int32_t* order, std::size_t channels, std::size_t count) {
-    kept_.assign(channels, 0);
-    for (std::size_t i = 0; i < count; i++)
-        kept_[static_cast<std::size_t>(order[i])] = 1;
     collect(channels);
 }
 

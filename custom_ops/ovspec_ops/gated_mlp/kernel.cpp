@@ -269,7 +269,6 @@ const GatedMlpKernels gated_mlp_kernels = {
     activation::activate,
     activation::multiply,
     activation::add_largest,
-    activation::add_weighted,
     packed_inner_bytes,
     pack_inner,
     down,

@@ -86,9 +86,6 @@ struct GatedMlpKernels {
     // scores[i] = max(scores[i], |values[i]|), or NaN where one of them is
     void (*add_largest)(float* scores, const float* values, std::size_t count);
 
-    // scores[i] += weight * |values[i]|
-    void (*add_weighted)(float* scores, const float* values, float weight, std::size_t count);
-
     // Bytes of one packed row of `view.count` values, a multiple of 64.
     std::size_t (*packed_inner_bytes)(const ChannelMatrix& matrix, const ChannelView& view);
 

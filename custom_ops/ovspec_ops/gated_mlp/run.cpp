@@ -60,19 +60,10 @@ public:
         work_.up_of = same ? work_.gate_of : pack(w_.up, work_.up_rows);
     }
 
-    // activation(gate) of all channels, and the set that the rule takes by them
+    // activation(gate) of all channels, and those of the highest scores
     void choose() {
-        const float limit = call_.limit;
-        if (call_.rule == ChannelRule::fixed) {
-            work_.set.keep_first(call_.order, channels_, static_cast<std::size_t>(limit));
-        } else {
-            gate_all();
-            const float* scores = score();
-            if (call_.rule == ChannelRule::threshold)
-                work_.set.keep_above(scores, channels_, limit);
-            else
-                work_.set.keep_highest(scores, channels_, static_cast<std::size_t>(limit));
-        }
+        gate_all();
+        work_.set.keep_highest(score(), channels_, static_cast<std::size_t>(call_.limit));
         work_.set.arrange(group_size());
     }
 
@@ -196,24 +187,15 @@ private:
         });
     }
 
+    // A channel's score: the largest magnitude of its activated gate over the rows.
     const float* score() {
         const float* gates = work_.gates.reserve(rows_ * channels_);
         float* scores = work_.scores.reserve(channels_);
         std::fill_n(scores, channels_, 0.0f);
-        float total = 0.0f;
-        for (std::size_t r = 0; call_.mean && r < rows_; r++)
-            total += weight_of(work_.rows[r]);
-        for (std::size_t r = 0; r < rows_; r++) {
-            if (call_.mean)
-                kernels_.add_weighted(scores, gates + r * channels_, weight_of(work_.rows[r]) / total,
-                                      channels_);
-            else
-                kernels_.add_largest(scores, gates + r * channels_, channels_);
-        }
+        for (std::size_t r = 0; r < rows_; r++)
+            kernels_.add_largest(scores, gates + r * channels_, channels_);
         return scores;
     }
-
-    float weight_of(std::size_t row) const { return call_.row_weights ? call_.row_weights[row] : 1.0f; }
 
     const GatedMlpKernels& kernels_;
     const GatedMlpCall& call_;
@@ -239,7 +221,7 @@ std::size_t run_gated_mlp(const GatedMlpCall& call) {
         Round round(call, *work);
         round.pack_rows();
         round.choose();
-        round.project(call.rule != ChannelRule::fixed);
+        round.project(true);
         round.down();
         read = work->set.count();
     }

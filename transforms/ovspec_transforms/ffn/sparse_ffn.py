@@ -39,8 +39,8 @@ def _operation(down: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Nod
     gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate", memory)
     columns = columns_of(pattern.down, memory)
     weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
-    none = [np.zeros((0,), dtype) for dtype in (np.float32, np.float32, np.int32)]
-    inputs = [pattern.rows, *weights, *(ops.constant(values).output(0) for values in none)]
+    no_limits = [ops.constant(np.zeros((0,), np.float32)).output(0) for _ in range(2)]
+    inputs = [pattern.rows, *weights, *no_limits]
     attributes = {
         "activation": pattern.activation,
         "gate_format": gate.fmt,

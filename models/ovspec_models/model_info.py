@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
+import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ovspec_models.config import ModelSection, OvspecConfig
+from ovspec_models.ir_facts import IrFacts
 from ovspec_models.weight_sizes import WeightSizes
 
 # The same fact under the names that model families give it in config.json, the usual one first.
@@ -211,36 +213,21 @@ def weight_format_of(xml: Path) -> str:
 
     Raises ValueError, in one line that names the file, when it is cut short, no XML, or holds no weights.
     """
-    try:
-        counts = _weights_by_format(xml)
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: an unknown encoding
+    facts = IrFacts.read(xml)
+    if facts.fault is not None:
         raise ValueError(
-            f"{xml}: cannot be read as OpenVINO IR ({error}); "
+            f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); "
             "export the model again: `ovspec export -m ... OUT`"
-        ) from None
+        )
+    counts: Counter[str] = Counter()
+    for constant in facts.constants:
+        name = _IR_NAMES.get(constant.element_type)
+        if name is not None and len(constant.shape) >= 2 and constant.shape[-1] > 1:
+            counts[name] += math.prod(constant.shape)
     if not counts:
         raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
     quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
-
-
-def _weights_by_format(xml: Path) -> dict[str, int]:
-    """Return how many values of the weight matrices have each format."""
-    counts: dict[str, int] = {}
-    for _, element in ElementTree.iterparse(xml):
-        data = element.find("data") if element.tag == "layer" and element.get("type") == "Const" else None
-        if data is not None:
-            dims = [int(d) for d in (data.get("shape") or "").split(",") if d.strip()]
-            kind = data.get("element_type", "")
-            size = 1
-            for dim in dims:
-                size *= dim
-            name = _IR_NAMES.get(kind)
-            if name is not None and len(dims) >= 2 and dims[-1] > 1:
-                counts[name] = counts.get(name, 0) + size
-        if element.tag == "layer":
-            element.clear()
-    return counts
 
 
 def is_checkpoint(folder: Path) -> bool:

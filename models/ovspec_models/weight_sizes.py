@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# As OpenVINO writes a constant. Parsing the whole file takes as long as reading the model.
-_CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
-_ATTRIBUTE = re.compile(rb'(\w+)="([^"]*)"')
+from ovspec_models.ir_facts import IrFacts
+
 _EIGHT_BITS = ("u8", "i8")
 _INTEGERS = ("u8", "i8", "u4", "i4")
 _SIGNED = ("i8", "i4")
@@ -63,7 +60,8 @@ class WeightSizes:
         tables: list[tuple[str, int]] = []
         experts = rows = downs = values = compressed = 0
         types: set[str] = set()
-        for kind, shape, size in _constants(folder / "openvino_model.xml"):
+        for constant in IrFacts.read(folder / "openvino_model.xml").constants:
+            kind, shape, size = constant.element_type, constant.shape, constant.bytes
             count = math.prod(shape)
             compressed += size if kind in _INTEGERS else 0
             if num_experts and shape[:1] == (num_experts,) and count > num_experts * hidden_size:
@@ -82,15 +80,3 @@ class WeightSizes:
         return cls(
             total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, compressed
         )
-
-
-def _constants(xml: Path) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Type, shape and bytes of every constant that has a shape; those that lie at one place are one."""
-    seen = set()
-    for found in _CONSTANT.finditer(xml.read_bytes()):
-        data = {name.decode(): value.decode() for name, value in _ATTRIBUTE.findall(found[1])}
-        dims = tuple(int(dim) for dim in data.get("shape", "").split(",") if dim.strip().isdigit())
-        size, place = data.get("size", ""), data.get("offset", "")
-        if dims and size.isdigit() and place not in seen:
-            seen.add(place)
-            yield data.get("element_type", ""), dims, int(size)

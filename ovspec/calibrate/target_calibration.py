@@ -98,7 +98,9 @@ class TargetCalibration:
         )
         meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), _CHUNK)
         if not meter.positions:
-            raise ValueError(f"--data: the longest of {len(texts)} texts has a token only; give longer texts")
+            raise ValueError(
+                f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"
+            )
         names = ("query", "summary", "sink_blocks", "local_blocks", "refresh_interval", "anchor_layers")
         base = replace(self._given, **{name: getattr(selecting, name) for name in names})
         return search(meter.measure, base, parts, target)

@@ -19,21 +19,25 @@ class Decision:
         kl: KL(dense || other) over the vocabulary, nats.
         agrees: whether both choose the same token.
         margin: log-probability of dense's first choice less that of its second, nats.
+        surprise: -log-probability that the other gives the token that follows, nats.
     """
 
     kl: float
     agrees: bool
     margin: float
+    surprise: float = 0.0
 
 
-def decide(dense: NDArray[np.float32], other: NDArray[np.float32]) -> Decision:
-    """Compare two rows of logits `[vocab]` of one position.
+def decide(dense: NDArray[np.float32], other: NDArray[np.float32], token: int | None = None) -> Decision:
+    """Compare two rows of logits `[vocab]` of one position, which `token` follows.
 
     Raises:
         ValueError: logits that no token can be chosen from.
     """
     agrees = greedy_token(dense) == greedy_token(other)
-    return Decision(kl_divergence(log_softmax(dense), log_softmax(other)), agrees, margin(dense))
+    log_q = log_softmax(other)
+    surprise = 0.0 if token is None else -float(log_q[token])
+    return Decision(kl_divergence(log_softmax(dense), log_q), agrees, margin(dense), surprise)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
-from ovspec.eval.divergence import Decision, decide, first_divergence, margin
+from ovspec.eval.divergence import Decision, first_divergence, margin
 from ovspec.eval.prompts import Prompt
 from ovspec.eval.report import Report, precisions
 from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
@@ -217,15 +216,12 @@ class FidelityEval:
         announce("verify its tokens, dense")
         forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
         try:
-            # A row is valid until the next pass, and all of them are compared with every setting's.
-            dense: list[NDArray[np.float32]] = [row.copy() for row in forcing.run(None)]
             found = []
             for setting in self.settings:
                 announce(f"verify its tokens, {setting.name}")
                 pipeline.verify = setting.verify
                 # With what was calibrated for the model filled in.
-                rows = forcing.run(sparse_part(pipeline.verify))
-                found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
+                found.append(forcing.decisions(sparse_part(pipeline.verify)))
         finally:
             forcing.release()
         return margin(forcing.first), found

@@ -141,7 +141,7 @@ class LLMPipeline:
         )
         assistant = None
         if draft_model is not None:
-            assistant = AssistantChoices.of(draft_model, device, attention, properties, linear)
+            assistant = AssistantChoices.of(draft_model, self.verify, device, attention, properties, linear)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
@@ -158,7 +158,7 @@ class LLMPipeline:
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if assistant is not None:
-            self._assistant = assistant.load(self._info.vocab_size, self.verify, chunk)
+            self._assistant = assistant.load(self._info.vocab_size, chunk)
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
         self._drafter: Drafter | None = build_drafter(choice, parts)

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-import openvino as ov
+from dataclasses import dataclass
 
 from ovspec.drafters import DrafterChoice
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
-from ovspec.memory.model_plan import Backends
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
-from ovspec.runtime.attention_config import Attention, AttentionConfig
-from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.paged_graph import graph_choices
-from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -31,16 +25,11 @@ class TargetChoices:
 
     Attributes:
         info: of its folder.
-        device, properties, attention, experts, ffn, linear: as `ModelRunner` takes them.
+        backends: the operations that compute it.
     """
 
     info: ModelInfo
-    device: str
-    properties: Mapping[str, object]
-    attention: AttentionConfig
-    experts: ExpertConfig
-    ffn: FfnConfig | None
-    linear: LinearBackend | None
+    backends: Backends
 
     @classmethod
     def of(
@@ -55,7 +44,7 @@ class TargetChoices:
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
     ) -> TargetChoices:
-        """What the user says, and what verification and the drafter need of the graph.
+        """Resolve what the user says, and what verification and the drafter need of the graph.
 
         Args:
             info: of the target's folder.
@@ -64,33 +53,13 @@ class TargetChoices:
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
 
         Raises:
-            ValueError: verification and the drafter ask for different things.
+            ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
         graph = routing(attention, verify, drafter)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
         mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)
-        return cls(info, device, properties, graph, limits, mlps, linear)
-
-    def backends(self) -> Backends:
-        """The operations that are chosen, and whether CACHE_DIR holds the model as they are.
-
-        Raises:
-            ValueError: a CACHE_DIR, or a property, that can't be served.
-        """
-        wanted = rounding_settings(self.info.folder, self.properties)
-        backends = Backends.default(
-            wanted, self.device, self.attention.backend, self.linear, self.experts.backend, self.ffn
-        )
-        if not backends.keeps:
-            return backends
-        core, settings = ov.Core(), with_defaults(self.properties, self.device)
-        check_properties(core, self.device, settings)
-        rounds = rounds_rows(self.info.folder, self.ffn, backends.linear)
-        rounding = row_bits(self.device, wanted) if rounds else None
-        choices = graph_choices(self.attention, self.experts, self.ffn, backends.linear, rounding)
-        cache = ModelCache(core, self.info.folder, self.device, settings, choices)
-        return replace(backends, keeps=not cache.refuses(), kept=cache.holds())
+        return cls(info, Backends.resolve(info.folder, device, properties, graph, limits, mlps, linear))
 
     def plan_memory(
         self, max_context: int | None, max_num_batched_tokens: int, assistant: AssistantChoices | None
@@ -103,20 +72,16 @@ class TargetChoices:
             assistant: how its draft model is computed.
 
         Raises:
-            ValueError: as `ovspec.memory.memory_plan.plan_memory` and `backends`.
+            ValueError: as `ovspec.memory.memory_plan.plan_memory`.
         """
         few = min(32, self.info.max_position_embeddings or 32)
         return plan_memory(
             self.info,
             few if max_context is None else max_context,
-            draft=None if assistant is None else assistant.info,
-            properties=self.properties,
+            draft=assistant.info if assistant else None,
             max_num_batched_tokens=max_num_batched_tokens,
-            device=self.device,
-            backends=self.backends(),
-            draft_backends=None if assistant is None else assistant.backends(),
-            draft_properties=None if assistant is None else assistant.properties,
-            draft_device=None if assistant is None else assistant.device,
+            backends=self.backends,
+            draft_backends=assistant.backends if assistant else None,
         )
 
     def load(self) -> ModelRunner:
@@ -126,12 +91,4 @@ class TargetChoices:
             ValueError: as `ModelRunner`.
             RuntimeError: likewise.
         """
-        return ModelRunner(
-            self.info.folder,
-            self.device,
-            self.attention,
-            self.properties,
-            experts=self.experts,
-            ffn=self.ffn,
-            linear=self.linear,
-        )
+        return ModelRunner(self.info.folder, backends=self.backends)

@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import BlockManager, CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
-from ovspec.runtime.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
+from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.linear_backend import LinearBackend, linear_backend
+from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.native_selection import NativeSelection
-from ovspec.runtime.paged_graph import graph_choices, transform
+from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
@@ -83,6 +83,11 @@ class ModelRunner:
         linear: "native" computes linear layers with compressed weights with our operation, "stock" with
             OpenVINO's own, `None` with what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+        backends: all of these choices, where they are resolved already; the others are then left out.
+
+    Attributes:
+        backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
+            force, which may be set anew.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -99,32 +104,20 @@ class ModelRunner:
         experts: ExpertConfig | None = None,
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
+        backends: Backends | None = None,
     ) -> None:
-        self.attention = attention or AttentionConfig()
+        if backends is None:
+            backends = Backends.resolve(
+                model, device, properties, attention, experts, ffn, linear, plugin_defaults
+            )
+        self.backends, self.attention = backends, backends.attention
+        self.experts, self.ffn = backends.experts, backends.ffn
+        self.linear, self.row_bits = backends.linear, backends.row_bits
+        self.block_size = ovspec_ops.BLOCK_SIZE if backends.on_cpu else GPU_BLOCK_SIZE
         core = ov.Core()
-        if self.attention.backend == "native":
-            if not device.startswith("CPU"):
-                raise ValueError(
-                    f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
-                )
+        if backends.native:
             ovspec_ops.load(core)
-        backends = {"experts": experts and experts.backend, "ffn": ffn and ffn.backend, "linear": linear}
-        for what, backend in backends.items():
-            if backend != "native":
-                continue
-            if not device.startswith("CPU"):
-                raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
-            ovspec_ops.load(core)
-        settings = dict(properties or {}) if plugin_defaults else with_defaults(properties or {}, device)
-        check_properties(core, device, settings)
-        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
-        self.experts, self.ffn = experts, ffn
-        self._asks_linear = linear == "native"
-        rounding = rounding_settings(model, properties)
-        self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        # Of the integers that rows become in Linear and GatedMLP; none where there is no such operation.
-        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else None
-        self._attach(*self._compile(core, model, device, settings))
+        self._attach(*self._compile(core, model))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
         """Run passes through a compiled model from now on, with an empty cache."""
@@ -146,10 +139,9 @@ class ModelRunner:
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
 
-    def _compile(
-        self, core: ov.Core, model: str | Path | ov.Model, device: str, settings: dict[str, object]
-    ) -> tuple[ov.CompiledModel, GraphFacts]:
+    def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
         """The transformed model, from the user's CACHE_DIR where there is one."""
+        backends = self.backends
 
         def build() -> tuple[ov.Model, GraphFacts]:
             graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
@@ -167,9 +159,9 @@ class ModelRunner:
             give_back_freed_memory()
             return graph, facts
 
-        if "CACHE_DIR" not in settings or not device.startswith("CPU"):
+        if not backends.uses_cache_dir:
             graph, facts = build()
-            return compile_paged(core, graph, device, settings), facts
+            return compile_paged(core, graph, backends.device, backends.properties), facts
         if isinstance(model, ov.Model):
             raise ValueError(
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
@@ -177,8 +169,7 @@ class ModelRunner:
         config = OvspecConfig.load(Path(model))
         if config is not None and config.operations:  # of the IR itself, which an entry holds as well
             ovspec_ops.load(core)
-        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear, self.row_bits)
-        compiled, facts = ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+        compiled, facts = ModelCache(core, Path(model), backends).compile(build, self._probe)
         give_back_freed_memory()
         return compiled, facts
 
@@ -189,7 +180,7 @@ class ModelRunner:
             ValueError: there are none.
         """
         report = native_linear(graph)
-        if self._asks_linear and not report.changed:
+        if self.backends.linear_required and not report.changed:
             found = report.left[0] if report.left else "its weights are not compressed"
             raise ValueError(
                 f"linear='native': the model has no linear layer that our operation takes ({found}); "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -12,11 +11,11 @@ import openvino as ov
 import ovspec_ops
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
+from ovspec_models.ir_facts import IrFacts
 from ovspec_ops.common.byte_values import GROUP, ISAS
 from ovspec_transforms import RowBits
 
 _GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-_OPTIONS_BYTES = 1 << 16
 
 
 def rounding_settings(
@@ -32,19 +31,9 @@ def rounding_settings(
     if isinstance(model, ov.Model):
         of_model = str(model.get_rt_info(path).value) if model.has_rt_info(path) else None
     else:
-        of_model = _written_group_size(Path(model) / "openvino_model.xml")
+        xml = Path(model) / "openvino_model.xml"  # one that is not there is refused elsewhere
+        of_model = IrFacts.read(xml).runtime_options.get(_GROUP_SIZE) if xml.is_file() else None
     return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
-
-
-def _written_group_size(file: Path) -> str | None:
-    """What an IR's runtime options, at its end, say; a file that can't be read is refused elsewhere."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - _OPTIONS_BYTES))
-            found = re.search(rf'<{_GROUP_SIZE} value="([^"]*)"'.encode(), stream.read())
-    except OSError:
-        return None
-    return found[1].decode() if found else None
 
 
 def asks_accuracy(properties: Mapping[str, object]) -> bool:

@@ -17,8 +17,8 @@ FLOORS = {
     "ovspec_ops": ROOT / "custom_ops" / "ovspec_ops",
 }
 OPERATIONS = ("block_select", "key_summary", "verify_attention", "moe", "gated_mlp", "linear")
-# Rooms of each package, top first: a room imports rooms of its own line or of lines below. A room is a
-# folder or module directly in the package; "" is the package's `__init__`, which a room below must not import.
+# Rooms of each package, top first: a room imports rooms of its own line or of lines below. A room is a folder
+# or module directly in the package; "" is the package's `__init__`, which a room below must not import.
 ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec": (
         ("cli", "__main__"),

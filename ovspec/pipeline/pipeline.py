@@ -339,7 +339,8 @@ class LLMPipeline:
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Sequence]:
         sequences: list[Sequence] = []
-        for prompt in self._checked(prompts):
+        check_prompts(prompts, self._positions, self._info.vocab_size)
+        for prompt in prompts:
             for _ in range(settings.num_return_sequences):
                 limit = settings.token_limit(len(prompt), self._positions)
                 sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
@@ -364,7 +365,7 @@ class LLMPipeline:
         if several:
             answers = self._generate([prompt], settings, call)
             return DecodedResults(call.texts(answers, settings), *call.finish(answers))
-        self._checked([prompt])
+        check_prompts([prompt], self._positions, self._info.vocab_size)
         limit = settings.token_limit(len(prompt), self._positions)
         sequence = Sequence.start(prompt, limit, settings, 0)
         sequence.target, sequence.draft = self._chat.resume(prompt)
@@ -388,10 +389,6 @@ class LLMPipeline:
         else:
             history.append({"role": "assistant", "content": answer})
         return answer
-
-    def _checked(self, prompts: SequenceOf[SequenceOf[int]]) -> SequenceOf[SequenceOf[int]]:
-        check_prompts(prompts, self._positions, self._info.vocab_size)
-        return prompts
 
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import openvino as ov
 
-import ovspec
 import ovspec_models
 import ovspec_ops
 import ovspec_transforms
@@ -81,8 +80,9 @@ def fingerprint(path: Path) -> str:
 
 def _code_state() -> str:
     """Of the code as it is installed: with an editable install it changes without the version."""
-    files = (ovspec.__file__, ovspec_models.__file__, ovspec_transforms.__file__, ovspec_ops.__file__)
-    paths = [path for file in files for path in sorted(Path(file).parent.rglob("*.py"))]
+    packages = [Path(module.__file__).parent for module in (ovspec_models, ovspec_transforms, ovspec_ops)]
+    own = Path(__file__).parents[1]  # the package ovspec, which a room of it must not import
+    paths = [path for folder in (own, *packages) for path in sorted(folder.rglob("*.py"))]
     return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
 
 

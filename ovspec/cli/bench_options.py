@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from ovspec.bench import ModelSource
+from ovspec.cli.help import Command
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 def source_options(command: Command) -> Command:
-    """`--model` or `--shape`, and what shapes the latter."""
+    """`--model` or `--shape`, with the settings of a shape."""
     for option in reversed(
         [
             click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
-            click.option("--shape", help=f"Random weights of a real shape instead: {', '.join(SHAPES)}."),
+            click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
             click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
             click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
             click.option(

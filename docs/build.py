@@ -12,7 +12,7 @@ import click
 import ovspec
 import ovspec.drafters
 from ovspec.cli import cli
-from ovspec.cli.help import GENERAL, parameter_groups
+from ovspec.cli.help import GENERAL, parameter_groups, subcommands
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -36,8 +36,8 @@ def command_line() -> str:
         "`--help` of a command with many options shows the common ones, `--help-all` shows all of them. An "
         "error that a user can correct is one line on standard error; the exit code is then 2."
     )
-    for path, command in _commands("ovspec", cli):
-        parts.append(f"## {path}")
+    for path, command in subcommands(("ovspec",), cli):
+        parts.append(f"## {' '.join(path)}")
         parts.append(inspect.cleandoc(command.help or ""))
         for title, parameters in parameter_groups(command).items():
             if title != GENERAL:
@@ -113,12 +113,6 @@ def _signature(thing: Any) -> str:
         shown = f"={default!r}" if plain else "=..."
         parts.append(f"{prefix}{parameter.name}{'' if default is parameter.empty else shown}")
     return "(" + ", ".join(parts).replace("*, *", "*") + ")"
-
-
-def _commands(path: str, group: click.Command) -> Iterator[tuple[str, click.Command]]:
-    for name, command in sorted(getattr(group, "commands", {}).items()):
-        yield f"{path} {name}", command
-        yield from _commands(f"{path} {name}", command)
 
 
 def _row(parameter: click.Parameter) -> str:

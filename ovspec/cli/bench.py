@@ -1,4 +1,4 @@
-"""`ovspec bench`: what verification costs on this machine."""
+"""`ovspec bench`: measurements on this machine."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def verify(
 @click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:
-    """Time what a verification step costs outside the models: tables, sampling, acceptance."""
+    """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()
     if as_json:
         click.echo(json.dumps({"records": [record.as_json() for record in records]}, indent=2))
@@ -165,7 +165,7 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
 
 
 def show(report: Report, json_path: str | None) -> None:
-    """Print the table, or the JSON alone, and write the file."""
+    """Print the table or only the JSON, and write the file."""
     if write_json(report.as_json(), json_path):
         return
     for line in report.lines():

@@ -54,12 +54,12 @@ def read_source(
     options = {"--layers": layers, "--vocab-size": vocab_size, "--weight-format": weight_format}
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} {value} needs --shape: the model in {model} is what it is")
+            raise ValueError(f"{name} {value} needs --shape: the model in {model} has fixed sizes")
     return ModelSource.from_folder(model)
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that can't be written, before the long work.
+    """Refuse a file that cannot be written, before the measurement starts.
 
     Raises:
         ValueError: it is a folder, or its folder is missing or can't be written.

@@ -1,4 +1,4 @@
-"""`ovspec eval`: what a setting does to the output."""
+"""`ovspec eval`: compare a verification setting with dense decoding."""
 
 from __future__ import annotations
 
@@ -168,17 +168,17 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     """The drafting options that were given, as fields of a generation configuration."""
     fields = {name: value for name, value in options.items() if value is not None}
     if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
-        # By itself the number would follow measured times, and differ from setting to setting.
+        # The default schedule follows measured times, so the number would differ between settings.
         fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
     return fields
 
 
 def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Setting]:
-    """The settings to compare: the one that the options of verification make, or a sweep over it.
+    """The settings to compare: the one that the verification options describe, or a sweep over it.
 
     Args:
         verify: the mode.
-        swept: values of the fields that may be swept, as the options hold them.
+        swept: texts of the sweep options by field.
 
     Raises:
         ValueError: two sweeps, or a bad one.
@@ -194,7 +194,7 @@ def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Sett
 
 
 def show(report: Report, json_path: str | None) -> None:
-    """Print the table, or the JSON alone, and write the file."""
+    """Print the table or only the JSON, and write the file."""
     if json_path == "-":
         click.echo(report.dumps())
         return

@@ -109,7 +109,7 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
         ValueError: a sampling option without `--do-sample`.
     """
     fields = {name: value for name, value in options.items() if value is not None and value != ()}
-    # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
+    # A folder's generation_config.json may set do_sample; the command samples only with --do-sample.
     fields["do_sample"] = options["do_sample"]
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if name in fields and not options["do_sample"]:
@@ -151,7 +151,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def summary_line(metrics: PerfMetrics) -> str:
-    """One line of figures, saying so where the output is not the model's own."""
+    """One line of figures; it says if the output may differ from the model's own."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -179,7 +179,7 @@ def summary_line(metrics: PerfMetrics) -> str:
 
 
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
-    """What `--json` prints."""
+    """The JSON object of `--json`."""
     metrics = results.perf_metrics
     return {
         "text": results.texts[0],

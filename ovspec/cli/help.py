@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -23,6 +23,20 @@ def option_group(name: str, options: Sequence[Callable[[Command], Command]]) -> 
         return command
 
     return decorate
+
+
+def subcommands(
+    path: tuple[str, ...], command: click.Command
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands below `command`, by name, each with the words that call it; `path` calls `command`."""
+    if not isinstance(command, click.Group):
+        return
+    context = click.Context(command)
+    for name in sorted(command.list_commands(context)):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield (*path, name), found
+        yield from subcommands((*path, name), found)
 
 
 def parameter_groups(command: click.Command) -> dict[str, list[click.Parameter]]:

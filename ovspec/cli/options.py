@@ -38,7 +38,7 @@ ffn_option = click.option(
     "--ffn",
     type=click.Choice(["native", "stock"]),
     help="Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
-    "--ffn-rule top_k or --ffn-threshold limits them]",
+    "their channels are limited]",
 )
 
 
@@ -168,9 +168,7 @@ _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
-    """The sparse verification that the options of `selection_options` and `weight_options` describe.
-
-    They are taken out.
+    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them.
 
     Raises:
         ValueError: a bad value.
@@ -242,7 +240,7 @@ def properties_from(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def draft_folder(model: Path, draft_model: str) -> Path | None:
-    """Where the draft model lies: `auto` takes the one exported below the model, `none` goes without."""
+    """Folder of the draft model: `auto` is the one exported with the model, `none` is no draft model."""
     if draft_model == "none":
         return None
     if draft_model != "auto":

@@ -154,7 +154,7 @@ def updated(
     for name, value in overrides.items():
         if name not in _fields(copy):
             raise InvalidValueError(
-                f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
+                f"{name}={value!r}: generate has no such option; see openvino_genai.GenerationConfig"
             )
         try:
             setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)

@@ -128,7 +128,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
         config = GenerationConfig(str(path))
         check_supported(config)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: {last_line(error)}; mend the file or remove it") from error
+        raise ValueError(f"{path}: {last_line(error)}; correct the file or remove it") from error
     return config
 
 

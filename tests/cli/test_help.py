@@ -7,17 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from ovspec.cli import cli
-from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.help import ShortHelpCommand, subcommands
 
-
-def short_help_commands(path: tuple[str, ...], command: click.Command) -> list[tuple[str, ...]]:
-    found = [path] if isinstance(command, ShortHelpCommand) else []
-    for name, part in getattr(command, "commands", {}).items():
-        found += short_help_commands((*path, name), part)
-    return found
-
-
-COMMANDS = short_help_commands((), cli)
+COMMANDS = {path: command for path, command in subcommands((), cli) if isinstance(command, ShortHelpCommand)}
 
 
 def test_the_commands_with_many_options_have_a_short_help() -> None:
@@ -35,14 +27,10 @@ def test_help_fits_one_screen(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_all_shows_every_option(path: tuple[str, ...]) -> None:
-    command: click.Command = cli
-    for name in path:
-        assert isinstance(command, click.Group)
-        command = command.commands[name]
     run = CliRunner().invoke(cli, [*path, "--help-all"], terminal_width=80)
     assert run.exit_code == 0
     shown = {word.rstrip(",") for line in run.output.splitlines() for word in line.split()[:2]}
-    missing = [opt for parameter in command.params for opt in parameter.opts if opt not in shown]
+    missing = [opt for parameter in COMMANDS[path].params for opt in parameter.opts if opt not in shown]
     assert not missing
 
 

@@ -65,7 +65,9 @@ def _parsed(path: Path, number: int, line: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: the prompt is not valid text ({error.reason}); correct its escapes") from error
+        raise ValueError(
+            f"{place}: the prompt is not valid text ({error.reason}); correct its escapes"
+        ) from error
     return text
 
 

@@ -1,4 +1,4 @@
-"""Pages of mapped weights that a process gives back as soon as it is done with them."""
+"""Release the pages of mapped weights as soon as they are not needed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
 @contextmanager
 def released_when_read() -> Iterator[None]:
-    """Let NNCF give back the pages of every weight that is mapped from a file when it reads the next one.
+    """Make NNCF release the pages of a mapped weight when it reads the next weight.
 
-    Each page that was read stays resident while the compressed weights grow beside it: without this an
-    export's peak is the floating-point weights and the compressed ones together. The weights that come out
-    are the same; what is needed again is read from the file again. As long as the context lasts; on systems
-    other than Linux nothing changes.
+    A page that was read stays resident. Without this, the peak of an export is the size of the floating-point
+    weights plus that of the compressed ones. The resulting weights are the same; a page that is needed again
+    is read from the file again. Active while the context lasts; on systems other than Linux it does nothing.
     """
     # Not public, the same in NNCF 3.0 to 3.4: it has no hook between two weights.
     from nncf.quantization.algorithms.weight_compression import openvino_backend
@@ -54,10 +53,10 @@ def released_when_read() -> Iterator[None]:
 
 
 def release_pages(data: NDArray[Any]) -> None:
-    """Give back this process's resident pages of `data`, of any shape, where a file holds the same.
+    """Release this process's resident pages of `data`, of any shape, that are mapped from a file.
 
-    Does nothing to memory that is not mapped from a file, or where a page was written since: it is looked
-    up page by page. Pages beside it that hold other data of the same file may go with it.
+    Pages that are not mapped from a file, or were written, stay; each page is checked. Neighbouring pages
+    with other data of the same file may be released too.
 
     Raises:
         OSError: the system refuses, as it does for locked pages.

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all."""
+"""Atomic creation of folders."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def check_new_folder(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace.
+    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove it after a failure.
 
-    What a killed process left of an earlier attempt at `out` is removed first.
+    Remains of a killed process that wrote the same `out` are removed first.
 
     Raises ValueError where no folder can be made beside `out`.
     """
-    # As the system reads it: `..` behind a link is not the folder before the link.
+    # Resolve like the system: `..` after a symbolic link is not the folder that holds the link.
     out = out.absolute().parent.resolve() / out.name
     made = [folder for folder in out.parents if not folder.exists()]
     try:
@@ -74,14 +74,14 @@ def _new_staging(out: Path, held: ExitStack) -> Path:
         try:
             held.enter_context(_locked(staging))
         except (BlockingIOError, FileNotFoundError):
-            continue  # another process took it for abandoned before it was locked
+            continue  # another process removed it as abandoned before it was locked
         if staging.exists():
             return staging
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock that says that a process works in `folder`; the system drops it with the process."""
+    """Lock `folder` for this process; the system releases the lock when the process ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,4 +96,4 @@ def _remove_abandoned(out: Path) -> None:
             with _locked(folder):
                 shutil.rmtree(folder)
         except BlockingIOError:
-            continue  # another process is at work in it
+            continue  # another process uses it

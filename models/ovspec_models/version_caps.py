@@ -1,4 +1,4 @@
-"""Families that optimum-intel 2.1 refuses with newer transformers although it exports them right."""
+"""Families that optimum-intel 2.1 refuses with newer transformers although their exports are correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TESTED_TRANSFORMERS = "5.5.4"
 
 @contextmanager
 def lifted_caps() -> Iterator[None]:
-    """Let optimum-intel export these families, as long as the context lasts."""
+    """Let optimum-intel export these families while the context lasts."""
     from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
 
     cap = GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION

@@ -1,4 +1,4 @@
-"""8-bit compression of a matrix some rows at a time."""
+"""8-bit compression of a matrix in blocks of rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VALUES_AT_ONCE = 1 << 22
 
 @contextmanager
 def compressed_by_rows() -> Iterator[None]:
-    """Let NNCF compress matrices to 8 bits by some rows after the other, as long as the context lasts.
+    """Make NNCF compress matrices to 8 bits in blocks of rows while the context lasts.
 
-    It holds a matrix as f32 while it compresses it: of a vocabulary of 151,936 tokens that is as much as half
-    of a small model. Each row has a scale of its own, so the result is the same, bit for bit.
+    NNCF holds a matrix in f32 while it compresses it. For the embedding of a large vocabulary this is as much
+    as half of a small model. Each row has its own scale, so the result is bitwise the same.
     """
     # Not public; the same in NNCF 3.0 to 3.4.
     from nncf.quantization.algorithms.weight_compression import openvino_backend

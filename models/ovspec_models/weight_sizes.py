@@ -1,4 +1,4 @@
-"""Bytes of a folder's weights, by what becomes of them in memory."""
+"""Bytes of the weights of a folder, by how they are held in memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _SIGNED = ("i8", "i4")
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """Bytes of the weights in `openvino_model.bin`, known by their shapes.
+    """Bytes of the weights in `openvino_model.bin`, classified by their shapes.
 
     Attributes:
-        total: all of them.
-        embedding: a table of 8 bits that is only looked up; 0 where the output projection shares it.
-        experts: routed experts whose bytes our operation reads as they are stored: integers without a sign,
-            and numbers of 16 or 32 bits.
+        total: all weights.
+        embedding: an 8-bit table that is only looked up; 0 if the output projection shares it.
+        experts: routed experts that SparseMoE reads without a copy: unsigned integers, and numbers of 16 or
+            32 bits.
         gates, ups, downs: of gated MLPs, without their scales. Where `ups` could be the gate or the other,
             they are half of both; of products that hold both, as in Phi-3, there are none.
         ffn_values: values of the largest of these matrices.
-        ups_stay: whether our operation reads `ups` as they are stored.
+        ups_stay: whether GatedMLP reads `ups` without a copy.
         four_bits: whether a byte of gated MLPs holds two values.
         compressed: integers with scales, of all that was listed before and of everything else.
     """
@@ -43,14 +43,14 @@ class WeightSizes:
 
     @property
     def ffn(self) -> int:
-        """All of gated MLPs."""
+        """Bytes of all gated MLPs."""
         return self.gates + self.ups + self.downs
 
     @classmethod
     def read(
         cls, folder: Path, vocab_size: int, hidden_size: int, intermediate_size: int, num_experts: int
     ) -> WeightSizes:
-        """Read `openvino_model.xml`; what is not known by its shape counts in `total` alone.
+        """Read `openvino_model.xml`; a weight that its shape does not classify counts in `total` only.
 
         Args:
             folder: of the model.

@@ -21,7 +21,15 @@ from rich.table import Table
 from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
-from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.options import (
+    model_option,
+    properties_from,
+    property_option,
+    selection_options,
+    sparse_from,
+    weight_options,
+)
 from ovspec.cli.output import output_console
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
@@ -38,11 +46,14 @@ from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
 from ovspec_transforms import ExpertRule, moe_layers
 
-
-@click.command()
-@click.option(
-    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+COMMON = (
+    *("model", "data", "anchors", "overlap", "target_kl", "max_texts", "max_tokens", "budget"),
+    *("properties", "as_json"),
 )
+
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@model_option
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -84,13 +95,7 @@ from ovspec_transforms import ExpertRule, moe_layers
     show_default=True,
     help="Tokens between two selections that are compared.",
 )
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="OpenVINO property, e.g. KV_CACHE_PRECISION=f16; repeatable.",
-)
+@property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @weight_options
 @selection_options
@@ -108,12 +113,12 @@ def calibrate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure what a model selects, routes to and activates on your texts, and write settings to its folder.
+    """Choose settings of sparse verification from your texts.
 
-    The model reads the texts densely while every layer selects; the layers that are to select are chosen by
-    how alike their lists are. With --target-kl, how much attention, experts and feed-forward channels are
-    read follows from that one number; what is given as an option stands. All of it goes to
-    ovspec_config.json, from where sparse verification takes what a user leaves open.
+    The model reads the texts densely while every layer selects blocks; layers with similar lists share an
+    anchor layer. With --target-kl, the amounts of attention, experts and feed-forward channels follow from
+    that one number; an amount that is given as an option is kept. The results are written to
+    ovspec_config.json, which supplies every setting that a later call of sparse verification does not give.
     """
     check_options(anchors, overlap, target_kl)
     rule = open_rule(options) if target_kl is not None else None

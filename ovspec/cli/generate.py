@@ -10,15 +10,8 @@ from typing import Any
 import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
-from ovspec.cli.options import (
-    experts_option,
-    ffn_option,
-    linear_option,
-    properties_from,
-    property_option,
-    verify_from,
-    verify_options,
-)
+from ovspec.cli.help import ShortHelpCommand, option_group
+from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model as name_draft_model
@@ -29,43 +22,38 @@ from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 
+SAMPLING_OPTIONS = [
+    click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
+    click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
+    click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
+    click.option("--top-k", type=int, help="Sample from the k most probable tokens."),
+    click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability."),
+    click.option(
+        "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
+    ),
+    click.option("--seed", type=int, help="Seed of the random streams.  [default: 0]"),
+]
+COMMON = (
+    *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
+    *("draft_model", "drafter", "verify", "budget", "properties", "as_json"),
+)
 
-@click.command()
-@click.option(
-    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
-)
-@click.option("-p", "--prompt", help="The prompt; default: standard input.")
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@model_option
+@click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
+@click.option("--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate.")
 @click.option(
-    "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
+    "--max-context", type=int, help="Tokens of prompt and answer for which memory must suffice; see info."
 )
-@click.option("--max-context", type=int, help="Tokens of prompt and answer that there must be memory for.")
-@click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding.")
-@click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]")
-@click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]")
-@click.option("--top-k", type=int, help="Sample from the k most probable tokens.")
-@click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability.")
-@click.option(
-    "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
-)
-@click.option("--seed", type=int, help="Seed of the random streams.  [default: 0]")
 @click.option("--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token.")
-@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
-@click.option(
-    "--attention",
-    type=click.Choice(["native", "stock"]),
-    default="native",
-    show_default=True,
-    help="Verification attention: ours, or OpenVINO's.",
-)
-@experts_option
-@ffn_option
-@linear_option
-@property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
+@option_group("Sampling", SAMPLING_OPTIONS)
 @drafting_options
 @verify_options
+@backend_options
 def generate(
     model: Path,
     prompt: str | None,
@@ -81,7 +69,7 @@ def generate(
     commit_interval: int | None,
     **options: Any,
 ) -> None:
-    """Generate text from a prompt, streamed to standard output; figures go to standard error."""
+    """Stream the answer to a prompt; figures go to standard error."""
     mode = mode_from(options["verify"], verify_from(options), commit_interval)
     drafting = drafting_from(model, options)
     settings = generation_options(options)
@@ -121,7 +109,7 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
         ValueError: a sampling option without `--do-sample`.
     """
     fields = {name: value for name, value in options.items() if value is not None and value != ()}
-    # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
+    # A folder's generation_config.json may set do_sample; the command samples only with --do-sample.
     fields["do_sample"] = options["do_sample"]
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if name in fields and not options["do_sample"]:
@@ -163,7 +151,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def summary_line(metrics: PerfMetrics) -> str:
-    """One line of figures, saying so where the output is not the model's own."""
+    """One line of figures; it says if the output may differ from the model's own."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -191,7 +179,7 @@ def summary_line(metrics: PerfMetrics) -> str:
 
 
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
-    """What `--json` prints."""
+    """The JSON object of `--json`."""
     metrics = results.perf_metrics
     return {
         "text": results.texts[0],

@@ -1,4 +1,4 @@
-"""`ovspec info`: what this installation, and a model folder, are."""
+"""`ovspec info`: describe the installation and a model folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ovspec_ops.self_check import self_check as run_self_check
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(folder: Path | None, context: int | None, self_check: bool, as_json: bool) -> int:
-    """Show versions, processor and devices; with FOLDER, what the model in it is."""
+    """Show versions, processor and devices; with FOLDER, describe the model in it."""
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts |= folder_facts(folder)
@@ -81,14 +81,14 @@ def installation() -> dict[str, object]:
 
 
 def folder_facts(folder: Path) -> dict[str, Any]:
-    """What a model folder holds, what ovspec makes of its family, and about what its passes cost.
+    """Facts about a model folder: model, family, and an estimate of the cost of its passes.
 
     Raises:
         ValueError: the folder holds no OpenVINO model, or one that does not fit its config.json.
     """
     model = ModelInfo.read(folder)
     core = ov.Core()
-    ovspec_ops.load(core)  # the folder may hold our operations
+    ovspec_ops.load(core)  # the IR may contain native operations
     traffic = WeightTraffic.of(read_model(core, folder))
     threads = len(os.sched_getaffinity(0))
     bandwidth = read_bandwidth(threads)
@@ -106,7 +106,7 @@ def folder_facts(folder: Path) -> dict[str, Any]:
 
 
 def family_facts(model: ModelInfo) -> dict[str, object]:
-    """What is sparse in a model's family and what is not."""
+    """What can be sparse in the model's family."""
     family = family_of(model.model_type)
     if family is None:
         return {"name": f"{model.model_type}: not tested; it may work as well"}
@@ -161,7 +161,7 @@ def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
 
 
 def show_estimate(estimate: dict[str, Any]) -> None:
-    """Print what passes are estimated to cost."""
+    """Print the estimated cost of passes."""
     title = f"{estimate['what']} at {estimate['bandwidth_gb_s']:.1f} GB/s; sparse: {estimate['sparse']}"
     table = Table(title=title, title_justify="left")
     for column in ("context", "tokens", "dense MB", "dense ms", "sparse MB", "sparse ms"):

@@ -1,4 +1,4 @@
-"""What a fidelity evaluation found, as JSON and as a table."""
+"""Report of a fidelity evaluation, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def precisions(runner: ModelRunner) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run of `ovspec eval fidelity` found.
+    """Results of one run of `ovspec eval fidelity`.
 
     Attributes:
         drafter: name of what drafts; `None` for decoding without drafts.
@@ -74,7 +74,7 @@ class Report:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON object; figures that nothing stands behind, and infinite ones, are null."""
+        """The JSON object; undefined and infinite figures are null."""
         found = {
             "versions": {
                 "ovspec": ovspec.__version__,
@@ -126,11 +126,11 @@ class Report:
         return json.dumps(self.as_json(), indent=2, allow_nan=False)
 
     def save(self, path: Path) -> None:
-        """Write the JSON to `path`, which is never left half written."""
+        """Write the JSON to `path` atomically."""
         replace_file(path, (self.dumps() + "\n").encode())
 
     def lines(self) -> list[str]:
-        """What was measured and how, a sentence a line."""
+        """What was measured and how, one sentence per line."""
         inputs = [reference.num_input_tokens for reference in self.references]
         drafts = "no drafts"
         if self.drafter:
@@ -145,7 +145,7 @@ class Report:
         ]
 
     def tables(self) -> list[Table]:
-        """What the settings generated, and what they decided about the reference's tokens."""
+        """Tables of the generated tokens and of the teacher-forced decisions."""
         summaries = self.summaries()
         return [self._free_running(summaries), self._teacher_forced(summaries)]
 
@@ -210,7 +210,7 @@ class Report:
         return table
 
     def notes(self) -> list[str]:
-        """What happened at low margin, and which settings are lossy; a sentence a line."""
+        """Differences of low margin, and which settings are lossy; one sentence per line."""
         lines = []
         for result, summary in zip(self.results, self.summaries(), strict=True):
             diverged = summary.prompts - summary.identical

@@ -16,7 +16,7 @@ class DecodedResults:
 
     Attributes:
         texts: one per prompt and returned sequence.
-        scores: as openvino_genai has them without `logprobs`: 0.0.
+        scores: 0.0, as in openvino_genai without `logprobs`.
         finish_reasons: why each sequence ended.
         perf_metrics: of the whole call.
     """
@@ -28,18 +28,18 @@ class DecodedResults:
 
     @property
     def parsed(self) -> list[object]:
-        """What parsers made of the texts: nothing, as parsers are not served."""
+        """Results of parsers: empty, because parsers are not supported."""
         return []
 
     @property
     def extended_perf_metrics(self) -> PerfMetrics | None:
-        """`perf_metrics` where drafts were verified, as its figures of drafts then mean something."""
+        """`perf_metrics` if drafts were verified; else `None`, because its draft figures mean nothing."""
         return _extended(self.perf_metrics)
 
     def __str__(self) -> str:
         if len(self.texts) == 1:
             return self.texts[0]
-        # As openvino_genai prints several: each behind its score.
+        # As openvino_genai prints several texts: each after its score.
         return "\n".join(f"{score:f}: {text}" for score, text in zip(self.scores, self.texts, strict=True))
 
     def __iter__(self) -> Iterator[str]:

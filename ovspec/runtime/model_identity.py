@@ -80,9 +80,9 @@ def fingerprint(path: Path) -> str:
 
 def _code_state() -> str:
     """Of the code as it is installed: with an editable install it changes without the version."""
-    packages = [Path(module.__file__).parent for module in (ovspec_models, ovspec_transforms, ovspec_ops)]
-    own = Path(__file__).parents[1]  # the package ovspec, which a room of it must not import
-    paths = [path for folder in (own, *packages) for path in sorted(folder.rglob("*.py"))]
+    own = str(Path(__file__).parents[1])  # the package ovspec; a room must not import it
+    folders = [own, *ovspec_models.__path__, *ovspec_transforms.__path__, *ovspec_ops.__path__]
+    paths = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
     return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
 
 

@@ -11,7 +11,7 @@ from commands import command
 
 TESTS = Path(__file__).parents[1]
 
-# In a process of its own: what other tests leave behind hides growth. Reference counts alone must free a pipeline.
+# Runs in its own process: what other tests leave behind hides growth. Reference counts alone must free it.
 CODE = """
 import gc, os, sys
 import ovspec

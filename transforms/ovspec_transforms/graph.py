@@ -77,8 +77,8 @@ class NodePass(MatcherPass):
         def is_root(output: ov.Output) -> bool:
             return str(output.get_node().get_type_name()) == type_name
 
-        # The C++ pass keeps its callback, and Python keeps the pass. A strong reference would be a circle that
-        # the garbage collector can't see; it would keep all nodes that the pass holds, and so the whole graph.
+        # The C++ pass keeps its callback, and Python keeps the pass. A strong reference would be a circle
+        # that the garbage collector can't see; it would keep the pass's nodes, and so the whole graph.
         on_match = weakref.WeakMethod(self._on_match)
 
         def callback(matcher: Matcher) -> bool:

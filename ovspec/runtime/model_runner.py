@@ -29,6 +29,7 @@ from ovspec.runtime.paged_graph import graph_choices, transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.runtime.stock_selection import StockSelection
+from ovspec.runtime.watch_rows import watch_rows
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
@@ -83,6 +84,8 @@ class ModelRunner:
         linear: "native" computes linear layers with compressed weights with our operation, "stock" with
             OpenVINO's own, `None` with what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
+            is never kept in CACHE_DIR.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -99,7 +102,9 @@ class ModelRunner:
         experts: ExpertConfig | None = None,
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
+        watch: bool = False,
     ) -> None:
+        self._watch, self.watched = watch, list[str]()
         self.attention = attention or AttentionConfig()
         core = ov.Core()
         if self.attention.backend == "native":
@@ -164,9 +169,13 @@ class ModelRunner:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late))
+            if self._watch:
+                self.watched = watch_rows(graph)
             give_back_freed_memory()
             return graph, facts
 
+        if self._watch:
+            settings = {name: value for name, value in settings.items() if name != "CACHE_DIR"}
         if "CACHE_DIR" not in settings or not device.startswith("CPU"):
             graph, facts = build()
             return compile_paged(core, graph, device, settings), facts

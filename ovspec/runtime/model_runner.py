@@ -30,6 +30,7 @@ from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
+from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
     CHANNELS_READ,
@@ -84,6 +85,8 @@ class ModelRunner:
             OpenVINO's own, `None` with what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
         backends: all of these choices, where they are resolved already; the others are then left out.
+        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
+            is never kept in CACHE_DIR.
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
@@ -105,7 +108,9 @@ class ModelRunner:
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
         backends: Backends | None = None,
+        watch: bool = False,
     ) -> None:
+        self._watch, self.watched = watch, list[str]()
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -156,12 +161,15 @@ class ModelRunner:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late))
+            if self._watch:
+                self.watched = watch_rows(graph)
             give_back_freed_memory()
             return graph, facts
 
-        if not backends.uses_cache_dir:
+        if self._watch or not backends.uses_cache_dir:
             graph, facts = build()
-            return compile_paged(core, graph, backends.device, backends.properties), facts
+            settings = {name: value for name, value in backends.properties.items() if name != "CACHE_DIR"}
+            return compile_paged(core, graph, backends.device, settings), facts
         if isinstance(model, ov.Model):
             raise ValueError(
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"

@@ -54,8 +54,7 @@ void attend_with(const VerifyCall& call, const VerifyItem& item, const Geometry&
     }
     worker.prepared = item.heads;
     const VerifyHead& first = item.heads[0];
-    const std::size_t begin = first.begin + item.chunk * first.chunk_blocks;
-    const std::size_t end = smaller(first.end, begin + first.chunk_blocks);
+    const std::size_t begin = first.chunk_begin(item.chunk), end = first.chunk_end(item.chunk);
     for (std::size_t entry = begin; entry < end; entry += visit_blocks) {
         const std::size_t stop = smaller(end, entry + visit_blocks);
         for (std::size_t h = 0; h < item.count; h++) {

@@ -59,7 +59,7 @@ class SelectBlocks(NodePass):
         self._layers = {layer.name: layer for layer in layers}
         self._chosen: dict[int, ov.Node] = {}
         self._tables = [
-            find_parameter(model, VERIFY_PAST_LENS),
+            add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32),
             find_parameter(model, VERIFY_BLOCK_INDICES),
             find_parameter(model, VERIFY_BLOCK_INDICES_BEGINS),
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
@@ -106,7 +106,8 @@ class SelectBlocks(NodePass):
             if rule.remembers
             else ops.constant(np.zeros((0, heads), np.int32))
         )
-        inputs = [query, summary.output(0), updated.output(0), written[1]]
+        begins = find_parameter(self._model, "subsequence_begins").output(0)
+        inputs = [query, summary.output(0), updated.output(0), begins]
         inputs += [table.output(0) for table in (*self._tables, kept)]
         ends = {"sink_blocks": rule.sink_blocks, "local_blocks": rule.local_blocks}
         attributes = sizes | ends | {"query": rule.query, "scale": scale}

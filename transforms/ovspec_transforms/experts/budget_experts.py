@@ -9,9 +9,9 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.attention.route_rows import VERIFY_PAST_LENS
+from ovspec_transforms.attention.route_rows import ROW_PAST_LENS, VERIFY_PAST_LENS
 from ovspec_transforms.experts.moe_layers import INDICES, SPARSE_MOE, WEIGHTS, MoELayer, moe_layers
-from ovspec_transforms.graph import NodePass, add_parameter, nodes_of_type, run_pass
+from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, nodes_of_type, run_pass
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import source_node
 
@@ -89,14 +89,10 @@ def budget_inputs(model: ov.Model, layers: int, rule: ExpertRule) -> list[ov.Out
 
 def _verified_rows(model: ov.Model) -> list[ov.Output]:
     """What tells rows under verification from others; constants without elements where nothing does."""
-    found = {
-        name: node.output(0)
-        for node in model.get_parameters()
-        for name in node.output(0).get_names()
-        if name in (_SUBSEQUENCE_BEGINS, VERIFY_PAST_LENS)
-    }
-    if len(found) == 2:
-        return [found[_SUBSEQUENCE_BEGINS], found[VERIFY_PAST_LENS]]
+    names = {name for node in model.get_parameters() for name in node.output(0).get_names()}
+    if ROW_PAST_LENS in names:
+        past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)
+        return [find_parameter(model, _SUBSEQUENCE_BEGINS).output(0), past_lens.output(0)]
     return [ops.constant(np.zeros((0,), np.int32)).output(0)] * 2
 
 

@@ -27,13 +27,14 @@ from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import graph_choices, transform
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
+from ovspec.runtime.row_rounding import arithmetic, rounding_settings, rounds_rows, row_bits
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
+    Arithmetic,
     PassReport,
     ffn_layers,
     native_linear,
@@ -80,8 +81,8 @@ class ModelRunner:
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
-            OpenVINO's own, `None` with what `default_linear` says.
+        linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
+            what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
 
     Raises:
@@ -124,6 +125,7 @@ class ModelRunner:
         self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
         # Of the integers that rows become in Linear and GatedMLP; none where there is no such operation.
         self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else None
+        self._arithmetic: Arithmetic = arithmetic(settings) if self.linear == "native" else "f32"
         self._attach(*self._compile(core, model, device, settings))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -188,9 +190,9 @@ class ModelRunner:
         Raises:
             ValueError: there are none.
         """
-        report = native_linear(graph)
+        report = native_linear(graph, self._arithmetic)
         if self._asks_linear and not report.changed:
-            found = report.left[0] if report.left else "its weights are not compressed"
+            found = report.left[0] if report.left else "it has no product with constant weights"
             raise ValueError(
                 f"linear='native': the model has no linear layer that our operation takes ({found}); "
                 "leave it out, or pass linear='stock'"

@@ -9,12 +9,12 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.compile import check_properties, precision_name, with_defaults
+from ovspec.runtime.compile import check_properties, with_defaults
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend, linear_backend
-from ovspec.runtime.row_rounding import asks_accuracy, rounding_settings, rounds_rows, row_bits
-from ovspec_transforms import RowBits
+from ovspec.runtime.row_rounding import arithmetic, rounding_settings, rounds_rows, row_bits
+from ovspec_transforms import Arithmetic, RowBits
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Backends:
         attention: which attention verification rows take.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: what computes linear layers with compressed weights.
+        linear: what computes linear layers.
         linear_required: whether the user asked for "native" linear layers: a model without any is refused.
         row_bits: of the integers that rows become in `Linear` and `GatedMLP`; `None` where neither is there.
-        f32: whether passes compute in f32.
+        arithmetic: of products with floating-point weights; "f32" on other devices than a CPU.
     """
 
     device: str = "CPU"
@@ -41,7 +41,7 @@ class Backends:
     linear: LinearBackend = "stock"
     linear_required: bool = False
     row_bits: RowBits | None = None
-    f32: bool = False
+    arithmetic: Arithmetic = "f32"
 
     @classmethod
     def resolve(
@@ -95,7 +95,7 @@ class Backends:
             linear=resolved,
             linear_required=linear == "native",
             row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
-            f32=_computes_in_f32(core, device, settings),
+            arithmetic=arithmetic(settings) if device.startswith("CPU") else "f32",
         )
 
     @property
@@ -122,14 +122,5 @@ class Backends:
             **{name: part.graph if part else None for name, part in parts.items()},
             "linear": self.linear,
             "row_bits": self.row_bits,
+            "arithmetic": self.arithmetic,
         }
-
-
-def _computes_in_f32(core: ov.Core, device: str, properties: Mapping[str, object]) -> bool:
-    if not device.startswith("CPU"):
-        return False
-    hint = precision_name(properties.get("INFERENCE_PRECISION_HINT", ""))
-    if hint:
-        return hint == "f32"
-    capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    return asks_accuracy(properties) or "BF16" not in capabilities

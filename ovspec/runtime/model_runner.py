@@ -81,8 +81,8 @@ class ModelRunner:
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
-            OpenVINO's own, `None` with what `default_linear` says.
+        linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
+            what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
         backends: all of these choices, where they are resolved already; the others are then left out.
         watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
@@ -187,9 +187,9 @@ class ModelRunner:
         Raises:
             ValueError: there are none.
         """
-        report = native_linear(graph)
+        report = native_linear(graph, self.backends.arithmetic)
         if self.backends.linear_required and not report.changed:
-            found = report.left[0] if report.left else "its weights are not compressed"
+            found = report.left[0] if report.left else "it has no product with constant weights"
             raise ValueError(
                 f"linear='native': the model has no linear layer that our operation takes ({found}); "
                 "leave it out, or pass linear='stock'"

@@ -43,7 +43,7 @@ from ovspec_transforms.ffn.watch_channels import (
     watch_channels,
 )
 from ovspec_transforms.heads.gather_logits import gather_logits
-from ovspec_transforms.linear.native_linear import native_linear
+from ovspec_transforms.linear.native_linear import Arithmetic, native_linear
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.decompression import decompression_convert
 
@@ -59,6 +59,7 @@ __all__ = [
     "VERIFY_EXPERT_BUDGETS",
     "VERIFY_EXPERT_SHARE_BOUNDS",
     "VERIFY_ROW_WEIGHTS",
+    "Arithmetic",
     "ExpertRule",
     "FfnLayer",
     "MoELayer",

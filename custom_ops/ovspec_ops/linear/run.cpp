@@ -8,8 +8,10 @@
 namespace ovspec {
 namespace {
 
-// Panels of one task: enough to stream, few enough to balance.
-constexpr std::size_t task_panels = 2;
+// Panels of one task, at most: enough to stream.
+constexpr std::size_t most_task_panels = 2;
+// Tasks that every thread gets, where there are panels for so many: few enough panels a task to balance.
+constexpr std::size_t tasks_of_thread = 4;
 // Rows that go through together: weights are read once for them, and up to some 4,000 inputs their digits
 // stay in the second cache.
 constexpr std::size_t round_rows = 256;
@@ -18,6 +20,12 @@ constexpr std::size_t round_rows = 256;
 Pool<FloatBuffer>& buffers() {
     static auto* pool = new Pool<FloatBuffer>;
     return *pool;
+}
+
+std::size_t panels_of_task(std::size_t panels) {
+    const std::size_t tasks =
+        tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+    return std::clamp<std::size_t>(panels / tasks, 1, most_task_panels);
 }
 
 std::size_t panels_of(std::size_t size) {
@@ -49,10 +57,11 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     std::size_t panels = 0;
     for (std::size_t i = 0; i < count; i++)
         panels += panels_of(outputs[i].size);
+    const std::size_t task_panels = panels_of_task(panels), tasks = (panels + task_panels - 1) / task_panels;
     auto packed_rows = buffers().take();
     for (std::size_t row = 0; row < rows; row += round_rows) {
         const std::size_t some = std::min(round_rows, rows - row);
-        const std::size_t in_block = std::min(some, block_rows);
+        const std::size_t in_block = kernels.rows_of_block(weights, some);
         const std::size_t blocks = (some + in_block - 1) / in_block;
         const std::size_t block_bytes = kernels.packed_bytes(weights, in_block);
         auto* packed =
@@ -62,10 +71,9 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
             kernels.pack(weights, x + (row + first) * weights.inputs, std::min(in_block, some - first),
                          in_block, packed + block * block_bytes);
         });
-        const std::size_t tasks = (panels + task_panels - 1) / task_panels;
         parallel_items(tasks, some * panels * panel_width * weights.inputs, [&](std::size_t task) {
             const std::size_t first = task * task_panels, of_task = std::min(task_panels, panels - first);
-            PanelTarget targets[task_panels];
+            PanelTarget targets[most_task_panels];
             set_targets(outputs, row, first, of_task, targets);
             auto scratch = buffers().take();
             kernels.product(weights, first, of_task, packed, some, targets,

@@ -126,7 +126,8 @@ def bf16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
     nan = bits >> np.uint32(16) | np.uint32(0x40)
-    return np.where(np.isnan(values), nan, rounded).astype(np.uint16)
+    found: NDArray[np.uint16] = np.where(np.isnan(values), nan, rounded).astype(np.uint16)
+    return found
 
 
 def bf16_values(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime.per_layer import per_layer
 from ovspec.runtime.tables import Rows
 from ovspec.verify.verify_config import SparseVerify
 from ovspec_transforms import (
@@ -27,6 +28,7 @@ from ovspec_transforms import (
 )
 
 ExpertBackend = Literal["native", "stock"]
+_KIND = "layer with experts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,13 @@ class ExpertConfig:
 
     def budgets(self, layers: int) -> NDArray[np.int32]:
         """The budget of every layer with experts, i32 `[layers]`."""
-        budgets = _per_layer("expert budget", self.budget, layers)
+        budgets = per_layer("expert budget", -1 if self.budget is None else self.budget, layers, _KIND)
         # No model has so many experts: what does not fit in a number of 32 bits is out of range all the same.
         return np.array([min(int(budget), np.iinfo(np.int32).max) for budget in budgets], np.int32)
 
     def share_bounds(self, layers: int) -> NDArray[np.float32]:
         """The bound of every layer with experts, f32 `[layers]`."""
-        return np.array(_per_layer("share bound", self.share_bound or 0.0, layers), np.float32)
+        return np.array(per_layer("share bound", self.share_bound or 0.0, layers, _KIND), np.float32)
 
 
 def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig | None:
@@ -132,16 +134,6 @@ def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig 
     return ExpertConfig(
         backend, sparse.expert_rule or "mass", sparse.expert_budget, sparse.expert_share_bound
     )
-
-
-def _per_layer(what: str, value: float | tuple[float, ...] | None, layers: int) -> list[float]:
-    if not isinstance(value, tuple):
-        return [-1 if value is None else value] * layers
-    if len(value) != layers:
-        raise ValueError(
-            f"{what} holds {len(value)} values, expected {layers}: one per layer with experts, or one number"
-        )
-    return list(value)
 
 
 class ExpertBudgets:

@@ -177,14 +177,13 @@ def _check_experts(core: ov.Core, bits: int) -> float:
     weights = rng.dirichlet(np.ones(3), rows).astype(np.float32)
     limits = {
         "budgets": np.array([5], np.int32),
-        "bounds": np.zeros(0, np.float32),
         "begins": np.array([0, 3, rows], np.int32),
         "past_lens": np.array([7, -1], np.int32),
     }
-    attributes = {"rule": "mass", "experts": EXPERTS, "layer": 0}
+    attributes = {"experts": EXPERTS, "layer": 0}
     kept = _run(core, "ExpertBudget", {"indices": indices, "weights": weights} | limits, attributes)
     limited = np.arange(rows) < 3
-    wanted = expert_budget(indices, weights, limited, rule="mass", budget=5, experts=EXPERTS)
+    wanted = expert_budget(indices, weights, limited, budget=5, experts=EXPERTS)
     if not np.array_equal(kept[0], wanted[0]):
         return float("inf")
     x = rng.standard_normal((rows, hidden)).astype(np.float32)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ovspec_transforms import EXPERT_RULES, ExpertRule, Selection
+from ovspec_transforms import Selection
 
 Query = Literal["last", "union"]
 Summary = Literal["mean", "min_max"]
@@ -16,9 +16,9 @@ DEFAULT_L0 = 1024
 DEFAULT_RHO = 0.1
 # The settings of each part. How much a part reads is one decision.
 AMOUNT_FIELDS = ("L0", "rho", "budget", "coverage")
-EXPERT_FIELDS = ("expert_budget", "expert_rule", "expert_share_bound")
+EXPERT_FIELDS = ("expert_budget",)
 CHANNEL_FIELDS = ("ffn_density",)
-PER_LAYER_FIELDS = ("expert_budget", "expert_share_bound", "ffn_density")
+PER_LAYER_FIELDS = ("expert_budget", "ffn_density")
 _NUMBERS: dict[str, tuple[type, ...]] = {
     "L0": (int,),
     "rho": (int, float),
@@ -26,7 +26,13 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
     "coverage": (int, float),
 }
 # Settings that older versions wrote, and the one value of each that is what this version does.
-_REMOVED: dict[str, str | None] = {"ffn_rule": "top_k", "ffn_score": "max", "ffn_threshold": None}
+_REMOVED: dict[str, str | None] = {
+    "expert_rule": "mass",
+    "expert_share_bound": None,
+    "ffn_rule": "top_k",
+    "ffn_score": "max",
+    "ffn_threshold": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,9 @@ class SparseVerify:
     is read, chosen by the last accepted token's query and the mean key of every block of 32 tokens. The first
     block, the last block of the context and the draft's own blocks are always kept.
 
-    Experts of a mixture are chosen once per pass, for all rows together: by the rule "mass", those with the
-    largest routing weight summed over the rows. Every row keeps its first expert. Channels of dense
-    feed-forward layers are chosen once per pass too: those with the largest activated gate over the rows.
+    Experts of a mixture are chosen once per pass, for all rows together: every row's first expert, then those
+    with the largest routing weight summed over the rows. Channels of dense feed-forward layers are chosen
+    once per pass too: those with the largest activated gate over the rows.
 
     Args:
         L0: tokens up to which verification stays dense. Default 1024.
@@ -60,17 +66,14 @@ class SparseVerify:
             window; the layers after an anchor reuse its list. Default: the first three, then every fourth.
         refresh_interval: verification steps that a sequence's lists serve, at least 1: every step selects
             (default). A draft of which nothing is accepted, or a pass that reads everything, ends them early.
-        expert_budget: what `expert_rule` counts: one number, or one per layer with experts; -1 is no limit.
-        expert_rule: "mass" (default): experts that a pass reads of a layer. "top_k": experts of each row.
-            "share", of arXiv 2512.21911: experts that a row may drop, the lowest, while their share of the
-            row's routing weight is below `expert_share_bound`.
-        expert_share_bound: of the rule "share", 0 to 1: one number, or one per layer with experts.
+        expert_budget: experts of a layer that a pass reads: one number, or one per layer with experts; -1 is
+            no limit.
         ffn_density: share of a feed-forward layer's channels that a pass reads, above 0, up to 1: one number,
             or one per layer.
 
     Raises:
         ValueError: a value of another type or out of range, more than one of `L0`/`rho`, `budget` and
-            `coverage`, or a rule without an amount.
+            `coverage`.
     """
 
     L0: int | None = None
@@ -84,8 +87,6 @@ class SparseVerify:
     local_blocks: int | None = None
     refresh_interval: int | None = None
     expert_budget: int | tuple[int, ...] | None = None
-    expert_rule: ExpertRule | None = None
-    expert_share_bound: float | tuple[float, ...] | None = None
     ffn_density: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +106,11 @@ class SparseVerify:
         if anchors is not None and not (isinstance(anchors, tuple) and all(map(_is_int, anchors))):
             raise ValueError(f"anchor_layers={anchors!r}: expected layer numbers, e.g. (0, 1, 2, 6)")
         _ = self.selection  # checks the other settings of attention
-        self._check_experts()
+        for number in numbers_of(self.expert_budget):
+            if not _is_int(number) or number < -1:
+                raise ValueError(
+                    f"expert_budget={number!r}: expected a number of experts, or -1 for no limit"
+                )
         for share in numbers_of(self.ffn_density):
             if not _is_number(share) or not 0.0 < share <= 1.0:
                 raise ValueError(f"ffn_density={share!r}: expected a share above 0, up to 1")
@@ -125,26 +130,6 @@ class SparseVerify:
             raise ValueError(f"rho={self.rho}: expected a share between 0 and 1")
         if self.coverage is not None and not 0.0 < self.coverage <= 1.0:
             raise ValueError(f"coverage={self.coverage}: expected a share above 0, up to 1")
-
-    def _check_experts(self) -> None:
-        budget, rule, bound = self.expert_budget, self.expert_rule, self.expert_share_bound
-        for number in numbers_of(budget):
-            if not _is_int(number) or number < -1:
-                raise ValueError(
-                    f"expert_budget={number!r}: expected a number of experts, or -1 for no limit"
-                )
-        if rule is not None and rule not in EXPERT_RULES:
-            raise ValueError(f"expert_rule={rule!r}: expected one of {', '.join(EXPERT_RULES)}")
-        if budget is None and (rule, bound) != (None, None):
-            name, value = ("expert_rule", rule) if rule else ("expert_share_bound", bound)
-            raise ValueError(f"{name}={value!r} needs a budget: give expert_budget as well")
-        if (rule == "share") != (bound is not None):
-            raise ValueError(
-                f"expert_share_bound={bound} with expert_rule={rule!r}: rule 'share' has a bound, others none"
-            )
-        for share in numbers_of(bound):
-            if not _is_number(share) or not 0.0 <= share <= 1.0:
-                raise ValueError(f"expert_share_bound={share!r}: expected a share from 0 to 1")
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> SparseVerify:

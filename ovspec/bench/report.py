@@ -96,7 +96,6 @@ class Report:
             "repeat": self.repeat,
             "precisions": self.settings,
             "expert_budget": self.sparse.expert_budget,
-            "expert_rule": self.sparse.expert_rule,
             "ffn_density": self.sparse.ffn_density,
             "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
@@ -156,8 +155,7 @@ class Report:
             if self.sparse.limits_attention:
                 parts.append(f"{max(budgets)} tokens of the context, the blocks that score highest")
             if self.sparse.limits_experts:
-                rule = self.sparse.expert_rule or "mass"
-                parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
+                parts.append(f"{self.sparse.expert_budget} experts of a layer")
             if self.sparse.limits_channels:
                 parts.append(f"feed-forward channels of density {self.sparse.ffn_density}")
             lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")

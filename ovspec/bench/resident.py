@@ -15,6 +15,7 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.bench.backends import Subject, load_runner
+from ovspec.bench.footprint_child import resident
 from ovspec.bench.source import ModelSource
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
@@ -36,9 +37,8 @@ class Resident:
     @classmethod
     def of_this_process(cls) -> Resident:
         """Current memory of this process, from /proc."""
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
-        return cls(sizes["RssAnon"], sizes["RssFile"])
+        held = resident()
+        return cls(held["anon"], held["file"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ class ExpertStatistics:
         self.layers: Sequence[MoELayer] = watch_routing(model)
         self._mass = [np.zeros(layer.experts) for layer in self.layers]
         self._covered = [np.zeros(layer.experts) for layer in self.layers]
-        self._tails: list[list[NDArray[np.float64]]] = [[] for _ in self.layers]
         self._passes = 0
 
     def observe(self, runner: ModelRunner) -> None:
@@ -42,8 +41,6 @@ class ExpertStatistics:
         mass = np.bincount(indices.reshape(-1), shares.reshape(-1), layer.experts) / len(shares)
         self._mass[layer.index] += mass
         self._covered[layer.index] += np.cumsum(np.sort(mass)[::-1])
-        # Entry m - 1: the share of a row's m lowest experts.
-        self._tails[layer.index].append(np.cumsum(np.sort(shares, axis=1), axis=1))
 
     @property
     def mass(self) -> list[NDArray[np.float64]]:
@@ -62,12 +59,3 @@ class ExpertStatistics:
             count = int(np.searchsorted(curve, covered - 1e-9)) + 1
             found.append(min(max(count, layer.top_k), layer.experts))
         return tuple(found)
-
-    def share_bounds(self, dropped: int) -> tuple[float, ...]:
-        """Per layer the median share of a row's lowest experts (arXiv 2512.21911).
-
-        Args:
-            dropped: how many of a row's experts those are, 1 to one less than its top-k.
-        """
-        medians = [np.median(np.concatenate(tails)[:, dropped - 1]) for tails in self._tails]
-        return tuple(round(float(median), 6) for median in medians)

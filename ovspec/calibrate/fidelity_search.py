@@ -10,7 +10,6 @@ from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.verify.verify_config import SparseVerify
-from ovspec_transforms import ExpertRule
 
 COVERAGES = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35)
 # Shares of the routing weight, and of the channels' squared scores, that the layers keep.
@@ -62,25 +61,12 @@ def attention_part() -> Part:
     return Part("attention", {"coverage": 1.0}, tuple({"coverage": share} for share in COVERAGES))
 
 
-def expert_part(statistics: ExpertStatistics, rule: ExpertRule) -> Part:
-    """Budgets of one rule, layer by layer."""
-    return Part("experts", {"expert_budget": -1}, tuple(_distinct(_expert_candidates(statistics, rule))))
-
-
-def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterator[dict[str, Any]]:
-    top_k = min(layer.top_k for layer in statistics.layers)
-    if rule == "mass":
-        whole = tuple(layer.experts for layer in statistics.layers)
-        for budgets in map(statistics.budgets, MASSES):
-            if budgets != whole:
-                yield {"expert_budget": budgets, "expert_rule": rule}
-    elif rule == "share":
-        for dropped in range(1, top_k):
-            bounds = statistics.share_bounds(dropped)
-            yield {"expert_budget": dropped, "expert_rule": rule, "expert_share_bound": bounds}
-    else:
-        for kept in range(top_k - 1, 0, -1):
-            yield {"expert_budget": kept, "expert_rule": rule}
+def expert_part(statistics: ExpertStatistics) -> Part:
+    """Budgets, layer by layer."""
+    whole = tuple(layer.experts for layer in statistics.layers)
+    budgets = (statistics.budgets(mass) for mass in MASSES)
+    limited = ({"expert_budget": layers} for layers in budgets if layers != whole)
+    return Part("experts", {"expert_budget": -1}, tuple(_distinct(limited)))
 
 
 def channel_part(statistics: ChannelStatistics) -> Part:

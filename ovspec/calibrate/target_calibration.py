@@ -21,7 +21,7 @@ from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
-from ovspec_transforms import ExpertRule, ffn_layers, moe_layers
+from ovspec_transforms import ffn_layers, moe_layers
 
 _CHUNK = 512
 
@@ -31,7 +31,6 @@ class TargetCalibration:
 
     Args:
         given: the user's settings, which stand.
-        expert_rule: by which experts are searched, "mass" unless given.
         model: gets the outputs that are observed.
 
     Attributes:
@@ -39,13 +38,11 @@ class TargetCalibration:
         channels: likewise its feed-forward channels.
 
     Raises:
-        ValueError: a rule for a part that the model lacks, or channels that can't be observed.
+        ValueError: channels that can't be observed.
     """
 
-    def __init__(self, given: SparseVerify, expert_rule: ExpertRule | None, model: ov.Model) -> None:
-        self._given, self._expert_rule = given, expert_rule or "mass"
-        if expert_rule is not None and not moe_layers(model):
-            raise ValueError(f"expert_rule={expert_rule!r}: this model has no routed experts; leave it out")
+    def __init__(self, given: SparseVerify, model: ov.Model) -> None:
+        self._given = given
         open_experts = given.expert_budget is None and bool(moe_layers(model))
         open_channels = given.ffn_density is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None
@@ -60,7 +57,7 @@ class TargetCalibration:
         """What is searched for, with the candidates that the statistics give."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
-            parts.append(expert_part(self.experts, self._expert_rule))
+            parts.append(expert_part(self.experts))
         if self.channels:
             parts.append(channel_part(self.channels))
         return parts

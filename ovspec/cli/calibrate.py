@@ -44,7 +44,7 @@ from ovspec.verify.verify_config import (
 )
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
-from ovspec_transforms import ExpertRule, moe_layers
+from ovspec_transforms import moe_layers
 
 COMMON = (
     *("model", "data", "anchors", "overlap", "target_kl", "max_texts", "max_tokens", "budget"),
@@ -121,7 +121,6 @@ def calibrate(
     ovspec_config.json, which supplies every setting that a later call of sparse verification does not give.
     """
     check_options(anchors, overlap, target_kl)
-    rule = open_rule(options) if target_kl is not None else None
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
@@ -130,7 +129,7 @@ def calibrate(
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
     graph = read_model(ov.Core(), model)
-    target = TargetCalibration(given, rule, graph) if target_kl is not None else None
+    target = TargetCalibration(given, graph) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))
     observers: list[Observer] = target.observers if target else []
@@ -178,15 +177,6 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
     if searched and not given.given(AMOUNT_FIELDS):
         return replace(sparse, **dict.fromkeys(AMOUNT_FIELDS) | {"coverage": 0.9})
     return sparse
-
-
-def open_rule(options: dict[str, Any]) -> ExpertRule | None:
-    """Take the rule out of `options` by which expert budgets are searched for, where no budget is given."""
-    if options["expert_budget"] is not None:
-        return None
-    rule: ExpertRule | None = options["expert_rule"]
-    options["expert_rule"] = None
-    return rule
 
 
 def folder_config(folder: Path) -> OvspecConfig:

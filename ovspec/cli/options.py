@@ -11,7 +11,6 @@ import click
 from ovspec.cli.help import Command, option_group
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
-from ovspec_transforms import EXPERT_RULES
 
 model_option = click.option(
     "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
@@ -129,17 +128,6 @@ WEIGHT_OPTIONS = [
         "--expert-budget",
         metavar="N[,N...]",
         help="Sparse: experts of a layer that a pass reads, for all layers or one by one; -1: no limit.",
-    ),
-    click.option(
-        "--expert-rule",
-        type=click.Choice(EXPERT_RULES),
-        help="Sparse: what the budget counts: experts of the pass with the largest mass, experts that a row "
-        "drops below a share, or experts of a row.  [default: mass]",
-    ),
-    click.option(
-        "--expert-share-bound",
-        metavar="P[,P...]",
-        help="Sparse, rule share: part of a row's routing weight below which its lowest experts are dropped.",
     ),
     click.option(
         "--ffn-density",

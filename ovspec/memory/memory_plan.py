@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.memory.model_plan import ModelPlan, cache_use, plan_model
+from ovspec.memory.model_plan import PROCESS_BYTES, ModelPlan, cache_use, plan_model
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import precision_name
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
 
-_PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
 _GB = 1e9
 
 
@@ -37,7 +36,7 @@ class MemoryPlan:
     draft: ModelPlan | None
     available: int
     largest_context: int
-    process: int = _PROCESS_BYTES
+    process: int = PROCESS_BYTES
 
     @property
     def total(self) -> int:
@@ -146,7 +145,7 @@ def plan_memory(
 
     def total(blocks: int) -> int:
         target, *drafts = plans(blocks * BLOCK_SIZE)
-        return _PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
+        return PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
 
     there = available_bytes() if available is None else available
     target, *drafts = plans(context)

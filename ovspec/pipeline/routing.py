@@ -58,8 +58,8 @@ def expert_routing(
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
         raise ValueError(
-            f"expert budget {limits[0].budget} ({limits[0].rule}) of verify and {limits[-1].budget} "
-            f"({limits[-1].rule}) of the drafter differ: one model has one"
+            f"expert budget {limits[0].budget} of verify and {limits[-1].budget} of the drafter differ: one "
+            "model has one"
         )
     return limits[0] if limits else None
 

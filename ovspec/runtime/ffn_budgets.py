@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime.per_layer import per_layer
 from ovspec.runtime.tables import Rows
 from ovspec.verify.verify_config import SparseVerify, numbers_of
 from ovspec_transforms import (
@@ -95,14 +96,7 @@ class FfnConfig:
         """
         if self.density is None:
             return np.full(len(layers), -1, np.float32)
-        densities = numbers_of(self.density)
-        if not isinstance(self.density, tuple):
-            densities = densities * len(layers)
-        if len(densities) != len(layers):
-            raise ValueError(
-                f"ffn density holds {len(densities)} values, expected {len(layers)}: one per gated MLP, or "
-                "one number"
-            )
+        densities = per_layer("ffn density", self.density, len(layers), "gated MLP")
         kept = [max(1, round(share * layer.channels)) for share, layer in zip(densities, layers, strict=True)]
         return np.array(kept, np.float32)
 

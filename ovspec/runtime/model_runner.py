@@ -138,7 +138,7 @@ class ModelRunner:
         self.reports = facts.reports
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
-            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
+            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = self._host_selection()
@@ -323,13 +323,13 @@ class ModelRunner:
         """Limit experts by other numbers, from the next pass on.
 
         Raises:
-            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+            ValueError: numbers that do not fit the model, or a graph without budgets or of another operation.
         """
         graph = self.experts
-        if graph is None or (graph.backend, graph.rule) != (experts.backend, experts.rule):
-            found = f"rule {graph.rule!r}, {graph.backend}" if graph and graph.rule else "no expert budgets"
+        if graph is None or (graph.backend, graph.limits) != (experts.backend, experts.limits):
+            found = f"{graph.backend} experts" if graph and graph.limits else "no expert budgets"
             raise ValueError(
-                f"expert rule {experts.rule!r}, {experts.backend}: this pipeline's graph has {found}; make "
+                f"expert budget {experts.budget}, {experts.backend}: this pipeline's graph has {found}; make "
                 "another LLMPipeline for it"
             )
         experts.check(self._expert_layers)

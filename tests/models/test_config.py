@@ -88,7 +88,7 @@ def test_file_layout_is_fixed(tmp_path: Path) -> None:
     assert list(data["created_by"]) == ["ovspec", "openvino", "optimum_intel", "nncf", "transformers"]
     assert list(data["verify"]) == [
         "L0", "rho", "budget", "anchor_layers", "coverage", "query", "summary", "sink_blocks", "local_blocks",
-        "refresh_interval", "expert_budget", "expert_rule", "expert_share_bound", "ffn_density",
+        "refresh_interval", "expert_budget", "ffn_density",
     ]  # fmt: skip
 
 
@@ -146,11 +146,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "verify.expert_budget",
         "or -1 for",
     ),
-    "expert rule without a budget": (
-        {"verify__expert_rule": "mass"},
-        "verify.expert_rule",
-        "give expert_",
-    ),
     "ffn density of zero": ({"verify__ffn_density": [0.5, 0]}, "verify.ffn_density", "above 0"),
     "no ffn density": ({"verify__ffn_density": []}, "verify.ffn_density", "or one per layer"),
     "removed rule": (
@@ -160,10 +155,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "removed threshold": ({"verify__ffn_threshold": 0.1}, "verify.ffn_threshold=0.1", "remove the key"),
     "removed score": ({"verify__ffn_score": "mean"}, "verify.ffn_score='mean'", "remove the key"),
-    "expert share without its rule": (
-        {"verify__expert_budget": 1, "verify__expert_share_bound": 0.1},
-        "verify.expert_share_bound",
-        "rule 'share'",
+    "removed expert rule": (
+        {"verify__expert_budget": 1, "verify__expert_rule": "share", "verify__expert_share_bound": 0.1},
+        "verify.expert_rule='share'",
+        "remove the key",
     ),
     "coverage is zero": ({**OPEN, "verify__coverage": 0.0}, "verify.coverage", "above 0"),
     "coverage is text": ({"verify__coverage": "1"}, "verify.coverage", "a number"),
@@ -244,8 +239,9 @@ def test_no_json_object(tmp_path: Path, text: str) -> None:
 
 
 def test_settings_of_older_versions_are_dropped_where_they_mean_the_same(tmp_path: Path) -> None:
-    older = {"verify__ffn_density": 0.5, "verify__ffn_rule": "top_k", "verify__ffn_score": "max"}
-    write(tmp_path, **older, verify__ffn_threshold=None)
+    channels = {"verify__ffn_density": 0.5, "verify__ffn_rule": "top_k", "verify__ffn_score": "max"}
+    experts = {"verify__expert_budget": 8, "verify__expert_rule": "mass", "verify__expert_share_bound": None}
+    write(tmp_path, **channels, **experts, verify__ffn_threshold=None)
     config = OvspecConfig.load(tmp_path)
     assert config is not None and config.verify is not None and config.verify.ffn_density == 0.5
 

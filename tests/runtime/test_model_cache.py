@@ -41,7 +41,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "native, selecting": {"attention": AttentionConfig("native", True)},
     "stock, selecting": {"attention": AttentionConfig("stock", True)},
     "every layer watched": {"attention": AttentionConfig("native", True, watches=True)},
-    "experts": {"experts": ExpertConfig("native", "mass", TOP_K)},
+    "experts": {"experts": ExpertConfig("native", TOP_K)},
     "channels": {"ffn": FfnConfig("native", density=0.5)},
 }
 
@@ -177,14 +177,14 @@ class TestHit:
         for density in (0.5, 0.25):
             start(demo_ir, tmp_path, ffn=FfnConfig("native", density=density))
         for budget in (TOP_K, TOP_K + 1):
-            start(moe, tmp_path, experts=ExpertConfig("native", "mass", budget))
+            start(moe, tmp_path, experts=ExpertConfig("native", budget))
         assert len(entries(tmp_path)) == 3
 
     def test_numbers_are_checked(self, demo_ir: Path, moe: Path, tmp_path: Path) -> None:
-        start(moe, tmp_path, experts=ExpertConfig("native", "mass", TOP_K))
+        start(moe, tmp_path, experts=ExpertConfig("native", TOP_K))
         start(demo_ir, tmp_path, ffn=FfnConfig("native", density=0.5))
         with pytest.raises(ValueError, match="expert budget 999"):
-            start(moe, tmp_path, experts=ExpertConfig("native", "mass", 999))
+            start(moe, tmp_path, experts=ExpertConfig("native", 999))
         with pytest.raises(ValueError, match="ffn density holds 1 values"):
             start(demo_ir, tmp_path, ffn=FfnConfig("native", density=(0.5,)))
 

@@ -1,4 +1,4 @@
-"""What budgets of experts and channels cost on trained weights: loss, agreement, acceptance, by rule.
+"""What budgets of experts and channels cost on trained weights: loss, agreement, acceptance.
 
     python tools/demo/upcycle.py --data PACKED --out new/moe
     ovspec export -m new/moe new/moe-ir --weight-format fp16
@@ -58,19 +58,12 @@ def observed(folder: Path, kind: Callable[[Model], Statistics], texts: Texts) ->
 
 
 def expert_settings(statistics: ExpertStatistics) -> Iterator[tuple[str, SparseVerify]]:
-    """Settings of the three rules, the mildest first."""
+    """Budgets of experts, the mildest first."""
     experts, top_k = statistics.layers[0].experts, statistics.layers[0].top_k
     for budget in range(experts - 2, top_k - 1, -2):
-        yield f"mass, {budget} of a pass", SparseVerify(expert_budget=budget, expert_rule="mass")
+        yield f"{budget} of a pass", SparseVerify(expert_budget=budget)
     for mass in (0.97, 0.9, 0.8, 0.7):
-        layers = statistics.budgets(mass)
-        yield f"mass, by layer for {mass:g}", SparseVerify(expert_budget=layers, expert_rule="mass")
-    for dropped in range(1, top_k):
-        bounds = statistics.share_bounds(dropped)
-        sparse = SparseVerify(expert_budget=dropped, expert_rule="share", expert_share_bound=bounds)
-        yield f"share, {dropped} of a row may go", sparse
-    for kept in range(top_k - 1, 0, -1):
-        yield f"top_k, {kept} of a row", SparseVerify(expert_budget=kept, expert_rule="top_k")
+        yield f"by layer for {mass:g}", SparseVerify(expert_budget=statistics.budgets(mass))
 
 
 def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, SparseVerify]]:
@@ -89,7 +82,7 @@ def print_table(
     known: dict[object, tuple[FidelityMeter, ovspec.LLMPipeline]] = {}
     draft = ovspec.draft_model(demo_pair_path() / "draft")
     for name, sparse in [("dense", SparseVerify(coverage=1.0)), *settings]:
-        rule = (sparse.parts, sparse.expert_rule)
+        rule = sparse.parts
         if rule not in known:
             experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)

@@ -16,14 +16,10 @@ from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.experts.budget_experts import (
-    EXPERT_RULES,
     EXPERTS_READ,
     VERIFY_EXPERT_BUDGETS,
-    VERIFY_EXPERT_SHARE_BOUNDS,
-    ExpertRule,
     budget_experts,
     check_expert_budget,
-    check_expert_rule,
 )
 from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.experts.moe_layers import MoELayer, moe_layers
@@ -50,17 +46,14 @@ from ovspec_transforms.weights.decompression import decompression_convert
 __all__ = [
     "CHANNELS_READ",
     "EXPERTS_READ",
-    "EXPERT_RULES",
     "GATE_ACTIVATIONS",
     "ROPE_LENGTHS",
     "ROUTING_INDICES",
     "ROUTING_WEIGHTS",
     "VERIFY_CHANNEL_LIMITS",
     "VERIFY_EXPERT_BUDGETS",
-    "VERIFY_EXPERT_SHARE_BOUNDS",
     "VERIFY_ROW_WEIGHTS",
     "Arithmetic",
-    "ExpertRule",
     "FfnLayer",
     "MoELayer",
     "PagedAttentionReader",
@@ -73,7 +66,6 @@ __all__ = [
     "budget_experts_stock",
     "check_anchor_layers",
     "check_expert_budget",
-    "check_expert_rule",
     "choose_anchors",
     "decompression_convert",
     "default_anchor_layers",

@@ -41,8 +41,10 @@ template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept
     }
 }
 
-void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limited, std::size_t experts,
-                              Buffers& buffers) {
+void RoutingBudget::apply(std::size_t budget, const std::vector<char>& limited, std::size_t experts,
+                          Buffers& buffers) {
+    if (top_k_ == 0)
+        return;
     buffers.mass.assign(experts, 0.0);
     buffers.kept.assign(experts, 0);
     std::size_t kept = 0;
@@ -77,44 +79,6 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
             keep(row, [&](std::size_t place) {
                 return buffers.kept[static_cast<std::size_t>(indices_[row * top_k_ + place])] != 0;
             });
-}
-
-std::size_t RoutingBudget::ranked_by_share(std::size_t row, std::size_t budget, float bound,
-                                           Buffers& buffers) const {
-    const float* weights = weights_ + row * top_k_;
-    const double total = std::accumulate(weights, weights + top_k_, 0.0);
-    std::size_t count = top_k_;
-    double dropped = 0.0;
-    while (count > 1 && top_k_ - count < budget) {
-        dropped += weights[buffers.order[count - 1]];
-        if (!(dropped < static_cast<double>(bound) * total))
-            break;
-        count--;
-    }
-    return count;
-}
-
-void RoutingBudget::keep_ranked(std::size_t row, std::size_t count, Buffers& buffers) {
-    keep(row, [&](std::size_t place) {
-        const auto last = buffers.order.begin() + static_cast<std::ptrdiff_t>(count);
-        return std::find(buffers.order.begin(), last, place) != last;
-    });
-}
-
-void RoutingBudget::apply(BudgetRule rule, std::size_t budget, float bound, const std::vector<char>& limited,
-                          std::size_t experts, Buffers& buffers) {
-    if (top_k_ == 0)
-        return;
-    if (rule == BudgetRule::mass)
-        return keep_mass(budget, limited, experts, buffers);
-    for (std::size_t row = 0; row < limited.size(); row++) {
-        if (!limited[row])
-            continue;
-        rank(row, buffers);
-        const std::size_t count = rule == BudgetRule::top_k ? std::clamp(budget, std::size_t{1}, top_k_)
-                                                            : ranked_by_share(row, budget, bound, buffers);
-        keep_ranked(row, count, buffers);
-    }
 }
 
 } // namespace ovspec

@@ -1,4 +1,4 @@
-"""Expert budgets: which of its experts a row keeps, decided once per pass."""
+"""Expert budgets: the experts that the rows of a pass may use, decided once per pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_expert_rule(rule: str) -> None:
 
 
 def check_expert_budget(rule: str, budget: int, layers: list[MoELayer]) -> None:
-    """Refuse a budget that the rule can't have in one of the layers.
+    """Refuse a budget that is out of range in one of the layers.
 
     `mass`: experts per pass, from the layer's top-k to its number of experts; `top_k`: experts per row,
     1 to the layer's top-k; `share`: experts that a row may drop, 0 to the layer's top-k less one.

@@ -1,4 +1,4 @@
-"""Expert budgets with stock operations only: the router is edited, the experts stay as they are."""
+"""Expert budgets with stock operations only: the router changes, the experts stay as exported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sum(node: ov.Node, axis: int) -> ov.Node:
 
 
 class BudgetExpertsStock(NodePass):
-    """Edit the routing of every layer, in front of the scatter that hands it to the experts."""
+    """Edit the routing of every layer before the scatter that passes it to the experts."""
 
     def __init__(self, model: ov.Model, rule: ExpertRule) -> None:
         super().__init__("ReduceSum")
@@ -57,7 +57,7 @@ class BudgetExpertsStock(NodePass):
 
 
 class _Routing:
-    """One layer's choice, every row's experts by falling weight: `indices` and `shares` `[rows, top_k]`."""
+    """Routing of one layer, experts of each row by descending weight: `indices`, `shares` `[rows, top_k]`."""
 
     def __init__(self, found: ExpertPattern) -> None:
         self._found = found
@@ -75,7 +75,7 @@ class _Routing:
         return self._spread(indices, ops.broadcast(_f32(1.0), ops.shape_of(indices, "i32")))
 
     def kept(self, rule: ExpertRule, budget: ov.Node, bound: ov.Node | None) -> ov.Node:
-        """1 for what a row keeps, else 0: f32 `[rows, top_k]`."""
+        """1 for experts that a row keeps, else 0: f32 `[rows, top_k]`."""
         if rule == "mass":
             kept = self._kept_by_mass(budget)
         else:
@@ -84,7 +84,7 @@ class _Routing:
                 within = ops.less(places, ops.maximum(budget, _i32(1)))
                 kept = ops.broadcast(within, ops.shape_of(self.indices, "i32"))
             else:
-                # Shares of a place and all below it; they fall, so that the lowest are dropped.
+                # Sum of the shares from each rank down; descending, so that the lowest experts are dropped.
                 tails = ops.cum_sum(self.shares, _i32(1), reverse=True)
                 low = ops.less(tails, ops.multiply(_sum(self.shares, 1), bound))
                 first = ops.maximum(ops.subtract(_i32(self._found.top_k), budget), _i32(1))
@@ -108,8 +108,8 @@ class _Routing:
     def limited(self, kept: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output]:
         """Indices and weights for the scatter, and how many experts they name, i32 `[1]`.
 
-        A row that drops experts names others in their place, with weight zero, first of all such as other
-        rows keep: the products then read no more experts than the rows keep, whatever kernel runs them.
+        A row replaces the experts that it drops by others with weight zero, first by experts that other rows
+        keep. The products then read no more experts than the rows keep, whatever kernel runs them.
         """
         remaining = ops.multiply(self.shares, kept)
         factor = ops.divide(_sum(self.shares, 1), _sum(remaining, 1))

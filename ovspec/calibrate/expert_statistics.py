@@ -1,4 +1,4 @@
-"""What every expert contributes on a user's texts, and the budgets that follow from it."""
+"""Statistics of routing weights on a user's texts, and budgets from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ExpertStatistics:
     """Routing weights of verification passes, layer by layer.
 
     Args:
-        model: gets the outputs that are observed.
+        model: extended by the observed outputs.
 
     Attributes:
         layers: its layers with experts.
@@ -29,7 +29,7 @@ class ExpertStatistics:
         self._passes = 0
 
     def observe(self, runner: ModelRunner) -> None:
-        """Take the routing of the runner's last pass."""
+        """Add the routing of the runner's last pass."""
         self._passes += 1
         for layer in self.layers:
             indices = np.asarray(runner.output(f"{ROUTING_INDICES}{layer.index}")).reshape(-1, layer.top_k)
@@ -44,11 +44,11 @@ class ExpertStatistics:
 
     @property
     def mass(self) -> list[NDArray[np.float64]]:
-        """Per layer f64 `[experts]`: mean share of the rows' routing weight that each expert gets."""
+        """Mean share of the rows' routing weight per expert, f64 `[experts]`, one array per layer."""
         return [mass / self._passes for mass in self._mass]
 
     def budgets(self, covered: float) -> tuple[int, ...]:
-        """Per layer as few experts a pass as hold this share of its routing weight, in the mean of passes.
+        """Per layer, the fewest experts per pass with this share of its routing weight on average.
 
         Args:
             covered: 0 to 1.

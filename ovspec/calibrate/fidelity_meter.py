@@ -1,4 +1,4 @@
-"""What a sparse setting does to a model's distribution on given texts: mean KL and top-1 agreement."""
+"""KL and top-1 agreement of a sparse setting with dense passes on given texts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
 
-# A pass as verification has it: the last accepted token and a draft of five.
+# Rows of a verification pass: the last accepted token and a draft of five.
 ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Of a setting against dense passes over the same tokens.
+    """Fidelity of a setting compared with dense passes over the same tokens.
 
     Attributes:
         kl: mean KL(dense || setting) per position, nats, as `ovspec eval fidelity` reports it.
-        agreement: share of the positions whose most probable token is dense's.
-        loss: mean surprise at the texts' next tokens, nats.
-        experts_read: experts of a layer that a pass read, mean; 0 where nothing counts them.
-        ffn_density: share of the feed-forward channels that a pass read; 1 where nothing limits them.
+        agreement: share of the positions with the same most probable token as dense passes.
+        loss: mean negative log-likelihood of the texts' next tokens, nats.
+        experts_read: mean number of experts of a layer that a pass read; 0 if not counted.
+        ffn_density: share of the feed-forward channels that a pass read; 1 without a limit.
     """
 
     kl: float
@@ -41,12 +41,12 @@ class Fidelity:
 
 
 class FidelityMeter:
-    """Compares settings with dense passes at the ends of texts, whose beginnings are read densely.
+    """Compares settings with dense passes at the ends of texts; the beginnings are read densely.
 
     Args:
         runner: the target; its graph can limit what the settings limit.
         texts: i64 `[tokens]` each; those of fewer than 3 tokens are left out.
-        positions: of every text at most so many are compared, half of it at most.
+        positions: largest number of positions to compare per text; at most half of a text.
         chunk: rows per pass of the beginnings.
         tick: called once per text that was read in full.
     """
@@ -63,7 +63,7 @@ class FidelityMeter:
         greedy = {"do_sample": False, "num_assistant_tokens": ROWS - 1, "ignore_eos": True}
         settings = resolve(updated(GenerationConfig(), {**greedy, "max_new_tokens": 1}), (), True)
         self._texts: list[TeacherForcing] = []
-        #: Positions that every setting is compared at.
+        #: Positions at which every setting is compared.
         self.positions = 0
         for text in texts:
             compared = min(positions, len(text) // 2)

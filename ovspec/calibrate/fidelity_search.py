@@ -1,4 +1,4 @@
-"""Settings of all parts of sparse verification from one number: how much fidelity they may cost."""
+"""Search for settings of all parts of sparse verification within one target KL."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ENERGIES = (0.9999, 0.9997, 0.999, 0.997, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What may be set of one part.
+    """Candidate settings of one part.
 
     Attributes:
         name: "attention", "experts" or "channels".
         dense: fields of `SparseVerify` that leave the part dense.
-        candidates: fields that limit it, from what costs least fidelity to what costs most.
+        candidates: fields that limit it, in order of increasing loss of fidelity.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a part was set to.
+    """The setting chosen for a part.
 
     Attributes:
         name: of the part.
         fields: of `SparseVerify`.
-        alone: what they cost without the other parts; `None` where the part stays dense.
+        alone: their fidelity without the other parts; `None` if the part stays dense.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search came to: the parts, and all of them together."""
+    """Result of a search: the parts, and the fidelity of all together."""
 
     parts: tuple[Chosen, ...]
     sparse: SparseVerify
@@ -57,7 +57,7 @@ class Found:
 
 
 def attention_part() -> Part:
-    """Shares of the estimated attention: unlike a budget they hold at any length of the context."""
+    """Coverages as candidates: unlike a budget, a coverage fits any length of context."""
     return Part("attention", {"coverage": 1.0}, tuple({"coverage": share} for share in COVERAGES))
 
 
@@ -87,15 +87,15 @@ def _distinct(candidates: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 def search(
     measure: Callable[[SparseVerify], Fidelity], given: SparseVerify, parts: Sequence[Part], target: float
 ) -> Found:
-    """The settings that read least while all parts together cost at most the target.
+    """Find the settings that read least with a KL of all parts together of at most the target.
 
-    Each part goes as far as its share of the target allows alone; then the one that costs most steps back
-    until they hold together.
+    Each part first takes the last candidate within its share of the target. Then the part with the largest KL
+    steps back until all parts together meet the target.
 
     Args:
-        measure: what a setting costs.
+        measure: measures the fidelity of a setting.
         given: settings that are not searched for.
-        parts: what is.
+        parts: the parts to search.
         target: mean KL per position, nats.
     """
     costs: list[list[Fidelity]] = []

@@ -1,4 +1,4 @@
-"""Budgets of attention, experts and channels for a target loss of fidelity, measured on a user's texts."""
+"""Calibration of attention, experts and channels to a target KL on a user's texts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _CHUNK = 512
 
 
 class TargetCalibration:
-    """Settings of every part that the user left open.
+    """Searches settings for every part that the user did not set.
 
     Args:
-        given: the user's settings, which stand.
-        model: gets the outputs that are observed.
+        given: the user's settings, which are kept.
+        model: extended by the observed outputs.
 
     Attributes:
-        experts: what its experts contribute; `None` where they are not searched for.
-        channels: likewise its feed-forward channels.
+        experts: statistics of its experts; `None` if they are not searched.
+        channels: statistics of its feed-forward channels, likewise.
 
     Raises:
         ValueError: channels that can't be observed.
@@ -50,11 +50,11 @@ class TargetCalibration:
 
     @property
     def observers(self) -> list[Observer]:
-        """What is to see the verification passes."""
+        """The observers of the verification passes."""
         return [observer for observer in (self.experts, self.channels) if observer]
 
     def parts(self) -> list[Part]:
-        """What is searched for, with the candidates that the statistics give."""
+        """The parts to search, with candidates from the statistics."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
             parts.append(expert_part(self.experts))
@@ -71,18 +71,18 @@ class TargetCalibration:
         target: float,
         properties: Mapping[str, object],
     ) -> Found:
-        """Measure candidates until all parts together keep to the target.
+        """Measure candidates until all parts together meet the target.
 
         Args:
             folder: of the model.
-            selecting: how blocks are selected, anchors included.
+            selecting: selection settings with the chosen anchors.
             texts: i64 `[tokens]` each.
-            positions: at which settings are compared, over all texts.
+            positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
             properties: OpenVINO properties.
 
         Raises:
-            ValueError: texts too short to compare anything.
+            ValueError: the texts are too short.
         """
         parts = self.parts()
         runner = ModelRunner(
@@ -111,6 +111,6 @@ class TargetCalibration:
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:
-    """The user's settings with the first candidate of a part, which has the rule of all of them."""
+    """The user's settings with the first candidate of a part, whose rule is that of all candidates."""
     fields: dict[str, Any] = next((p.candidates[0] for p in parts if p.name == name and p.candidates), {})
     return replace(given, **fields)

@@ -1,4 +1,4 @@
-"""One compiled paged model: rows of tokens in, logits of the sampled rows out."""
+"""One compiled paged model: runs passes over rows of tokens and returns logits of the sampled rows."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ _PROBE_ROWS = 40
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """What one pass did.
+    """Measurements of one pass.
 
     Attributes:
         duration: time inside the model, microseconds.
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
-        context_tokens: those that dense attention would have read for the same rows.
-        experts_read: routed experts that each layer with experts read; empty where the graph does not count.
+        context_tokens: context tokens that dense attention would have read for the same rows.
+        experts_read: routed experts that each layer with experts read; empty if the graph does not count
+            them.
         experts_held: experts that each of these layers has.
         channels_read: channels of which each gated MLP read the up and down weights; empty likewise.
         channels_held: channels that each of these has.
@@ -125,7 +126,7 @@ class ModelRunner:
         self._attach(*self._compile(core, model))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
-        """Run passes through a compiled model from now on, with an empty cache."""
+        """Use a compiled model for the passes from now on, with an empty cache."""
         experts, ffn = self.experts, self.ffn
         if experts:
             experts.check(facts.expert_layers)
@@ -145,7 +146,7 @@ class ModelRunner:
         self._inputs = PassInputs(self.request, self._input_names())
 
     def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
-        """The transformed model, from the user's CACHE_DIR where there is one."""
+        """The transformed model, from the user's CACHE_DIR if it has an entry."""
         backends = self.backends
 
         def build() -> tuple[ov.Model, GraphFacts]:
@@ -182,7 +183,7 @@ class ModelRunner:
         return compiled, facts
 
     def _linear_layers(self, graph: ov.Model) -> PassReport:
-        """Turn linear layers into ours; none at all is an error where the user asked for that.
+        """Replace linear layers by `Linear`; a model without any is an error if the user asked for it.
 
         Raises:
             ValueError: there are none.
@@ -197,7 +198,7 @@ class ModelRunner:
         return report
 
     def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
-        """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""
+        """Logits of a few rows of a compiled model: of a prompt, and of verification after it."""
         self._attach(compiled, facts)
         sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
         passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
@@ -206,7 +207,7 @@ class ModelRunner:
         return logits
 
     def _host_selection(self) -> NativeSelection | None:
-        """The host's part in selection, `None` where the graph does not select."""
+        """Host side of selection; `None` if the graph does not select."""
         attention = self.attention
         if not attention.selects:
             return None
@@ -290,7 +291,7 @@ class ModelRunner:
         return logits
 
     def _recompute(self, batch: Sequence[Rows]) -> float:
-        """Compute anew what a pass can't use because of its frequencies; microseconds inside the model."""
+        """Compute keys again whose rotary frequencies change; return microseconds inside the model."""
         duration = 0.0
         assert self.long_rope is not None
         for rows in batch:
@@ -314,13 +315,13 @@ class ModelRunner:
             self.long_rope.compact(sequence, past, rows)
 
     def set_coverage(self, coverage: float) -> None:
-        """Keep another share of the estimated attention mass, from the next pass on."""
+        """Set the share of the estimated attention mass to keep, from the next pass on."""
         self.attention = replace(self.attention, coverage=coverage)
         if self._selection:
             self._selection.coverage = coverage
 
     def set_experts(self, experts: ExpertConfig) -> None:
-        """Limit experts by other numbers, from the next pass on.
+        """Set other expert budgets, from the next pass on.
 
         Raises:
             ValueError: numbers that do not fit the model, or a graph without budgets or of another operation.
@@ -337,7 +338,7 @@ class ModelRunner:
         self._expert_budgets = ExpertBudgets(experts, len(self._expert_layers))
 
     def set_ffn(self, ffn: FfnConfig) -> None:
-        """Limit channels by other numbers, from the next pass on.
+        """Set other channel densities, from the next pass on.
 
         Raises:
             ValueError: numbers that do not fit the model, or a graph without limits.
@@ -351,5 +352,5 @@ class ModelRunner:
         self.ffn = ffn
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give a sequence's blocks back."""
+        """Free the blocks of a sequence."""
         self.blocks.release(sequence)

@@ -1,4 +1,4 @@
-"""What becomes of an exported graph before it is compiled."""
+"""Transforms of an exported graph before it is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small inputs of a paged pass: positions, block tables, budgets."""
+"""Inputs of a paged pass: positions, block tables, budgets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Integer = TypeVar("Integer", bound=np.integer)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one sequence in a pass; they continue what its cache holds.
+    """Rows of one sequence in a pass; they follow the tokens in its cache.
 
     Attributes:
         sequence: the sequence in the cache of the model that runs the pass.
         tokens: i64 `[rows]`.
-        sampled: logits are wanted for the last `sampled` rows.
+        sampled: logits are computed for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
-        limits_experts: whether the model's expert budget, if it has one, holds in this pass.
-        limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
+        limits_experts: whether the model's expert budget, if it has one, applies in this pass.
+        limits_channels: whether the model's limits of FFN channels, if it has any, apply to these rows.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
         text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
@@ -46,7 +46,7 @@ class Rows:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the rows read whatever the model reads."""
+        """Whether the rows have no limits."""
         return self.budget < 0 and not (self.limits_experts or self.limits_channels)
 
     @property
@@ -177,5 +177,5 @@ def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
 
 
 def _joined(arrays: list[NDArray[Integer]]) -> NDArray[Integer]:
-    # One sequence is the common case, and this is on the path of every drafted token.
+    # Fast path for one sequence, the common case: this runs for every drafted token.
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

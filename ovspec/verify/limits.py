@@ -1,4 +1,4 @@
-"""What the rows of a pass may read."""
+"""Limits of what the rows of a pass may read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Limits:
 
     Attributes:
         blocks: blocks of context that verification attention may read, -1 for all.
-        experts: whether the model's expert budget holds.
-        channels: whether the model's limits of feed-forward channels hold.
+        experts: whether the model's expert budget applies.
+        channels: whether the model's limits of feed-forward channels apply.
     """
 
     blocks: int = -1

@@ -36,11 +36,11 @@ Verify = Literal["dense"] | SparseVerify
 
 
 def calibrated(verify: Verify, config: OvspecConfig | None) -> Verify:
-    """Fill what the user left open with what was calibrated for the model.
+    """Fill settings that the user did not give with calibrated values of the model.
 
-    How much is read is one decision in each part: a budget or a coverage that was given stands alone; `L0`
-    and `rho` complete each other. Where only experts or channels are limited, attention stays dense unless
-    an amount was calibrated for it.
+    The amount of each part is one decision: a given budget or coverage is used alone; `L0` and `rho` complete
+    each other. If only experts or channels are limited, attention stays dense unless an amount was calibrated
+    for it.
     """
     if not isinstance(verify, SparseVerify) or config is None or config.verify is None:
         return verify

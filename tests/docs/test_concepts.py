@@ -14,6 +14,8 @@ ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$", CONCEPT
 
 def test_there_are_more_than_20_concepts() -> None:
     assert len({concept for concept, _, _ in ROWS}) == len(ROWS) > 20
+    lines = re.findall(r"^\| (?!concept )", CONCEPTS, flags=re.MULTILINE)
+    assert len(lines) == len(ROWS), "a row that the other test does not read"
 
 
 @pytest.mark.parametrize(("concept", "file", "test"), ROWS)

@@ -1,4 +1,4 @@
-"""Expert budgets: which of its experts a row keeps, decided once per pass."""
+"""Expert budgets: the experts that the rows of a pass may use, decided once per pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUBSEQUENCE_BEGINS = "subsequence_begins"
 
 
 def check_expert_budget(budget: int, layers: list[MoELayer]) -> None:
-    """Refuse a budget that one of the layers can't have.
+    """Refuse a budget that is out of range in one of the layers.
 
     Raises:
         ValueError: it is below the layer's top-k, or above its number of experts.

@@ -1,4 +1,4 @@
-"""Expert budgets with stock operations only: the router is edited, the experts stay as they are."""
+"""Expert budgets with stock operations only: the router changes, the experts stay as exported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _sum(node: ov.Node, axis: int) -> ov.Node:
 
 
 class BudgetExpertsStock(NodePass):
-    """Edit the routing of every layer, in front of the scatter that hands it to the experts."""
+    """Edit the routing of every layer before the scatter that passes it to the experts."""
 
     def __init__(self, model: ov.Model) -> None:
         super().__init__("ReduceSum")
@@ -50,7 +50,7 @@ class BudgetExpertsStock(NodePass):
 
 
 class _Routing:
-    """One layer's choice, every row's experts by falling weight: `indices` and `shares` `[rows, top_k]`."""
+    """Routing of one layer, experts of each row by descending weight: `indices`, `shares` `[rows, top_k]`."""
 
     def __init__(self, found: ExpertPattern) -> None:
         self._found = found
@@ -68,7 +68,7 @@ class _Routing:
         return self._spread(indices, ops.broadcast(_f32(1.0), ops.shape_of(indices, "i32")))
 
     def kept(self, budget: ov.Node) -> ov.Node:
-        """1 for what a row keeps, else 0: f32 `[rows, top_k]`."""
+        """1 for experts that a row keeps, else 0: f32 `[rows, top_k]`."""
         experts = self._found.experts
         mass = ops.reduce_sum(self._spread(self.indices, self.shares), _i32(0))
         first = ops.gather(self.indices, ops.constant(np.array([0], np.int32)), _i32(1))
@@ -86,8 +86,8 @@ class _Routing:
     def limited(self, kept: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output]:
         """Indices and weights for the scatter, and how many experts they name, i32 `[1]`.
 
-        A row that drops experts names others in their place, with weight zero, first of all such as other
-        rows keep: the products then read no more experts than the rows keep, whatever kernel runs them.
+        A row replaces the experts that it drops by others with weight zero, first by experts that other rows
+        keep. The products then read no more experts than the rows keep, whatever kernel runs them.
         """
         remaining = ops.multiply(self.shares, kept)
         factor = ops.divide(_sum(self.shares, 1), _sum(remaining, 1))

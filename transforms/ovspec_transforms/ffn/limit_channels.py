@@ -1,4 +1,4 @@
-"""Which channels of its gated MLPs a pass reads, decided once per pass and layer."""
+"""Channel limits: the channels of gated MLPs that a pass reads, decided once per pass and layer."""
 
 from __future__ import annotations
 

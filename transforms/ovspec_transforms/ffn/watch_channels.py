@@ -1,4 +1,4 @@
-"""The activated gates of feed-forward layers as outputs of the model, for calibration."""
+"""Activated gates of feed-forward layers as outputs of the model, for calibration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def watch_channels(model: ov.Model) -> list[FfnLayer]:
         The layers, as `ffn_layers` numbers them; none for a model without gated MLPs of a known form.
 
     Raises:
-        ValueError: they are our operation already, which keeps its activations to itself.
+        ValueError: the layers are GatedMLP already, which does not return its activations.
     """
     layers, nodes = _watched(model)
     for layer in layers:

@@ -11,7 +11,7 @@ BIN := $(TEST_VENV)/bin
 DEV := $(DEV_VENV)/bin
 CHECK := $(CHECK_VENV)/bin
 WITHOUT_NATIVE := --config-settings wheel.cmake=false
-NATIVE := $(shell git ls-files 'custom_ops/*.cpp' 'custom_ops/*.hpp' 2>/dev/null)
+NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
 .PHONY: demo test test-slow sweep dev check format sanitize clean
 

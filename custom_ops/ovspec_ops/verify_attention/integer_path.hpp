@@ -12,6 +12,7 @@
 
 #ifdef OVSPEC_DOT
 
+#include "verify_attention/integer_few.hpp"
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
@@ -71,7 +72,9 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
 static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& visit, std::size_t next,
                        std::size_t count) {
     std::size_t ticks = read_ticks(call.values.size);
-    for (std::size_t first = 0; first < g.grouped; first += lanes)
+    if (g.few)
+        ticks += few_ticks(call.values.size);
+    for (std::size_t first = 0; first < g.grouped && !g.few; first += lanes)
         ticks += pair_blocks * score_ticks(g.width(first) < lanes, call.keys.size) +
                  value_ticks(g.width(first), call.values.size);
     Fetch fetch(ticks * count / pair_blocks);
@@ -96,6 +99,13 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
             pair.masked[b] = find_visible(c.sequence, g, call.group, window, unit.blocks[b],
                                           scratch.visible + b * g.padded);
         read_pair(c, pair);
+        if (g.few) {
+            if (g.rows == 1)
+                attend_few<1>(c, pair);
+            else
+                attend_few<2>(c, pair);
+            continue;
+        }
         for (std::size_t first = 0; first < g.grouped; first += lanes)
             if (g.width(first) < lanes)
                 attend_group<true>(c, pair, first);

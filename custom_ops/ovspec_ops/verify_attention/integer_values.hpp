@@ -101,7 +101,7 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
                                             const float* zeros, const Vec* factor, IVec* parts, Vec* bias,
                                             Fetch& fetch) {
     constexpr std::size_t width = half ? half_lanes : lanes;
-    Vec sum = {}, centred = {};
+    Vec sum = {}, centred[4] = {}; // of every fourth slot
     for (std::size_t t = 0; t < slots; t += 4) {
         fetch.tick();
         UVec x[4];
@@ -112,11 +112,11 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
             const Vec shifted = fused(weight, scale, splat(rounder));
             x[i] = (UVec)shifted;
             sum += shifted - rounder; // integers below 2^24: exact
-            centred = fused(weight * scale, splat(zeros[t + i] - centre), centred);
+            centred[i] = fused(weight * scale, splat(zeros[t + i] - centre), centred[i]);
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
-    *bias = fused(sum, splat(centre), centred);
+    *bias = fused(sum, splat(centre), (centred[0] + centred[2]) + (centred[1] + centred[3]));
 }
 
 // out = out * older + (values of the pair times their weights - bias) * newer

@@ -165,9 +165,9 @@ OVSPEC_INLINE void softmax_few(float* scores, std::size_t slots, float* maximum,
     *sum = __builtin_fmaf(together(total), *newer, *sum * *older);
 }
 
-// One row's weights as bytes, `[2, most_slots]` high and low; returns the bias. See pack_weights().
-OVSPEC_INLINE float pack_few(const float* weights, std::size_t slots, const float* scales, const float* zeros,
-                             float factor, std::uint8_t* bytes) {
+// One row's weights as bytes, `[2, most_slots]` high and low; see pack_weights().
+OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float* scales, const float* zeros,
+                            float factor, std::uint8_t* bytes, float* total, float* zero_part) {
     Vec sum = {};
     FourSums centred = {};
     for (std::size_t t = 0; t < slots; t += lanes) {
@@ -190,7 +190,8 @@ OVSPEC_INLINE float pack_few(const float* weights, std::size_t slots, const floa
     float integers = 0.0f; // exact, below 2^24
     for (std::size_t i = 0; i < lanes; i++)
         integers += sum[i];
-    return __builtin_fmaf(integers, centre, together(centred));
+    *total = integers;
+    *zero_part = together(centred);
 }
 
 template <std::size_t R>
@@ -240,10 +241,12 @@ template <std::size_t R> void attend_few(const Chunk& c, Pair& pair) {
         if (pair.unit.gaps)
             spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, row);
         const float factor = largest > 1e-30f ? max_weight / largest : 0.0f;
-        const float bias =
-            pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, bytes[r][0]);
+        float sum, centred;
+        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, bytes[r][0], &sum, &centred);
+        if (pair.unit.gaps)
+            centred = centred_of(c, pair.unit, r, scores, 1, factor);
         newer[r] *= largest / max_weight;
-        constant[r] = bias * newer[r];
+        constant[r] = __builtin_fmaf(sum, centre, centred) * newer[r];
     }
     add_few<R>(c, pair, bytes, older, newer, constant);
 }

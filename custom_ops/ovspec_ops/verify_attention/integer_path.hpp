@@ -54,7 +54,8 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     const Scratch& s = c.scratch;
     for (std::size_t b = 0; b < pair.unit.count; b++)
         score_block<half>(c, pair, b, first);
-    Vec largest, older, newer, bias;
+    Vec largest, older, newer;
+    Bias bias;
     float* scores = visible_scores<half>(c, pair, first, &largest);
     softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older, &newer,
                   pair.fetch);
@@ -64,6 +65,12 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
     pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts, &bias,
                        pair.fetch);
+    if (pair.unit.gaps) {
+        for (std::size_t i = 0; i < width; i++)
+            bias.centred[i] = centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width,
+                                         factor[i]);
+        bias.centred = load_rows<half>((const float*)&bias.centred);
+    }
     newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
     add_values<half>(c, pair, first, &older, &newer, &bias);
 }

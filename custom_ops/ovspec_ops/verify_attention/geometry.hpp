@@ -35,6 +35,9 @@ constexpr bool integer_rows_first = true; // as the tiles have it
 constexpr bool integer_rows_first = false;
 #endif
 
+// Up to so many rows the integer path has tokens and channels in its lanes (integer_few.hpp).
+constexpr std::size_t few_rows = 2;
+
 // By the caches alone: a row takes the same arithmetic whatever the number of rows.
 OVSPEC_INLINE Path path_of(const VerifyCall& call) {
 #ifdef OVSPEC_DOT
@@ -54,6 +57,7 @@ struct Geometry {
     std::size_t rows;   // rows of the sequence * group
     std::size_t padded; // to full vectors
     Path path;
+    bool few;                 // integer: lanes are not rows
     bool row_major;           // whether outputs are rows of channels, not channels of rows
     std::size_t unit;         // rows of a group
     std::size_t grouped;      // rows of all groups
@@ -62,9 +66,10 @@ struct Geometry {
 
     Geometry(const VerifyCall& call, std::size_t sequence_rows)
         : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call)),
-          row_major(path == Path::integer && integer_rows_first),
+          few(path == Path::integer && rows <= few_rows && call.keys.format == CacheFormat::u8_token),
+          row_major(few || (path == Path::integer && integer_rows_first)),
           unit(path == Path::integer ? lanes : 2 * lanes),
-          grouped(path == Path::integer ? round_up(rows, lanes / 2) : padded),
+          grouped(few ? rows : path == Path::integer ? round_up(rows, lanes / 2) : padded),
           // one cache line more than a row: columns of a power-of-two stride share too few cache sets
           key_stride(round_up(call.keys.size, 16) + (path == Path::wide ? 16 : 0)),
           value_stride(round_up(call.values.size, 16) + (path == Path::wide ? 16 : 0)) {}

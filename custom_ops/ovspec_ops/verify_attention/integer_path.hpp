@@ -12,6 +12,7 @@
 
 #ifdef OVSPEC_DOT
 
+#include "verify_attention/integer_few.hpp"
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
@@ -53,7 +54,8 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     const Scratch& s = c.scratch;
     for (std::size_t b = 0; b < pair.unit.count; b++)
         score_block<half>(c, pair, b, first);
-    Vec largest, older, newer, bias;
+    Vec largest, older, newer;
+    Bias bias;
     float* scores = visible_scores<half>(c, pair, first, &largest);
     softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older, &newer,
                   pair.fetch);
@@ -63,6 +65,12 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
     pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts, &bias,
                        pair.fetch);
+    if (pair.unit.gaps) {
+        for (std::size_t i = 0; i < width; i++)
+            bias.centred[i] = centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width,
+                                         factor[i]);
+        bias.centred = load_rows<half>((const float*)&bias.centred);
+    }
     newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
     add_values<half>(c, pair, first, &older, &newer, &bias);
 }
@@ -71,7 +79,9 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
 static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& visit, std::size_t next,
                        std::size_t count) {
     std::size_t ticks = read_ticks(call.values.size);
-    for (std::size_t first = 0; first < g.grouped; first += lanes)
+    if (g.few)
+        ticks += few_ticks(call.values.size);
+    for (std::size_t first = 0; first < g.grouped && !g.few; first += lanes)
         ticks += pair_blocks * score_ticks(g.width(first) < lanes, call.keys.size) +
                  value_ticks(g.width(first), call.values.size);
     Fetch fetch(ticks * count / pair_blocks);
@@ -96,6 +106,13 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
             pair.masked[b] = find_visible(c.sequence, g, call.group, window, unit.blocks[b],
                                           scratch.visible + b * g.padded);
         read_pair(c, pair);
+        if (g.few) {
+            if (g.rows == 1)
+                attend_few<1>(c, pair);
+            else
+                attend_few<2>(c, pair);
+            continue;
+        }
         for (std::size_t first = 0; first < g.grouped; first += lanes)
             if (g.width(first) < lanes)
                 attend_group<true>(c, pair, first);

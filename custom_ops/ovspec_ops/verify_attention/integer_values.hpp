@@ -94,14 +94,34 @@ __attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* 
     store_rows<half>(sums, fused(sum, *newer, load_rows<half>(sums) * *older));
 }
 
-// Weights times the values' scales as 16-bit numbers, of which `factor` units make 1; `bias` is their sum
-// times the zero points.
+// What the zero points take from a row's output: `sum` of its 16-bit weights, and its exact weights times the
+// zero points less `centre`, added up as four sums of every fourth position.
+struct Bias {
+    Vec sum, centred;
+
+    OVSPEC_INLINE_MEMBER Vec total() const { return fused(sum, splat(centre), centred); }
+};
+
+// Bias::centred of a tree's row, whose slots are not its positions. `weights` are by position, `stride` apart.
+static float centred_of(const Chunk& c, const Unit& unit, std::size_t row, const float* weights,
+                        std::size_t stride, float factor) {
+    const Scratch& s = c.scratch;
+    float sums[4] = {};
+    each_visible(c.sequence, row / c.call.group, c.window, unit, [&](std::size_t slot, std::size_t position) {
+        const float weight = weights[position * stride] * (factor * s.value_scales[slot]);
+        float& sum = sums[position % 4];
+        sum = __builtin_fmaf(weight, s.value_zeros[slot] - centre, sum);
+    });
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+// Weights times the values' scales as 16-bit numbers, of which `factor` units make 1.
 template <bool half>
 __attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
-                                            const float* zeros, const Vec* factor, IVec* parts, Vec* bias,
+                                            const float* zeros, const Vec* factor, IVec* parts, Bias* bias,
                                             Fetch& fetch) {
     constexpr std::size_t width = half ? half_lanes : lanes;
-    Vec sum = {}, centred = {};
+    Vec sum = {}, centred[4] = {};
     for (std::size_t t = 0; t < slots; t += 4) {
         fetch.tick();
         UVec x[4];
@@ -112,21 +132,21 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
             const Vec shifted = fused(weight, scale, splat(rounder));
             x[i] = (UVec)shifted;
             sum += shifted - rounder; // integers below 2^24: exact
-            centred = fused(weight * scale, splat(zeros[t + i] - centre), centred);
+            centred[i] = fused(weight * scale, splat(zeros[t + i] - centre), centred[i]);
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
-    *bias = fused(sum, splat(centre), centred);
+    *bias = {sum, (centred[0] + centred[2]) + (centred[1] + centred[3])};
 }
 
 // out = out * older + (values of the pair times their weights - bias) * newer
 template <bool half>
 __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_t first, const Vec* older_,
-                                          const Vec* newer_, const Vec* bias) {
+                                          const Vec* newer_, const Bias* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
     const std::size_t size = c.call.values.size, slots = pair.unit.slots();
-    const Vec older = *older_, newer = *newer_, constant = *bias * newer;
+    const Vec older = *older_, newer = *newer_, constant = bias->total() * newer;
 #ifdef OVSPEC_AMX
     constexpr std::size_t P = half ? 1 : 2;
     const std::size_t steps = slots > pair_slots ? 2 : 1; // of 64 slots

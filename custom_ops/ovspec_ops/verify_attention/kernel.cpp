@@ -73,7 +73,8 @@ void attend_chunk(const VerifyCall& call, const VerifyItem& item, VerifyScratch&
 #ifdef OVSPEC_AMX
         const tiles::Session session(call.keys.size);
 #endif
-        return attend_with<HeadScratch, Scratch>(call, item, g, worker, prepare_queries, attend);
+        return attend_with<HeadScratch, Scratch>(call, item, g, worker, g.few ? prepare_few : prepare_queries,
+                                                 attend);
     }
 #endif
     using namespace float_path;

@@ -31,10 +31,10 @@ RowForm form_of([[maybe_unused]] const LinearWeights& weights) {
     return RowForm::numbers;
 }
 
-std::size_t rows_of_block(const LinearWeights& weights, std::size_t rows) {
+RowBlocks blocks(const LinearWeights& weights, std::size_t rows) {
     if (form_of(weights) == RowForm::numbers)
-        return number_path::rows_of_block(rows);
-    return rows < block_rows ? rows : block_rows;
+        return number_path::blocks_of(rows);
+    return {rows, (rows + block_rows - 1) / block_rows, rows < block_rows ? rows : block_rows, false};
 }
 
 std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
@@ -52,8 +52,8 @@ std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
     }
 }
 
-void pack(const LinearWeights& weights, const float* values, std::size_t count, std::size_t rows,
-          std::uint8_t* packed) {
+void pack(const LinearWeights& weights, const float* values, std::size_t count,
+          [[maybe_unused]] std::size_t rows, std::uint8_t* packed) {
     switch (form_of(weights)) {
 #ifdef OVSPEC_BYTES
     case RowForm::bytes:
@@ -64,7 +64,7 @@ void pack(const LinearWeights& weights, const float* values, std::size_t count, 
         return digit_rows::pack(weights, values, count, rows, packed);
 #endif
     default:
-        return number_path::pack(weights, values, count, rows, packed);
+        return number_path::pack(weights, values, count, packed);
     }
 }
 
@@ -110,7 +110,7 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
 } // namespace
 
 extern const LinearKernels linear_kernels;
-const LinearKernels linear_kernels = {rows_of_block, packed_bytes, pack, scratch_floats, product};
+const LinearKernels linear_kernels = {blocks, packed_bytes, pack, scratch_floats, product};
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

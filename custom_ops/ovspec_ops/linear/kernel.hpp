@@ -69,11 +69,25 @@ struct PanelTarget {
     std::size_t width;
 };
 
-struct LinearKernels {
-    // Rows of a block where `rows` rows go through together; the last block may be filled up.
-    std::size_t (*rows_of_block)(const LinearWeights& weights, std::size_t rows);
+// Rows that go through together, in blocks.
+struct RowBlocks {
+    std::size_t rows, count;
+    std::size_t most; // rows of a block
+    bool even;        // all blocks have `most` rows or one less; else all but the last have `most`
 
-    // Bytes of a packed block of `rows` rows, a multiple of 64.
+    std::size_t begin(std::size_t block) const {
+        const std::size_t row = even ? block * rows / count : block * most;
+        return row < rows ? row : rows;
+    }
+};
+
+// Panels of one call of `product`.
+constexpr std::size_t most_panels = 4;
+
+struct LinearKernels {
+    RowBlocks (*blocks)(const LinearWeights& weights, std::size_t rows);
+
+    // Bytes of a packed block of up to `rows` rows, a multiple of 64.
     std::size_t (*packed_bytes)(const LinearWeights& weights, std::size_t rows);
 
     // Brings `count` of the `rows` rows of a block, `[count, inputs]`, into the form that `product` reads, in
@@ -84,8 +98,8 @@ struct LinearKernels {
     // Floats of memory that `product` needs for blocks of together `rows` rows.
     std::size_t (*scratch_floats)(const LinearWeights& weights, std::size_t rows);
 
-    // `rows` rows, packed in blocks, times the `count` panels from `first`
-    // on. `targets` holds one for each of them.
+    // `rows` rows, packed in blocks, times up to most_panels panels, from `first` on. `targets` holds one for
+    // each of them.
     void (*product)(const LinearWeights& weights, std::size_t first, std::size_t count,
                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets, float* scratch);
 };

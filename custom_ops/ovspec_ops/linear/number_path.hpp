@@ -19,10 +19,10 @@ OVSPEC_INLINE bool takes_pairs(const LinearWeights& w) {
     return w.format == LinearFormat::bf16 && w.row_bits == 16;
 }
 
-// Rows of a block. Blocks are as equal as they can be: those of 13 rows are two of 7.
-OVSPEC_INLINE std::size_t rows_of_block(std::size_t rows) {
-    const std::size_t blocks = (rows + most_rows - 1) / most_rows;
-    return (rows + blocks - 1) / blocks;
+// Blocks that differ by one row at most, so that none computes rows that are not there.
+OVSPEC_INLINE RowBlocks blocks_of(std::size_t rows) {
+    const std::size_t count = (rows + most_rows - 1) / most_rows;
+    return {rows, count, (rows + count - 1) / count, true};
 }
 
 OVSPEC_INLINE std::size_t packed_bytes(const LinearWeights& w, std::size_t rows) {
@@ -30,38 +30,58 @@ OVSPEC_INLINE std::size_t packed_bytes(const LinearWeights& w, std::size_t rows)
     return (bytes + 63) / 64 * 64;
 }
 
-// The upper half of an f32 as bf16, rounded to the nearest, ties to even.
-OVSPEC_INLINE std::uint32_t to_bf16(float x) {
-    const std::uint32_t bits = load_as<std::uint32_t>(&x);
-    if (x != x)
-        return (bits >> 16) | 0x40;
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+// Pairs of values as pairs of bf16, the first of a pair in the lower half; to the nearest, ties to even.
+OVSPEC_INLINE void to_pairs(Vec values, std::uint32_t* to) {
+    typedef std::uint64_t PairVec __attribute__((vector_size(4 * OVSPEC_LANES)));
+    const UVec bits = (UVec)values;
+    const UVec rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const PairVec pairs = (PairVec)(values == values ? rounded : (bits | 0x400000u));
+    const PairVec joined = (pairs >> 16 & 0xffffu) | (pairs >> 32 & 0xffff0000u);
+    for (std::size_t i = 0; i < lanes / 2; i++)
+        to[i] = (std::uint32_t)joined[i];
 }
 
-// A block as `[inputs, rows]` f32, or `[inputs / 2, rows]` pairs of bf16, the first of a pair in the lower
-// half. A line of the cache of each row at a time.
-OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t count, std::size_t rows,
-                        std::uint8_t* packed) {
-    constexpr std::size_t line = 16;
-    if (count < rows || w.padded() > w.inputs)
-        __builtin_memset(packed, 0, packed_bytes(w, rows));
-    const bool pairs = takes_pairs(w);
-    for (std::size_t k = 0; k < w.inputs; k += line) {
-        const std::size_t some = w.inputs - k < line ? w.inputs - k : line;
-        for (std::size_t r = 0; r < count; r++) {
-            float part[line] = {};
-            __builtin_memcpy(part, values + r * w.inputs + k, some * sizeof(float));
-            if (pairs) {
-                std::uint32_t* to = (std::uint32_t*)packed + k / 2 * rows + r;
-                for (std::size_t i = 0; i < some; i += 2)
-                    to[i / 2 * rows] = to_bf16(part[i]) | to_bf16(part[i + 1]) << 16;
-            } else {
-                float* to = (float*)packed + k * rows + r;
-                for (std::size_t i = 0; i < some; i++)
-                    to[i * rows] = part[i];
-            }
-        }
+constexpr std::size_t line = 16; // values of a line of the cache
+
+// A line of one row to a block of `rows`, see `pack`.
+template <bool pairs> OVSPEC_INLINE void pack_line(const float* values, std::size_t rows, float* to) {
+    constexpr std::size_t count = pairs ? line / 2 : line;
+    float part[count];
+    if constexpr (pairs)
+        for (std::size_t i = 0; i < line; i += lanes)
+            to_pairs(load(values + i), (std::uint32_t*)part + i / 2);
+    else
+        __builtin_memcpy(part, values, sizeof(part));
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < count; i++)
+        to[i * rows] = part[i];
+}
+
+template <bool pairs>
+OVSPEC_INLINE void pack_rows(const LinearWeights& w, const float* values, std::size_t rows, float* to) {
+    constexpr std::size_t of_step = pairs ? 2 : 1;
+    const std::size_t whole = w.inputs / line * line, left = w.inputs - whole;
+    for (std::size_t k = 0; k < whole; k += line)
+        for (std::size_t r = 0; r < rows; r++)
+            pack_line<pairs>(values + r * w.inputs + k, rows, to + k / of_step * rows + r);
+    if (w.padded() == whole)
+        return;
+    for (std::size_t r = 0; r < rows; r++) {
+        float last[64] = {}, packed[64]; // integers are padded to a multiple of 64
+        __builtin_memcpy(last, values + r * w.inputs + whole, left * sizeof(float));
+        for (std::size_t k = 0; k < w.padded() - whole; k += line)
+            pack_line<pairs>(last + k, 1, packed + k / of_step);
+        for (std::size_t i = 0; i < (w.padded() - whole) / of_step; i++)
+            to[(whole / of_step + i) * rows + r] = packed[i];
     }
+}
+
+// A block as `[inputs, rows]` f32, or `[inputs / 2, rows]` pairs of bf16. A line of each row at a time.
+OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t rows, std::uint8_t* packed) {
+    if (takes_pairs(w))
+        pack_rows<true>(w, values, rows, (float*)packed);
+    else
+        pack_rows<false>(w, values, rows, (float*)packed);
 }
 
 // What a chunk's sums are multiplied with before they join a total: the scales of integers.
@@ -181,14 +201,13 @@ OVSPEC_INLINE std::size_t span_of(const LinearWeights& w) {
 }
 
 // Weights of some inputs as f32 `[inputs, 32]`, less their zero points. `data` is where the first one lies.
-template <class Half>
-OVSPEC_INLINE void widen_halves(const std::uint8_t* data, std::size_t inputs, float* to, const Half& half) {
+OVSPEC_INLINE void widen_halves(const std::uint8_t* data, std::size_t inputs, float* to) {
     constexpr std::size_t bytes = panel_width * 2;
     for (std::size_t k = 0; k < inputs; k++, data += bytes, to += panel_width) {
         __builtin_prefetch(data + panels::ahead, 0, 2);
 #pragma GCC unroll 8
         for (std::size_t n = 0; n < panel_width; n += lanes)
-            store(to + n, half(load_as<HalfVec>(data + 2 * n)));
+            store(to + n, from_f16(load_as<HalfVec>(data + 2 * n)));
     }
 }
 
@@ -221,11 +240,11 @@ OVSPEC_INLINE void widen_integers(const LinearWeights& w, const std::uint8_t* pa
     }
 }
 
-// Halves become numbers in registers for one block of rows, and in memory for several.
+// Halves become numbers in registers for one or two blocks of rows, and in memory for more.
 OVSPEC_INLINE TileForm form_of(const LinearWeights& w, std::size_t rows) {
     if (takes_pairs(w))
         return TileForm::pairs;
-    return w.format == LinearFormat::f16 && rows <= most_rows ? TileForm::halves : TileForm::numbers;
+    return w.format == LinearFormat::f16 && rows <= 2 * most_rows ? TileForm::halves : TileForm::numbers;
 }
 
 // A chunk of a panel's weights as tiles read them: where they lie, or in `widened`.
@@ -236,8 +255,7 @@ OVSPEC_INLINE const std::uint8_t* chunk_of(const LinearWeights& w, TileForm form
         return data;
     switch (w.format) {
     case LinearFormat::f16:
-        widen_halves(data, inputs, widened,
-                     [](HalfVec x) __attribute__((always_inline)) { return from_f16(x); });
+        widen_halves(data, inputs, widened);
         break;
     case LinearFormat::bf16:
         widen_pairs(data, inputs, widened);
@@ -254,44 +272,73 @@ OVSPEC_INLINE const std::uint8_t* chunk_of(const LinearWeights& w, TileForm form
     return (const std::uint8_t*)widened;
 }
 
-// One chunk of weights, `[32]` scales, and the totals of all rows.
+// One chunk of weights, `[32]` scales, and the totals of all rows, `[panels, rows, 32]`.
 OVSPEC_INLINE std::size_t scratch_floats(std::size_t rows) {
-    return (chunk_inputs + 1 + rows + most_rows) * panel_width;
+    return (chunk_inputs + 1 + most_panels * rows) * panel_width;
 }
 
-OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
-                           const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets,
-                           float* scratch) {
+// A call's rows, and how tiles take them.
+struct Rows {
+    const std::uint8_t* packed;
+    RowBlocks blocks;
+    std::size_t block_bytes, of_step; // inputs of a step
+    TileForm form;
+    AddTile most, less; // for blocks of `blocks.most` rows, and of one less
+
+    OVSPEC_INLINE_MEMBER Rows(const LinearWeights& w, const std::uint8_t* data, std::size_t count)
+        : packed(data), blocks(blocks_of(count)), block_bytes(packed_bytes(w, blocks.most)),
+          of_step(takes_pairs(w) ? 2 : 1), form(form_of(w, count)) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    const bool hardware = __builtin_cpu_supports("avx512bf16");
+        const bool hardware = __builtin_cpu_supports("avx512bf16");
 #else
-    const bool hardware = false;
+        const bool hardware = false;
 #endif
-    const TileForm form = form_of(w, rows);
-    const std::size_t in_block = rows_of_block(rows), block_bytes = packed_bytes(w, in_block);
-    const std::size_t of_step = form == TileForm::pairs ? 2 : 1, span = span_of(w);
-    const std::size_t neuron_bytes = form == TileForm::halves ? 2 : 4; // of a step
-    const AddTile add = Adder<most_rows>::of(in_block, form, hardware);
-    float *widened = scratch, *scales = widened + chunk_inputs * panel_width, *totals = scales + panel_width;
-    for (std::size_t p = 0; p < count; p++) {
-        const std::uint8_t* panel = w.panel(first + p);
+        most = Adder<most_rows>::of(blocks.most, form, hardware);
+        less = Adder<most_rows>::of(blocks.most - 1, form, hardware);
+    }
+};
+
+// Adds the products of `inputs` inputs from `begin` on to the totals of a panel.
+OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, std::size_t begin,
+                             std::size_t inputs, const Rows& rows, float* widened, float* totals) {
+    const std::uint8_t* weights = chunk_of(w, rows.form, panel, begin, inputs, widened);
+    const std::size_t neuron_bytes = rows.form == TileForm::halves ? 2 : 4; // of a step
+    float* scales = widened + chunk_inputs * panel_width;
+    if (w.integers())
+        for (std::size_t n = 0; n < panel_width; n += lanes)
+            store(scales + n, panels::Scales(w, panel, begin / span_of(w), n).scale);
+    for (std::size_t n = 0; n < panel_width; n += tile_width)
+        for (std::size_t block = 0; block < rows.blocks.count; block++) {
+            const std::size_t row = rows.blocks.begin(block), some = rows.blocks.begin(block + 1) - row;
+            const AddTile add = some == rows.blocks.most ? rows.most : rows.less;
+            add({weights + n * neuron_bytes,
+                 rows.packed + block * rows.block_bytes + begin / rows.of_step * some * sizeof(float),
+                 inputs / rows.of_step, w.integers() ? scales + n : nullptr, totals + row * panel_width + n,
+                 begin == 0});
+        }
+}
+
+// Up to most_panels panels. Those of many rows take a chunk of the inputs together, whose rows stay in the
+// second cache; few rows stream one panel after the other.
+OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
+                           const std::uint8_t* packed, std::size_t row_count, const PanelTarget* targets,
+                           float* scratch) {
+    const Rows rows(w, packed, row_count);
+    const std::size_t together = rows.blocks.count > 1 ? count : 1, span = span_of(w);
+    float* totals = scratch + (chunk_inputs + 1) * panel_width;
+    for (std::size_t p = 0; p < count; p += together) {
         for (std::size_t begin = 0, inputs; begin < w.padded(); begin += inputs) {
             const std::size_t left = span - begin % span;
             inputs = left < chunk_inputs ? left : chunk_inputs;
-            const std::uint8_t* weights = chunk_of(w, form, panel, begin, inputs, widened);
-            if (w.integers())
-                for (std::size_t n = 0; n < panel_width; n += lanes)
-                    store(scales + n, panels::Scales(w, panel, begin / span, n).scale);
-            for (std::size_t n = 0; n < panel_width; n += tile_width)
-                for (std::size_t row = 0; row < rows; row += in_block)
-                    add({weights + n * neuron_bytes,
-                         packed + row / in_block * block_bytes + begin / of_step * in_block * sizeof(float),
-                         inputs / of_step, w.integers() ? scales + n : nullptr,
-                         totals + row * panel_width + n, begin == 0});
+            for (std::size_t i = 0; i < together; i++)
+                add_chunk(w, w.panel(first + p + i), begin, inputs, rows, scratch,
+                          totals + i * row_count * panel_width);
         }
-        for (std::size_t row = 0; row < rows; row++)
-            for (std::size_t n = 0; n < panel_width; n += lanes)
-                panels::write(targets[p], row, n, load(totals + row * panel_width + n));
+        for (std::size_t i = 0; i < together; i++)
+            for (std::size_t row = 0; row < row_count; row++)
+                for (std::size_t n = 0; n < panel_width; n += lanes)
+                    panels::write(targets[p + i], row, n,
+                                  load(totals + (i * row_count + row) * panel_width + n));
     }
 }
 

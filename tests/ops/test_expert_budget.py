@@ -119,6 +119,26 @@ def test_budget_out_of_range_is_refused(rule: str, budget: int, expected: str) -
         evaluate("ExpertBudget", tensors_of(indices, weights, [budget], [0.5]), attributes(rule))
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_nan_ranks_last_and_stays_in_its_row(rule: str) -> None:
+    """Many experts a row, so that an order that is no strict weak order would show (and run past the end)."""
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        indices = np.stack([rng.permutation(64)[:40] for _ in range(6)]).astype(np.int32)
+        weights = rng.random(indices.shape, np.float32)
+        broken = rng.random(6) < 0.5
+        weights[broken] = np.where(rng.random((broken.sum(), 40)) < 0.5, np.nan, weights[broken])
+        values = {"rule": rule, "experts": 64, "layer": 0}
+        got = evaluate("ExpertBudget", tensors_of(indices, weights, [9], [0.2]), values)
+        limited = np.ones(6, bool)
+        want = expert_budget(indices, weights, limited, rule=rule, budget=9, bound=0.2, experts=64)
+        assert np.array_equal(want[0], got[0])
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+        assert np.isfinite(got[1][~np.isnan(weights).any(axis=1)]).all()
+        if rule != "mass":  # there another row may choose all that a row keeps
+            assert np.isnan(got[1][np.isnan(weights).any(axis=1)]).any(axis=1).all()
+
+
 @pytest.mark.parametrize("bound", [np.nan, np.inf])
 def test_bound_that_is_not_finite_is_refused(bound: float) -> None:
     indices, weights = route(np.random.default_rng(0), 2, TOP_K, EXPERTS)

@@ -1,22 +1,25 @@
 #include "moe/budget.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace ovspec {
 
-// Places of a row by weight, the earlier first among equals; those without an expert last.
+// Places of a row by weight, the earlier first among equals; NaN after all numbers, those without an expert
+// last.
 void RoutingBudget::rank(std::size_t row, Buffers& buffers) const {
     const std::int32_t* indices = indices_ + row * top_k_;
     const float* weights = weights_ + row * top_k_;
+    const auto key = [&](std::size_t place) {
+        const int order = indices[place] < 0 ? 2 : std::isnan(weights[place]) ? 1 : 0;
+        return std::make_tuple(order, order == 0 ? -weights[place] : 0.0f, place);
+    };
     buffers.order.resize(top_k_);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
-    const auto better = [&](std::size_t a, std::size_t b) {
-        if ((indices[a] >= 0) != (indices[b] >= 0))
-            return indices[a] >= 0;
-        return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-    };
-    std::sort(buffers.order.begin(), buffers.order.end(), better);
+    std::sort(buffers.order.begin(), buffers.order.end(),
+              [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
 }
 
 template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept) {
@@ -50,7 +53,7 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
         if (!limited[row])
             continue;
         for (std::size_t i = row * top_k_; i < (row + 1) * top_k_; i++)
-            if (indices_[i] >= 0)
+            if (indices_[i] >= 0 && !std::isnan(weights_[i]))
                 buffers.mass[static_cast<std::size_t>(indices_[i])] += weights_[i];
         rank(row, buffers);
         const std::int32_t first = indices_[row * top_k_ + buffers.order[0]];
@@ -59,6 +62,8 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
             kept++;
         }
     }
+    for (double& mass : buffers.mass)
+        mass = std::isnan(mass) ? 0.0 : mass; // infinities of both signs
     buffers.order.resize(experts);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
     std::sort(buffers.order.begin(), buffers.order.end(), [&](std::size_t a, std::size_t b) {
@@ -81,12 +86,15 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
 
 std::size_t RoutingBudget::ranked_by_share(std::size_t row, std::size_t budget, float bound,
                                            Buffers& buffers) const {
-    const float* weights = weights_ + row * top_k_;
-    const double total = std::accumulate(weights, weights + top_k_, 0.0);
+    const auto weight = [&](std::size_t place) -> double {
+        return indices_[row * top_k_ + place] < 0 ? 0.0 : weights_[row * top_k_ + place];
+    };
+    double total = 0.0, dropped = 0.0;
+    for (std::size_t place = 0; place < top_k_; place++)
+        total += weight(place);
     std::size_t count = top_k_;
-    double dropped = 0.0;
     while (count > 1 && top_k_ - count < budget) {
-        dropped += weights[buffers.order[count - 1]];
+        dropped += weight(buffers.order[count - 1]);
         if (!(dropped < static_cast<double>(bound) * total))
             break;
         count--;

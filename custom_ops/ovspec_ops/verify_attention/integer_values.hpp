@@ -148,7 +148,8 @@ __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_
         IVec more[lanes] = {}; // of the second step, which only trees have
         if (steps == 2) {
             load_weights(1);
-            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride, s.sums);
+            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,
+                                    s.sums);
             for (std::size_t r = 0; r < width; r++)
                 more[r] = (s.sums[r] << 8) + s.sums[width + r];
             load_weights(0);

@@ -39,7 +39,8 @@ $(DEMO_VENV)/.installed: $(SOURCES)
 
 $(TEST_VENV)/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(TEST_VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt ".[export,test]"
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt \
+		--config-settings=cmake.define.OVSPEC_DEVELOPER=ON ".[export,test]"
 	touch $@
 
 # The address sanitizer does not let the CPU plugin load TBB (RTLD_DEEPBIND), so the tests that compile a model are

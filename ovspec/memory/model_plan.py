@@ -132,7 +132,9 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
             inner += model.num_experts_per_tok * model.hidden_size
     activations = rows * (_INNER_BYTES * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
     # OpenVINO's attention lays out the context anew for every prompt's pass; beside ours that costs twice.
-    repacked = 2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.arithmetic == "f32" else 2)
+    repacked = (
+        2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.arithmetic == "f32" else 2)
+    )
     copies = 2 if _native(backends.attention) else 1
     return activations + copies * repacked + 4 * _SAMPLED_ROWS * model.vocab_size
 

@@ -106,6 +106,21 @@ def test_budget_out_of_range_is_refused(budget: int, expected: str) -> None:
         evaluate("ExpertBudget", tensors_of(indices, weights, [budget]), attributes())
 
 
+def test_nan_ranks_last_and_stays_in_its_row() -> None:
+    """Many experts a row, so that an order that is no strict weak order would show (and run past the end)."""
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        indices = np.stack([rng.permutation(64)[:40] for _ in range(6)]).astype(np.int32)
+        weights = rng.random(indices.shape, np.float32)
+        broken = rng.random(6) < 0.5
+        weights[broken] = np.where(rng.random((broken.sum(), 40)) < 0.5, np.nan, weights[broken])
+        got = evaluate("ExpertBudget", tensors_of(indices, weights, [9]), {"experts": 64, "layer": 0})
+        want = expert_budget(indices, weights, np.ones(6, bool), budget=9, experts=64)
+        assert np.array_equal(want[0], got[0])
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+        assert np.isfinite(got[1][~np.isnan(weights).any(axis=1)]).all()
+
+
 def test_too_few_budgets_are_refused() -> None:
     indices, weights = route(np.random.default_rng(0), 2, TOP_K, EXPERTS)
     with pytest.raises(ValueError, match="verify_expert_budgets holds 1 values, expected one per layer"):

@@ -191,6 +191,17 @@ def test_a_row_that_is_not_finite_stays_so_alone(isa: str, fmt: str, value: floa
     assert np.isfinite(got[[0, 1, 3]]).all()
 
 
+def test_a_row_of_nan_does_not_choose(isa: str) -> None:
+    """The other rows keep the channels that they keep without it."""
+    mlp, others = Mlp(64, 64, "u8"), np.array([0, 2, 3])
+    hidden = rows_of(mlp, 4)
+    hidden[1] = np.nan
+    got, read = evaluate("GatedMLP", tensors_of(mlp, hidden, (20.0,)), mlp.attributes)
+    alone, count = evaluate("GatedMLP", tensors_of(mlp, hidden[others], (20.0,)), mlp.attributes)
+    assert np.array_equal(got[others], alone) and read.tolist() == count.tolist()
+    assert np.isnan(got[1]).all()
+
+
 def test_no_rows(isa: str) -> None:
     check(Mlp(32, 32, "u8"), 0)
     check(Mlp(32, 32, "u8"), 0, limit=3)

@@ -81,8 +81,6 @@ def test_formats_may_differ_between_projections(isa: str) -> None:
 @pytest.mark.parametrize("row_bits", [8, 16])
 @pytest.mark.parametrize("fmt", ["u8", "u4"])
 def test_a_row_is_the_same_however_many_go_through(isa: str, fmt: str, row_bits: int) -> None:
-    if isa == "amx":
-        pytest.skip("tiles take three rows or more, see README.md")
     mlp = Mlp(320, 150, fmt, (5, 3))
     hidden = rows_of(mlp, 70)
     attributes = {**mlp.attributes, "row_bits": row_bits}

@@ -21,7 +21,7 @@ public:
     // Channels kept.
     std::size_t count() const { return count_; }
     ChannelView view() const { return {entries_.data(), entries_.size(), runs_.data(), runs_.size()}; }
-    // Entries of the view that count for nothing: their values are to be zero.
+    // Entries of the view that only fill a run up: their values must be zero.
     const std::vector<std::size_t>& padding() const { return padding_; }
 
 private:

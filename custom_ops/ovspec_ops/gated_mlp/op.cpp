@@ -115,13 +115,8 @@ void GatedMLP::validate_and_infer_types() {
         fail(name, "got the order of channels that older versions of ovspec had as an input; export the "
                    "model again");
     check_input_count(*this, input_count);
+    check_hidden_input(*this);
     const ov::PartialShape shape = get_input_partial_shape(hidden);
-    const ov::element::Type type = get_input_element_type(hidden);
-    if (type.is_static() && type != ov::element::f32)
-        fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
-    if (shape.rank().is_static() && shape.size() < 2)
-        fail(name, "hidden (input 0) has " + std::to_string(shape.size()) +
-                       " dimensions, expected [rows, size] or more");
     check_input(*this, limits, "verify_channel_limits", ov::element::f32, {-1});
     check_input(*this, row_weights, "verify_row_weights", ov::element::f32, {-1});
     bool known = shape.rank().is_static() && shape[shape.size() - 1].is_static();
@@ -158,9 +153,10 @@ bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const std::size_t rows = check_hidden(name, inputs[hidden]);
     const ov::Shape shape = inputs[hidden].get_shape();
     const Formats formats(gate_format_, up_format_, down_format_);
-    const std::size_t size = shape.back(), rows = inputs[hidden].get_size() / std::max<std::size_t>(size, 1);
+    const std::size_t size = shape.back();
     GatedMlpCall call;
     call.weights = describe(
         [&](std::size_t first) {

@@ -74,8 +74,12 @@ def rounded_inner(inner: F64, kept: NDArray[np.intp], fmt: str, groups: int) -> 
 
 
 def kept_channels(gates: F64, count: int) -> NDArray[np.intp]:
-    """The `count` channels with the largest magnitude over activated gates `[rows, channels]`, ascending."""
-    return np.sort(np.argsort(-np.abs(gates).max(0), kind="stable")[:count])
+    """The `count` channels with the largest magnitude over activated gates `[rows, channels]`, ascending.
+
+    NaN counts as 0.
+    """
+    size = np.where(np.isnan(gates), 0.0, np.abs(gates))
+    return np.sort(np.argsort(-size.max(0), kind="stable")[:count])
 
 
 def gated_mlp(

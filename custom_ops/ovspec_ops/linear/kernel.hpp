@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/inline.hpp"
 #include "common/kernel_tables.hpp"
 #include "common/weight_format.hpp"
 
@@ -38,9 +39,11 @@ struct LinearWeights {
     // takes.
     std::size_t row_bits = 16;
 
-    std::size_t group_size() const { return inputs / groups; }
-    bool integers() const { return format == LinearFormat::u8 || format == LinearFormat::u4; }
-    std::size_t data_bits() const {
+    OVSPEC_INLINE_MEMBER std::size_t group_size() const { return inputs / groups; }
+    OVSPEC_INLINE_MEMBER bool integers() const {
+        return format == LinearFormat::u8 || format == LinearFormat::u4;
+    }
+    OVSPEC_INLINE_MEMBER std::size_t data_bits() const {
         switch (format) {
         case LinearFormat::u4:
             return 4;
@@ -53,13 +56,19 @@ struct LinearWeights {
         }
     }
     // Inputs with the zeros that fill a panel up; only a single group has any.
-    std::size_t padded() const {
+    OVSPEC_INLINE_MEMBER std::size_t padded() const {
         const std::size_t unit = integers() ? 64 : 2;
         return groups == 1 ? (inputs + unit - 1) / unit * unit : inputs;
     }
-    std::size_t data_at() const { return integers() ? (groups * 3 * panel_width + 63) / 64 * 64 : 0; }
-    std::size_t panel_bytes() const { return data_at() + padded() * panel_width * data_bits() / 8; }
-    const std::uint8_t* panel(std::size_t index) const { return data + index * panel_bytes(); }
+    OVSPEC_INLINE_MEMBER std::size_t data_at() const {
+        return integers() ? (groups * 3 * panel_width + 63) / 64 * 64 : 0;
+    }
+    OVSPEC_INLINE_MEMBER std::size_t panel_bytes() const {
+        return data_at() + padded() * panel_width * data_bits() / 8;
+    }
+    OVSPEC_INLINE_MEMBER const std::uint8_t* panel(std::size_t index) const {
+        return data + index * panel_bytes();
+    }
 };
 
 // Where the sums of a panel go: row r to y[r * stride + i] for its first `width` neurons i.

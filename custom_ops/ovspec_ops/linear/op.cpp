@@ -81,13 +81,8 @@ std::size_t Linear::panels() const {
 
 void Linear::validate_and_infer_types() {
     check_input_count(*this, input_count);
-    const ov::element::Type type = get_input_element_type(hidden);
-    if (type.is_static() && type != ov::element::f32)
-        fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
+    check_hidden_input(*this);
     ov::PartialShape shape = get_input_partial_shape(hidden);
-    if (shape.rank().is_static() && shape.size() < 2)
-        fail(name,
-             "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
     std::int64_t rows = -1, bytes = -1;
     if (shape.rank().is_static() && shape[shape.size() - 1].is_static()) {
         rows = static_cast<std::int64_t>(panels());
@@ -115,6 +110,7 @@ bool Linear::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const std::size_t rows = check_hidden(name, inputs[hidden]);
     ov::Shape shape = inputs[hidden].get_shape();
     LinearWeights w = describe(shape.back());
     const ov::Shape expected{panels(), w.panel_bytes()};
@@ -122,7 +118,6 @@ bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs)
         fail(name, "weights (input 1) hold " + text(inputs[weights].get_size()) + " bytes, expected " +
                        text(expected[0]) + " panels of " + text(expected[1]));
     w.data = inputs[weights].data<const std::uint8_t>();
-    const std::size_t rows = inputs[hidden].get_size() / w.inputs;
     LinearOutput targets[most_outputs];
     for (std::size_t i = 0; i < sizes_.size(); i++) {
         shape.back() = static_cast<std::size_t>(sizes_[i]);

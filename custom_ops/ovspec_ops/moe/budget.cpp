@@ -1,22 +1,25 @@
 #include "moe/budget.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace ovspec {
 
-// Places of a row by weight, the earlier first among equals; those without an expert last.
+// Places of a row by weight, the earlier first among equals; NaN after all numbers, those without an expert
+// last.
 void RoutingBudget::rank(std::size_t row, Buffers& buffers) const {
     const std::int32_t* indices = indices_ + row * top_k_;
     const float* weights = weights_ + row * top_k_;
+    const auto key = [&](std::size_t place) {
+        const int order = indices[place] < 0 ? 2 : std::isnan(weights[place]) ? 1 : 0;
+        return std::make_tuple(order, order == 0 ? -weights[place] : 0.0f, place);
+    };
     buffers.order.resize(top_k_);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
-    const auto better = [&](std::size_t a, std::size_t b) {
-        if ((indices[a] >= 0) != (indices[b] >= 0))
-            return indices[a] >= 0;
-        return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-    };
-    std::sort(buffers.order.begin(), buffers.order.end(), better);
+    std::sort(buffers.order.begin(), buffers.order.end(),
+              [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
 }
 
 template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept) {
@@ -52,7 +55,7 @@ void RoutingBudget::apply(std::size_t budget, const std::vector<char>& limited, 
         if (!limited[row])
             continue;
         for (std::size_t i = row * top_k_; i < (row + 1) * top_k_; i++)
-            if (indices_[i] >= 0)
+            if (indices_[i] >= 0 && !std::isnan(weights_[i]))
                 buffers.mass[static_cast<std::size_t>(indices_[i])] += weights_[i];
         rank(row, buffers);
         const std::int32_t first = indices_[row * top_k_ + buffers.order[0]];
@@ -61,6 +64,8 @@ void RoutingBudget::apply(std::size_t budget, const std::vector<char>& limited, 
             kept++;
         }
     }
+    for (double& mass : buffers.mass)
+        mass = std::isnan(mass) ? 0.0 : mass; // infinities of both signs
     buffers.order.resize(experts);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
     std::sort(buffers.order.begin(), buffers.order.end(), [&](std::size_t a, std::size_t b) {

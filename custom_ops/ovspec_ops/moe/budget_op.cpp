@@ -87,6 +87,7 @@ bool ExpertBudget::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[indices].get_shape();
     if (inputs[weights].get_shape() != shape)
         fail(name, "weights hold " + std::to_string(inputs[weights].get_size()) + " values, expected the " +

@@ -51,8 +51,9 @@ def _kept_by_mass(indices: NDArray[np.int32], weights: F64, budget: int, experts
     """The first expert of every row, then the largest summed weights until `budget` experts are kept."""
     real = indices >= 0
     mass = np.zeros(experts)
-    np.add.at(mass, indices[real], weights[real])
-    first = np.where(real, weights, -np.inf).argmax(axis=1)[:, None]
+    np.add.at(mass, indices[real], np.nan_to_num(weights[real]))
+    ranks = np.where(np.isnan(weights), -np.finfo(np.float64).max, weights)
+    first = np.where(real, ranks, -np.inf).argmax(axis=1)[:, None]
     kept = set(np.take_along_axis(indices, first, 1)[:, 0].tolist()) - {-1}
     for expert in np.argsort(-mass, kind="stable").tolist():
         if len(kept) >= budget:
@@ -74,6 +75,7 @@ def expert_budget(
     if budget >= 0:
         kept[limited] = _kept_by_mass(indices[limited], weights[limited].astype(np.float64), budget, experts)
     total = weights.astype(np.float64).sum(axis=1, keepdims=True)
-    remaining = (weights * kept).astype(np.float64).sum(axis=1, keepdims=True)
+    remaining = np.where(kept, weights, 0.0).astype(np.float64).sum(axis=1, keepdims=True)
     factor = np.divide(total, remaining, out=np.ones_like(total), where=remaining != 0)
-    return np.where(kept, indices, -1).astype(np.int32), (weights * factor * kept).astype(np.float32)
+    scaled = np.where(kept, weights * factor, 0.0)
+    return np.where(kept, indices, -1).astype(np.int32), scaled.astype(np.float32)

@@ -97,7 +97,8 @@ struct Chunk {
 };
 
 template <std::size_t V>
-void score_group(const Chunk& c, std::size_t b, const FloatBlock& keys, std::size_t first, Prefetch prefetch) {
+void score_group(const Chunk& c, std::size_t b, const FloatBlock& keys, std::size_t first,
+                 Prefetch prefetch) {
     const std::size_t size = c.call.keys.size;
     wide::score_block<V>(keys.data, keys.stride, c.own.queries + first * size, size,
                          c.scores(first, b, V * lanes), prefetch);

@@ -69,7 +69,9 @@ struct Geometry {
           few(path == Path::integer && rows <= few_rows && call.keys.format == CacheFormat::u8_token),
           row_major(few || (path == Path::integer && integer_rows_first)),
           unit(path == Path::integer ? lanes : 2 * lanes),
-          grouped(few ? rows : path == Path::integer ? round_up(rows, lanes / 2) : padded),
+          grouped(few                     ? rows
+                  : path == Path::integer ? round_up(rows, lanes / 2)
+                                          : padded),
           // one cache line more than a row: columns of a power-of-two stride share too few cache sets
           key_stride(round_up(call.keys.size, 16) + (path == Path::wide ? 16 : 0)),
           value_stride(round_up(call.values.size, 16) + (path == Path::wide ? 16 : 0)) {}

@@ -1,6 +1,6 @@
-// The integer path for one or two rows: lanes are tokens or channels instead of rows, which would fill an eighth
-// of a vector. The same numbers as with rows in the lanes: integer sums are exact in any order, and sums of
-// floats run in the same order.
+// The integer path for one or two rows: lanes are tokens or channels instead of rows, which would fill an
+// eighth of a vector. The same numbers as with rows in the lanes: integer sums are exact in any order, and
+// sums of floats run in the same order.
 #pragma once
 
 #ifdef OVSPEC_DOT
@@ -19,8 +19,8 @@ OVSPEC_INLINE std::uint8_t* few_bytes(const HeadScratch& own, std::size_t row, b
     return own.rows + (2 * row + low) * HeadScratch::few_stride(size);
 }
 
-static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Geometry& g, const HeadScratch& own,
-                        const Scratch& scratch) {
+static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
+                        const HeadScratch& own, const Scratch& scratch) {
     const std::size_t size = call.keys.size;
     prepare_group<true>(call, Queries(call, head), g, own, scratch, 0);
     __builtin_memset(own.rows, 0, 2 * few_rows * HeadScratch::few_stride(size));
@@ -50,7 +50,8 @@ OVSPEC_INLINE IVec sums_of(const IVec* x) {
                                          _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
     const __m512i high = _mm512_add_epi32(_mm512_shuffle_i32x4(fours[2], fours[3], 0x88),
                                           _mm512_shuffle_i32x4(fours[2], fours[3], 0xdd));
-    return (IVec)_mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
+    return (IVec)_mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88),
+                                  _mm512_shuffle_i32x4(low, high, 0xdd));
 #else
     __m256i pairs[4], fours[2];
 #pragma GCC unroll 4
@@ -69,8 +70,7 @@ OVSPEC_INLINE IVec sums_of(const IVec* x) {
 }
 
 // scores[r][slot] of block `b` for R rows, each row's `most_slots` apart.
-template <std::size_t R>
-__attribute__((noinline)) void score_few(const Chunk& c, Pair& pair, std::size_t b) {
+template <std::size_t R> __attribute__((noinline)) void score_few(const Chunk& c, Pair& pair, std::size_t b) {
     const CacheView& keys = c.call.keys;
     const Scratch& s = c.scratch;
     const std::size_t size = keys.size, full = size / sizeof(IVec) * sizeof(IVec);
@@ -237,7 +237,8 @@ template <std::size_t R> void attend_few(const Chunk& c, Pair& pair) {
     for (std::size_t r = 0; r < R; r++) {
         float largest, *row = s.scores + r * most_slots;
         float* scores = visible_few(c, pair, r, &largest);
-        softmax_few(scores, pair.unit.positions(), c.partial.maxima + r, c.partial.sums + r, older + r, newer + r);
+        softmax_few(scores, pair.unit.positions(), c.partial.maxima + r, c.partial.sums + r, older + r,
+                    newer + r);
         if (pair.unit.gaps)
             spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, row);
         const float factor = largest > 1e-30f ? max_weight / largest : 0.0f;

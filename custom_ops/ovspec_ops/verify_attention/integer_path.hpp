@@ -5,9 +5,9 @@
 // Scores. By token, sum of (u - z_t) s_t q = s_t (sum of u q - z_t sum of q): the queries are made 16-bit
 // numbers once per head. By channel, sum of (u_d - z_d) s_d q_d: the scale goes into the query of every
 // block, the zero points into a sum per row. Values. The weights of a token include its scale; they are made
-// 16-bit numbers relative to the largest scale that the row sees in the two blocks and to its largest weight in
-// them, so that a block far below a row's maximum is as exact as any other, and tokens that a row does not see
-// change nothing.
+// 16-bit numbers relative to the largest scale that the row sees in the two blocks and to its largest weight
+// in them, so that a block far below a row's maximum is as exact as any other, and tokens that a row does not
+// see change nothing.
 #pragma once
 
 #ifdef OVSPEC_DOT
@@ -20,9 +20,10 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
 
-// Masks the scores of a group, of a tree puts them in the order of positions; returns the scores to go on with and
-// the largest value scale that each row sees.
-template <bool half> float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* largest) {
+// Masks the scores of a group, of a tree puts them in the order of positions; returns the scores to go on
+// with and the largest value scale that each row sees.
+template <bool half>
+float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* largest) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
     *largest = Vec{};
@@ -32,18 +33,18 @@ template <bool half> float* visible_scores(const Chunk& c, const Pair& pair, std
         for (std::size_t i = 0; i < width; i++)
             each_visible(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window, pair.unit,
                          [&](std::size_t slot, std::size_t) {
-                             const float x = s.value_scales[slot] < 0.0f ? -s.value_scales[slot] : s.value_scales[slot];
+                             const float x =
+                                 s.value_scales[slot] < 0.0f ? -s.value_scales[slot] : s.value_scales[slot];
                              (*largest)[i] = x > (*largest)[i] ? x : (*largest)[i];
                          });
         *largest = load_rows<half>((const float*)largest);
         return s.ordered;
     }
     for (std::size_t b = 0; b < pair.unit.count; b++) {
-        const Vec here = pair.masked[b]
-                             ? mask_scores<half>(s.scores + b * block_size * width,
-                                                 s.visible + b * c.g.padded + first,
-                                                 s.value_scales + b * block_size)
-                             : splat(pair.largest_scale[b]);
+        const Vec here = pair.masked[b] ? mask_scores<half>(s.scores + b * block_size * width,
+                                                            s.visible + b * c.g.padded + first,
+                                                            s.value_scales + b * block_size)
+                                        : splat(pair.largest_scale[b]);
         *largest = max(max_of_rows<half>(here), *largest);
     }
     return s.scores;
@@ -57,18 +58,18 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     Vec largest, older, newer;
     Bias bias;
     float* scores = visible_scores<half>(c, pair, first, &largest);
-    softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older, &newer,
-                  pair.fetch);
+    softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older,
+                  &newer, pair.fetch);
     if (pair.unit.gaps)
         spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.ordered, width,
                        s.scores);
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
-    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts, &bias,
-                       pair.fetch);
+    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts,
+                       &bias, pair.fetch);
     if (pair.unit.gaps) {
         for (std::size_t i = 0; i < width; i++)
-            bias.centred[i] = centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width,
-                                         factor[i]);
+            bias.centred[i] =
+                centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width, factor[i]);
         bias.centred = load_rows<half>((const float*)&bias.centred);
     }
     newer *= largest / max_weight; // what one unit of a 16-bit weight is worth

@@ -24,10 +24,10 @@ constexpr float centre = 128.0f;
 
 // A thread's scratch, for every head of an item.
 struct HeadScratch {
-    float* queries; // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
-    IVec* parts;    // by token: per group `[k_size / 4, 2]`, 16-bit queries
-    float* units;   // per row: what one unit of its 16-bit query is worth
-    float* sums;    // by token: per row, the sum of its 16-bit query
+    float* queries;     // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
+    IVec* parts;        // by token: per group `[k_size / 4, 2]`, 16-bit queries
+    float* units;       // per row: what one unit of its 16-bit query is worth
+    float* sums;        // by token: per row, the sum of its 16-bit query
     std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows, 2, few_stride]`
     std::size_t floats;
 

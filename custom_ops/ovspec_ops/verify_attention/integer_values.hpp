@@ -102,7 +102,8 @@ struct Bias {
     OVSPEC_INLINE_MEMBER Vec total() const { return fused(sum, splat(centre), centred); }
 };
 
-// Bias::centred of a tree's row, whose slots are not its positions. `weights` are by position, `stride` apart.
+// Bias::centred of a tree's row, whose slots are not its positions. `weights` are by position, `stride`
+// apart.
 static float centred_of(const Chunk& c, const Unit& unit, std::size_t row, const float* weights,
                         std::size_t stride, float factor) {
     const Scratch& s = c.scratch;
@@ -168,7 +169,8 @@ __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_
         IVec more[lanes] = {}; // of the second step, which only trees have
         if (steps == 2) {
             load_weights(1);
-            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride, s.sums);
+            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,
+                                    s.sums);
             for (std::size_t r = 0; r < width; r++)
                 more[r] = (s.sums[r] << 8) + s.sums[width + r];
             load_weights(0);

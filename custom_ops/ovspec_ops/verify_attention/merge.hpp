@@ -1,5 +1,5 @@
-// Partial results of a head's chunks become its part of the output, in the order of the chunks. A chunk that a
-// row sees nothing of adds exact zeros.
+// Partial results of a head's chunks become its part of the output, in the order of the chunks. A chunk that
+// a row sees nothing of adds exact zeros.
 #pragma once
 
 #include "verify_attention/geometry.hpp"

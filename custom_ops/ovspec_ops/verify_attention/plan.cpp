@@ -119,8 +119,8 @@ void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents p
                           std::size_t begin, std::size_t rows) {
     const std::size_t first = in.first_row(s) + begin;
     const std::int32_t past = in.past_lens[s] + static_cast<std::int32_t>(begin);
-    VerifySequence sequence{first,         rows, past,   in.table(s), &positions_[first],
-                            &seen_[first], past, parents != nullptr};
+    VerifySequence sequence{
+        first, rows, past, in.table(s), &positions_[first], &seen_[first], past, parents != nullptr};
     for (std::size_t r = 0; r < rows; r++) {
         const std::int32_t parent = parents ? parents[first + r] : static_cast<std::int32_t>(r) - 1;
         std::int32_t position = past;
@@ -157,7 +157,8 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
             head.list = selection.blocks + h * selection.columns + in.first_column(s);
             const auto entry_of = [&](std::size_t block) {
                 return static_cast<std::size_t>(
-                    std::lower_bound(head.list, head.list + count, static_cast<std::int32_t>(block)) - head.list);
+                    std::lower_bound(head.list, head.list + count, static_cast<std::int32_t>(block)) -
+                    head.list);
             };
             head.begin = entry_of(first);
             head.end = entry_of(blocks);

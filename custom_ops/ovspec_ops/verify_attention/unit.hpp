@@ -47,8 +47,8 @@ struct Unit {
 
 // Calls use(slot, position), both counted within the unit, for all that a row sees, positions ascending.
 template <class Use>
-OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, std::int32_t window, const Unit& unit,
-                                Use&& use) {
+OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, std::int32_t window,
+                                const Unit& unit, Use&& use) {
     for (std::size_t i = 0; i < unit.positions(); i++) {
         const std::int32_t token = unit.blocks[i / block_size].first_key + (std::int32_t)(i % block_size);
         if (token < s.past && (std::int64_t)token > (std::int64_t)s.positions[row] - window)
@@ -64,8 +64,8 @@ OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, std::i
     }
 }
 
-// Scores `[slots, stride]` of `width` rows from row `first` on -> `[positions, stride]`, -infinity where a row
-// sees nothing.
+// Scores `[slots, stride]` of `width` rows from row `first` on -> `[positions, stride]`, -infinity where a
+// row sees nothing.
 static void order_scores(const VerifySequence& s, const Geometry& g, std::size_t group, std::int32_t window,
                          const Unit& unit, std::size_t first, std::size_t width, const float* scores,
                          std::size_t stride, float* ordered) {

@@ -1,7 +1,7 @@
-// Products of floats: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one scalar of the
-// cache broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses lanes. The rows
-// come in groups of two vectors, and a last group of one where their number asks for it. Sums run over
-// channels and tokens in their order, so a row's result does not depend on how many rows there are.
+// Products of floats: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one
+// scalar of the cache broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses
+// lanes. The rows come in groups of two vectors, and a last group of one where their number asks for it. Sums
+// run over channels and tokens in their order, so a row's result does not depend on how many rows there are.
 #pragma once
 
 #include "common/cache_rows.hpp"

@@ -62,7 +62,7 @@ def grid() -> Iterator[Any]:
             yield pytest.param(weights, precision, cache, id=name, marks=() if quick else pytest.mark.sweep)
 
 
-@pytest.mark.parametrize(("weights", "precision", "cache"), grid())
+@pytest.mark.parametrize(("weights", "precision", "cache"), list(grid()))
 def test_formats_and_precisions(weights: str, precision: str, cache: str) -> None:
     runner = ModelRunner(build_model(LLAMA, weights), properties=properties(precision, cache))
     prove(runner, random_text(LLAMA.vocab_size, 150), 6)
@@ -136,4 +136,4 @@ def test_self_check_of_a_model(demo_ir: Path) -> None:
 
 def test_model_without_self_check_is_refused(demo_ir: Path) -> None:
     run = ovspec("info", "--model", demo_ir)
-    assert run.returncode == 1 and "--model is for --self-check" in run.stderr
+    assert run.returncode == 2 and "--model is for --self-check" in run.stderr

@@ -39,7 +39,9 @@ from ovspec_ops.self_check import self_check as run_self_check
     type=click.Path(path_type=Path),
     help="With --self-check: compute a text through this model in random splits and compare bits.",
 )
-@click.option("--splits", type=click.IntRange(1), default=30, show_default=True, help="Random splits of --model.")
+@click.option(
+    "--splits", type=click.IntRange(1), default=30, show_default=True, help="Random splits of --model."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(
     folder: Path | None, context: int | None, self_check: bool, model: Path | None, splits: int, as_json: bool

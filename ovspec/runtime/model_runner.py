@@ -166,9 +166,7 @@ class ModelRunner:
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
-            facts = replace(
-                facts, reports=(*facts.reports, *late), stock_products=stock_products(graph)
-            )
+            facts = replace(facts, reports=(*facts.reports, *late), stock_products=stock_products(graph))
             if self._watch:
                 self.watched = watch_rows(graph)
             give_back_freed_memory()

@@ -58,7 +58,9 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
             return RowCheck(seed + 1, _named(folder, text, seed, difference, properties), breakers)
     del proof, runner
     one = RowProof(ModelRunner(folder, properties={**(properties or {}), "INFERENCE_NUM_THREADS": 1}), text)
-    rows = np.flatnonzero((reference.view(np.uint32) != one.reference.outputs["logits"].view(np.uint32)).any(1))
+    rows = np.flatnonzero(
+        (reference.view(np.uint32) != one.reference.outputs["logits"].view(np.uint32)).any(1)
+    )
     threads = f"{rows.size} rows differ between one thread and several" if rows.size else None
     return RowCheck(splits, threads, breakers)
 
@@ -69,7 +71,11 @@ def random_text(vocab_size: int, tokens: int = _TOKENS) -> NDArray[np.int64]:
 
 
 def _named(
-    folder: Path, text: NDArray[np.int64], seed: int, plain: Difference, properties: Mapping[str, object] | None
+    folder: Path,
+    text: NDArray[np.int64],
+    seed: int,
+    plain: Difference,
+    properties: Mapping[str, object] | None,
 ) -> str:
     runner = ModelRunner(folder, properties=properties, watch=True)
     return str(RowProof(runner, text).difference(seed, _LARGEST_CHUNK) or plain)

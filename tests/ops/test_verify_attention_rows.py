@@ -13,7 +13,13 @@ from ops.passes import OpsPass, compile_op, evaluate, infer, random_parents
 FORMATS = ("f32", "f16", "bf16", "u8_token")  # by channel, a block's scales follow all of its tokens
 SHAPES = {
     "group 2": {"group": 2, "k_size": 64, "v_size": 64},
-    "group 1, odd sizes, window, sinks": {"group": 1, "k_size": 24, "v_size": 72, "window": 70, "sinks": True},
+    "group 1, odd sizes, window, sinks": {
+        "group": 1,
+        "k_size": 24,
+        "v_size": 72,
+        "window": 70,
+        "sinks": True,
+    },
     "group 3": {"group": 3, "k_size": 40, "v_size": 24},
     "group 8": {"group": 8, "k_size": 128, "v_size": 128, "kv_heads": 1},
 }
@@ -28,8 +34,8 @@ def run(case: OpsPass) -> NDArray[np.float32]:
 
 def some_rows(whole: OpsPass, past: int, rows: list[int]) -> OpsPass:
     """The same cache, and of the rows only those that follow `past` tokens, which stand in the cache."""
-    part = OpsPass(**{name: getattr(whole, name) for name in ("sequences", "kv_heads", "group", "k_size")},
-                   v_size=whole.v_size, fmt=whole.fmt, seed=whole.seed, window=whole.window, sinks=whole.sinks)  # fmt: skip
+    same = ("sequences", "kv_heads", "group", "k_size", "v_size", "fmt", "seed", "window", "sinks")
+    part = OpsPass(**{name: getattr(whole, name) for name in same})
     part.inputs |= whole.inputs
     for name in ("query", "attention"):
         part.inputs[name] = whole.inputs[name][rows]
@@ -68,7 +74,10 @@ def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[
     for name, cache in moved.items():
         source = case.inputs[name]
         for row, slot in enumerate(slots):
-            (from_block, from_slot), (to_block, to_slot) = divmod(past + row, BLOCK), divmod(past + slot, BLOCK)
+            (from_block, from_slot), (to_block, to_slot) = (
+                divmod(past + row, BLOCK),
+                divmod(past + slot, BLOCK),
+            )
             cache[table[to_block], :, to_slot] = source[table[from_block], :, from_slot]
     return moved
 

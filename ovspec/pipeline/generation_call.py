@@ -28,7 +28,7 @@ class GenerationCall:
         tokenizer: of the target.
         load_time: of the pipeline, milliseconds, for the metrics.
         streamer: the user's streamer, or none.
-        why_lossy: for the metrics.
+        why_lossy, identity_breakers: for the metrics.
 
     Attributes:
         metrics: of this call alone.
@@ -42,6 +42,7 @@ class GenerationCall:
         load_time: float,
         streamer: Streamer | None,
         why_lossy: str = "",
+        identity_breakers: tuple[str, ...] = (),
     ) -> None:
         self._started = microseconds()
         self._engine = engine
@@ -49,7 +50,9 @@ class GenerationCall:
         self._stream = OutputStream(streamer)
         self._streams = streamer is not None
         self._detokenizers: list[IncrementalDetokenizer] = []
-        self.metrics = PerfMetrics(load_time=load_time, why_lossy=why_lossy)
+        self.metrics = PerfMetrics(
+            load_time=load_time, why_lossy=why_lossy, identity_breakers=identity_breakers
+        )
         self.cancelled = False
 
     @contextmanager

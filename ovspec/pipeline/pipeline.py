@@ -224,6 +224,7 @@ class LLMPipeline:
             self._load_time,
             streamer,
             why_lossy(self.verify, settings.acceptance_threshold),
+            self.runner.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)

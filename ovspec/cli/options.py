@@ -43,8 +43,8 @@ ffn_option = click.option(
 linear_option = click.option(
     "--linear",
     type=click.Choice(["native", "stock"]),
-    help="Linear layers with compressed weights: our operation, or OpenVINO's.  [default: ours with AMX or "
-    "VNNI, unless --attention is stock or a property says how rows are rounded]",
+    help="Linear layers: our operation, whose rows do not depend on each other, or OpenVINO's.  [default: "
+    "ours, unless --attention is stock]",
 )
 
 

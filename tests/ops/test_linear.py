@@ -46,7 +46,7 @@ def tolerance(row_bits: int = 16, fmt: str = "u8") -> float:
         return 2e-6
     if rounds(row_bits):
         return ROUNDED_TOLERANCE
-    return 2e-4 if loader.active_isa().endswith(("amx", "vnni", "dot")) else 1e-5
+    return 2e-4 if loader.active_isa().endswith(("amx", "vnni", "dot", "tiles")) else 1e-5
 
 
 @dataclass

@@ -21,7 +21,7 @@ def run(case: OpsPass) -> NDArray[np.float32]:
 
 def tolerance(fmt: str) -> float:
     """16-bit queries and weights err by some 1e-5 of a score; a u8 cache itself by a thousand times that."""
-    integer = fmt.startswith("u8") and loader.active_isa().endswith(("amx", "vnni", "dot"))
+    integer = fmt.startswith("u8") and loader.active_isa().endswith(("amx", "vnni", "dot", "tiles"))
     return 3e-4 if integer else 1e-5
 
 

@@ -102,8 +102,8 @@ class RowProof:
                     assert isinstance(split, Random)  # a single row has no companions
                     if companion.length > 600:
                         runner.release(companion)
-                    others = split.tokens(split.companion_rows(), text)
-                    batch.insert(split.place(len(batch)), Rows(companion, others, sampled=len(others)))
+                    place, others = split.beside(len(batch), text)
+                    batch.insert(place, Rows(companion, others, sampled=len(others)))
                 logits = runner.forward(batch)
                 before = next(i for i, other in enumerate(batch) if other is rows)
                 first = sum(len(other.tokens) for other in batch[:before])
@@ -177,6 +177,10 @@ class Single:
         """The next pass."""
         return Step("chunk", 1)
 
+    def beside(self, count: int, text: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+        """There is nothing beside it."""
+        raise AssertionError("one row a pass has no companions")
+
 
 class Random:
     """Passes of all kinds, by chance."""
@@ -196,17 +200,10 @@ class Random:
         self._behind = True
         return Step(kind, count, wrong, int(rng.integers(0, _MAX_COMPANIONS + 1)), int(rng.integers(1 << 30)))
 
-    def tokens(self, count: int, text: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Some tokens of a companion."""
-        return self._rng.choice(text, count)
-
-    def companion_rows(self) -> int:
-        """How many rows a companion has in this pass."""
-        return int(self._rng.integers(1, int(self._rng.choice([2, 9, self._largest])) + 1))
-
-    def place(self, count: int) -> int:
-        """Where in the batch a companion goes."""
-        return int(self._rng.integers(0, count + 1))
+    def beside(self, count: int, text: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+        """A companion's place in a batch of `count` sequences, and its tokens in this pass."""
+        rows = int(self._rng.integers(1, int(self._rng.choice([2, 9, self._largest])) + 1))
+        return int(self._rng.integers(0, count + 1)), self._rng.choice(text, rows)
 
 
 def _bits(values: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -1,6 +1,6 @@
 // Rows of numbers times panels: f32 rows with weights of any format, or rows of bf16 with weights of bf16.
 //
-// The order of a sum is the same for any number of rows and threads. The products of a chunk of 512 inputs
+// The order of a sum is the same for any number of rows and threads. The products of a chunk of 256 inputs
 // are added in the order of the inputs, from zero; a chunk's sum then joins the total of the output. With
 // pairs of bf16 the second of two products is added before the first, as the instruction VDPBF16PS does.
 #pragma once
@@ -11,7 +11,7 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace number_path {
 
-constexpr std::size_t chunk_inputs = 512;
+constexpr std::size_t chunk_inputs = 256;
 constexpr std::size_t tile_width = 2 * lanes; // neurons whose sums the registers hold, for most_rows rows
 constexpr std::size_t most_rows = lanes == 16 ? 12 : 6;
 

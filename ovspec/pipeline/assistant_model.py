@@ -16,6 +16,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
+from ovspec_models.weight_options import WEIGHT_FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class AssistantChoices:
         device = draft.device or device
         # Our operations run on CPU; a draft elsewhere takes what its device has.
         on_cpu = device.startswith("CPU")
-        if linear == "native" and not (on_cpu and info.weight_format().startswith("int")):
+        if linear == "native" and not (on_cpu and info.weight_format() in WEIGHT_FORMATS):
             linear = None  # asked for the target's layers: this draft has none to take
         backend: Attention = attention if on_cpu else "stock"
         sparse = attention_part(verify) if backend == "native" else None

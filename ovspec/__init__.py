@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
+from ovspec.errors import PipelineBusyError
 from ovspec.generation.generation_config import GenerationConfig
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults, EncodedResults
@@ -22,6 +23,7 @@ __all__ = [
     "GenerationConfig",
     "LLMPipeline",
     "PerfMetrics",
+    "PipelineBusyError",
     "SparseVerify",
     "StreamerBase",
     "StreamingStatus",

@@ -1,4 +1,4 @@
-"""Errors of a `generate` call, which code that was written for openvino_genai catches as well."""
+"""Errors of a pipeline, which code that was written for openvino_genai catches as well."""
 
 
 class InvalidValueError(ValueError, RuntimeError):
@@ -7,3 +7,7 @@ class InvalidValueError(ValueError, RuntimeError):
 
 class InvalidTypeError(InvalidValueError, TypeError):
     """An argument of a type that is not taken; openvino_genai raises a TypeError."""
+
+
+class PipelineBusyError(RuntimeError):
+    """A call to a pipeline that runs another call; openvino_genai raises a RuntimeError as well."""

@@ -14,10 +14,8 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.drafters import (
     AssistantDrafter,
-    Auto,
     DrafterChoice,
     Parts,
-    PromptLookup,
     ProposesTokens,
     build_drafter,
     parse_drafter,
@@ -42,8 +40,10 @@ from ovspec.generation.sequence import Sequence
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.assistant_model import AssistantChoices
+from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import GenerationCall
+from ovspec.pipeline.one_call import OneCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.pipeline.routing import limit_anew, sparse_passes
 from ovspec.pipeline.schedules import Schedules
@@ -168,6 +168,7 @@ class LLMPipeline:
         self._known_schedules: dict[VerifyMode, Schedules] = {}
         self._start_engine(mode)
         self._chat = Chat()
+        self._calls = OneCall()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload
@@ -218,7 +219,20 @@ class LLMPipeline:
 
         Raises:
             ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
+            PipelineBusyError: another call of this pipeline runs, in another thread or above a streamer.
         """
+        with self._calls.admit("generate"):
+            return self._answer(inputs, generation_config, streamer, kwargs)
+
+    __call__ = generate
+
+    def _answer(
+        self,
+        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None,
+        streamer: Streamer | None,
+        kwargs: dict[str, Any],
+    ) -> str | DecodedResults | EncodedResults:
         settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
         call = GenerationCall(
             self._engine,
@@ -242,15 +256,18 @@ class LLMPipeline:
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
 
-    __call__ = generate
-
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history, and its keys and values, from here to `finish_chat`."""
-        self.finish_chat()
-        self._chat.start(system_message)
+        with self._calls.admit("start_chat"):
+            self._forget_chat()
+            self._chat.start(system_message)
 
     def finish_chat(self) -> None:
         """Forget the chat."""
+        with self._calls.admit("finish_chat"):
+            self._forget_chat()
+
+    def _forget_chat(self) -> None:
         for runner, cached in self._chat_caches():
             runner.release(cached)
         self._chat = Chat()
@@ -261,11 +278,16 @@ class LLMPipeline:
 
         Raises:
             ValueError: when set to something that this pipeline's graph was not built for.
+            PipelineBusyError: when set while a call runs.
         """
         return self._verify
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
+        with self._calls.admit("setting verify"):
+            self._set_verify(verify)
+
+    def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
         channels = self._target.ffn.channels if self._target.ffn else None
@@ -321,21 +343,7 @@ class LLMPipeline:
 
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
-        if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
-            raise InvalidValueError(
-                f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
-                "drafter='prompt_lookup' to it"
-            )
-        if settings.acceptance_threshold < 1.0 and isinstance(self.verify, CommitVerify):
-            raise InvalidValueError(
-                f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
-                "is exact: leave one of them out"
-            )
-        unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
-        if unknown:
-            raise InvalidValueError(
-                f"stop_token_ids: {unknown[0]} is no token of this model, which has {self._info.vocab_size}"
-            )
+        check_settings(settings, self._choice, self.verify, self._info.vocab_size)
         return settings
 
     def _generate(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dis
 from importlib.metadata import metadata
 from pathlib import Path
+
+from ovspec.errors import PACKAGES, raised_by_us
 
 USER_ERROR = 2
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130
-_PACKAGES = ("ovspec", "ovspec_models", "ovspec_transforms", "ovspec_ops")
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -21,16 +21,7 @@ def is_refusal(error: BaseException) -> bool:
     """
     if isinstance(error, (OSError, MemoryError)):
         return True
-    if not isinstance(error, (ValueError, RuntimeError)):
-        return False
-    trace = error.__traceback__
-    if trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-    return package in _PACKAGES and dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+    return isinstance(error, (ValueError, RuntimeError)) and raised_by_us(error)
 
 
 def internal_fault(error: BaseException, debug: bool) -> str:
@@ -38,7 +29,7 @@ def internal_fault(error: BaseException, debug: bool) -> str:
     trace, place = error.__traceback__, "an unknown place"
     while trace is not None:
         package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-        if package in _PACKAGES:
+        if package in PACKAGES:
             place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     how = "with this traceback" if debug else "with the output of the same command and --debug"

@@ -94,6 +94,12 @@ class RawPerfMetrics:
     channels_read: int = 0
     channels_held: int = 0
 
+    @property
+    def left_nothing_out(self) -> bool:
+        """Whether verification ran and read all of the context and of the weights: the model's own output."""
+        whole = self.attended_tokens >= self.context_tokens * (1.0 - 1e-9) > 0.0
+        return whole and not self.experts_held and self.channels_read == self.channels_held
+
     def count_tokens(self, emitted: int, batch_size: int) -> None:
         """Record that the pass measured last emitted so many tokens."""
         share = self.inference_durations[-1] * batch_size / max(1, emitted)
@@ -123,6 +129,48 @@ class RawPerfMetrics:
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             setattr(joined, name, [a + b for a, b in pairs])
         return joined
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPerfMetrics:
+    """Passes of the target, or rounds of its drafter, in milliseconds under openvino_genai's names.
+
+    Attributes:
+        prefills: microseconds of reading each prompt; empty for a drafter, which reads it in its rounds.
+        passes: microseconds of each pass, or round, after that.
+        num_generated_tokens: tokens that they made.
+    """
+
+    prefills: list[float]
+    passes: list[float]
+    num_generated_tokens: int
+
+    def get_num_generated_tokens(self) -> int:
+        """Tokens that were emitted, or drafted."""
+        return self.num_generated_tokens
+
+    def get_inference_duration(self) -> MeanStdPair:
+        """Time of all passes."""
+        return MeanStdPair((sum(self.prefills) + sum(self.passes)) / 1e3, 0.0)
+
+    def get_ttft(self) -> MeanStdPair:
+        """Time of reading a prompt."""
+        return MeanStdPair.of(self.prefills)
+
+    def get_latency(self) -> MeanStdPair:
+        """Time of a pass after the prompt."""
+        return MeanStdPair.of(self.passes)
+
+    def get_tpot(self) -> MeanStdPair:
+        """Time of the passes per token."""
+        if not self.passes or not self.num_generated_tokens:
+            return MeanStdPair(-1.0, -1.0)
+        return MeanStdPair(sum(self.passes) / 1e3 / self.num_generated_tokens, 0.0)
+
+    def get_throughput(self) -> MeanStdPair:
+        """Tokens per second of the passes."""
+        tpot = self.get_tpot().mean
+        return MeanStdPair(1e3 / tpot, 0.0) if tpot > 0 else MeanStdPair(-1.0, -1.0)
 
 
 @dataclass(slots=True)
@@ -193,8 +241,8 @@ class PerfMetrics:
         return MeanStdPair(sum(self.raw_metrics.inference_durations) / 1e3, 0.0)
 
     def get_sampling_duration(self) -> MeanStdPair:
-        """Time of sampling and acceptance."""
-        return MeanStdPair(sum(self.raw_metrics.sampling_durations) / 1e3, 0.0)
+        """Time of sampling and acceptance, per step."""
+        return MeanStdPair.of(self.raw_metrics.sampling_durations)
 
     def get_tokenization_duration(self) -> MeanStdPair:
         """Time of tokenization."""
@@ -231,6 +279,23 @@ class PerfMetrics:
     def get_draft_acceptance_rate(self) -> float:
         """The same as `get_acceptance_rate`, under openvino_genai's name."""
         return self.get_acceptance_rate()
+
+    @property
+    def main_model_metrics(self) -> ModelPerfMetrics:
+        """Of the target's passes alone."""
+        raw = self.raw_metrics
+        passes = raw.verify_durations + raw.commit_durations
+        return ModelPerfMetrics(raw.prefill_durations, passes, self.num_generated_tokens)
+
+    @property
+    def draft_model_metrics(self) -> ModelPerfMetrics:
+        """Of the drafting rounds alone."""
+        return ModelPerfMetrics([], self.raw_metrics.draft_durations, self.get_num_draft_tokens())
+
+    def get_draft_to_main_inference_duration_ratio(self) -> float:
+        """Time of drafting over that of the target; 0.0 before a target has run."""
+        main = self.main_model_metrics.get_inference_duration().mean
+        return self.draft_model_metrics.get_inference_duration().mean / main if main else 0.0
 
     def get_mean_acceptance_length(self) -> float:
         """Tokens emitted per verified draft, 1 + accepted / drafts; 1.0 when nothing was drafted."""

@@ -22,18 +22,20 @@ from ovspec.drafters import (
 )
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine import Engine
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import (
+    as_turn,
     check_prompts,
-    encode,
-    encode_history,
+    check_texts,
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    templated,
     texts_of,
     token_rows,
+    tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.sequence import Sequence
@@ -100,10 +102,11 @@ class LLMPipeline:
             `prompt_lookup` mean what they mean for openvino_genai.
 
     Raises:
-        ValueError: a folder, model, draft or setting that can't be served; the message says why.
+        InvalidValueError: a folder, model, draft or setting that can't be served; the message says why.
         RuntimeError: the native library does not fit the OpenVINO at hand.
     """
 
+    @refuses_as_genai
     def __init__(
         self,
         models_path: str | Path,
@@ -226,6 +229,7 @@ class LLMPipeline:
 
     __call__ = generate
 
+    @refuses_as_genai
     def _answer(
         self,
         inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
@@ -239,7 +243,10 @@ class LLMPipeline:
             self._tokenizer,
             self._load_time,
             streamer,
-            why_lossy(self.verify, settings.acceptance_threshold),
+            (
+                why_lossy(self.verify, settings.acceptance_threshold),
+                why_lossy("dense", settings.acceptance_threshold),
+            ),
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
@@ -249,10 +256,15 @@ class LLMPipeline:
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
+        check_texts(texts)
+        template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
+        if template:
+            with call.timed("chat_template_durations"):
+                texts = [as_turn(self._tokenizer, text) for text in texts]
         with call.timed("tokenization_durations"):
-            prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
+            prompts = [tokenized(self._tokenizer, text, special_tokens=not template) for text in texts]
         sequences = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences))
+        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences), call.parsed)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
 
@@ -287,6 +299,7 @@ class LLMPipeline:
         with self._calls.admit("setting verify"):
             self._set_verify(verify)
 
+    @refuses_as_genai
     def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
@@ -315,6 +328,15 @@ class LLMPipeline:
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
+    def fits(self, history: ChatHistory) -> bool:
+        """Whether the model has positions for a chat, and for a token of an answer.
+
+        Raises:
+            ValueError: the model has no chat template, or the history no message.
+        """
+        prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
+        return len(prompt) < self._positions
+
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
@@ -323,6 +345,7 @@ class LLMPipeline:
         """A copy of the configuration that calls start from."""
         return updated(self._config, {})
 
+    @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:
         """Replace the configuration that calls start from.
 
@@ -371,10 +394,12 @@ class LLMPipeline:
                 f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
             )
         with call.timed("chat_template_durations"):
-            prompt = encode_history(self._tokenizer, history)
+            text = templated(self._tokenizer, history)
+        with call.timed("tokenization_durations"):
+            prompt = tokenized(self._tokenizer, text, special_tokens=False)
         if several:
             answers = self._generate([prompt], settings, call)
-            return DecodedResults(call.texts(answers, settings), *call.finish(answers))
+            return DecodedResults(call.texts(answers, settings), *call.finish(answers), call.parsed)
         self._checked([prompt])
         limit = settings.token_limit(len(prompt), self._positions)
         sequence = Sequence.start(prompt, limit, settings, 0)
@@ -383,7 +408,7 @@ class LLMPipeline:
             call.run([sequence], settings, self._schedules.of(settings))
         finally:
             self._chat.keep(sequence.tokens)
-        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]))
+        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]), call.parsed)
 
     def _generate_in_chat(self, message: str, settings: GenerationSettings, call: GenerationCall) -> str:
         history = self._chat.history

@@ -20,6 +20,7 @@ from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.paged_graph import graph_choices
+from ovspec.runtime.reference_check import check_reference
 from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
@@ -122,12 +123,22 @@ class TargetChoices:
         )
 
     def load(self) -> ModelRunner:
-        """Compile the target.
+        """Compile the target, of an untested family behind a check against the exported graph.
 
         Raises:
-            ValueError: as `ModelRunner`.
+            ValueError: as `ModelRunner`, or the check fails.
             RuntimeError: likewise.
         """
+        if self.device.startswith("CPU"):
+            dense = replace(self, attention=AttentionConfig(self.attention.backend), linear="stock")
+            check_reference(
+                self.info,
+                lambda exact: replace(dense, properties=exact)._runner(),
+                self.properties.get("CACHE_DIR"),
+            )
+        return self._runner()
+
+    def _runner(self) -> ModelRunner:
         return ModelRunner(
             self.info.folder,
             self.device,

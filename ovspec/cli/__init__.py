@@ -16,6 +16,8 @@ COMMANDS = {
     "bench": "ovspec.cli.bench:bench",
     "bundle": "ovspec.cli.bundle:bundle",
     "calibrate": "ovspec.cli.calibrate:calibrate",
+    "chat": "ovspec.cli.chat:chat",
+    "completion": "ovspec.cli.completion:completion",
     "demo": "ovspec.cli.demo:demo",
     "eval": "ovspec.cli.eval:evaluate",
     "export": "ovspec.cli.export:export",

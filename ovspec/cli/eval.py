@@ -21,7 +21,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
-from ovspec.cli.output import output_console, with_progress
+from ovspec.cli.output import print_table, with_progress
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
@@ -213,7 +213,7 @@ def show(report: Report, json_path: str | None) -> None:
         click.echo(line)
     for table in report.tables():
         click.echo()
-        output_console().print(table)
+        print_table(table)
     click.echo()
     for line in report.notes():
         click.echo(line)

@@ -133,9 +133,9 @@ def verify(
     if "native" in settings.compiled_models:
         check_operations()
     report = with_progress(settings.num_steps, settings.run)
+    show(report, json_path)
     if plot is not None:
         plot_report(report, plot)
-    show(report, json_path)
     return 0
 
 

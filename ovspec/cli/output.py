@@ -61,5 +61,21 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
         click.echo(text)
         return True
     if path is not None:
-        replace_file(Path(path), (text + "\n").encode())
+        save_text(text, Path(path))
     return False
+
+
+def save_text(text: str, path: Path) -> None:
+    """Write figures to a file; where that fails they are printed, so that no long run is lost.
+
+    Raises:
+        OSError: the file can't be written; it names the file.
+    """
+    try:
+        replace_file(path, (text + "\n").encode())
+    except OSError as error:
+        click.echo(text)
+        raise OSError(
+            f"{path} can't be written ({error.strerror}): what was measured is printed; make room, or "
+            "name another file"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from ovspec.cli import cli
 from ovspec.cli.export import step_display
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_table, save_text
 from ovspec_models import demo_pair_path
 from ovspec_models.export import _install_command
 
@@ -66,6 +67,20 @@ def test_a_narrow_terminal_cuts_no_header(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("COLUMNS", "80")
     print_table(table)
     assert all(name in screen.getvalue() for name in names)
+
+
+def test_figures_are_printed_where_the_disk_is_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    text = "x" * 5000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=rf"{tmp_path}/report.json can't be written \(File too large\)"):
+            save_text(text, tmp_path / "report.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().out == text + "\n" and list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_gets_a_line_a_step() -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "ovspec.cli.export:export",
     "generate": "ovspec.cli.generate:generate",
     "info": "ovspec.cli.info:info",
+    "recommend": "ovspec.cli.recommend:recommend",
 }
 
 

@@ -78,9 +78,8 @@ def recommend(
         trials: list[Trial] = []
         for name in names:
             announce(name)
-            trials += _trials(
-                model, draft if name == "assistant" else None, name, text, max_new_tokens, chosen
-            )
+            helper = draft if name == "assistant" else None
+            trials += _trials(model, helper, name, text, max_new_tokens, chosen)
         return trials
 
     trials = with_progress(len(names), run)
@@ -97,7 +96,7 @@ def recommend(
     verdict = (
         "drafts are not worth it here"
         if best is plain
-        else f"{best.drafter} with {best.num_assistant_tokens} tokens a round: {gain:.2f} times plain decoding"
+        else f"{best.drafter}, {best.num_assistant_tokens} tokens a round: {gain:.2f} times plain decoding"
     )
     click.echo(f"{verdict}; {command}")
 

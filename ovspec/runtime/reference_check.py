@@ -114,7 +114,9 @@ def paged_logits(runner: ModelRunner, tokens: NDArray[np.int64]) -> NDArray[np.f
     for begin, end in parts:
         sampled = end - begin if end == len(tokens) else 1
         batch = [Rows(sequence, tokens[begin:end], sampled=sampled, text_length=len(tokens))]
-        rows.append(np.array(runner.forward(batch)[-1], np.float32))
+        logits = runner.forward(batch)
+        # A graph that mixes rows with batches returns other numbers of them.
+        rows.append(np.array(logits[-1] if len(logits) == sampled else np.inf * logits[-1], np.float32))
     runner.release(sequence)
     return np.stack(rows)
 

@@ -130,7 +130,13 @@ class TargetChoices:
             RuntimeError: likewise.
         """
         if self.device.startswith("CPU"):
-            dense = replace(self, attention=AttentionConfig(self.attention.backend), linear="stock")
+            dense = replace(
+                self,
+                attention=AttentionConfig(self.attention.backend),
+                experts=ExpertConfig(self.experts.backend, optional=True),
+                ffn=None if self.ffn is None else FfnConfig(self.ffn.backend),
+                linear="stock",
+            )
             check_reference(
                 self.info,
                 lambda exact: replace(dense, properties=exact)._runner(),

@@ -2,17 +2,28 @@
 PYTHON ?= python3
 DEMO_VENV := .venv-demo
 TEST_VENV := .venv
+DEV_VENV := .venv-dev
+CHECK_VENV := .venv-check
 PIP_FLAGS := --quiet --disable-pip-version-check
+# A file's tests stay on one worker, as they share models.
+PARALLEL := --numprocesses auto --dist loadfile
 BIN := $(TEST_VENV)/bin
-NATIVE := $(shell git ls-files 'custom_ops/*.cpp' 'custom_ops/*.hpp' 2>/dev/null)
+DEV := $(DEV_VENV)/bin
+CHECK := $(CHECK_VENV)/bin
+WITHOUT_NATIVE := --config-settings wheel.cmake=false
+NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test sweep lint format sanitize clean
+.PHONY: demo test test-slow sweep dev check format sanitize clean
 
 demo: $(DEMO_VENV)/.installed
 	$(DEMO_VENV)/bin/ovspec demo
 
 test: $(TEST_VENV)/.installed
-	$(BIN)/python -m pytest tests --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest tests $(PARALLEL)
+
+# What `make test` leaves out: more cases of properties that it proves on one. CI runs both.
+test-slow: $(TEST_VENV)/.installed
+	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
 sweep: $(TEST_VENV)/.installed
 	$(BIN)/python -m pytest tests -m sweep --numprocesses auto --dist worksteal
@@ -28,7 +39,8 @@ $(DEMO_VENV)/.installed: $(SOURCES)
 
 $(TEST_VENV)/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(TEST_VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt ".[export,test]"
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt \
+		--config-settings=cmake.define.OVSPEC_DEVELOPER=ON ".[export,test]"
 	touch $@
 
 # The address sanitizer does not let the CPU plugin load TBB (RTLD_DEEPBIND), so the tests that compile a model are
@@ -50,15 +62,37 @@ sanitize: $(TEST_VENV)/.installed
 	OVSPEC_EXTENSION_LIB=$(CURDIR)/build/undefined/libovspec_ops.so UBSAN_OPTIONS=halt_on_error=1 \
 		$(BIN)/python -m pytest tests/ops
 
-lint:
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy
-	clang-format --dry-run --Werror $(NATIVE)
+# The checkout itself, importable: a change of Python code needs no installation, one of native code `make dev` again.
+$(DEV_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEV_VENV)
+	$(DEV)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $(WITHOUT_NATIVE) \
+		--editable ".[export,test,lint]" cmake ninja
+	touch $@
 
-format:
-	$(PYTHON) -m ruff format .
-	clang-format -i $(NATIVE)
+dev: $(DEV_VENV)/.installed
+	$(DEV)/cmake -S custom_ops -B build/dev -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(DEV)/ninja \
+		-DPython3_EXECUTABLE=$(CURDIR)/$(DEV)/python
+	$(DEV)/cmake --build build/dev
+	@echo "now: OVSPEC_EXTENSION_LIB=build/dev/libovspec_ops.so $(DEV)/python -m pytest tests/FOLDER/test_FILE.py"
+
+# Without a compiler or a model, in a minute; CI runs it before the tests.
+$(CHECK_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CHECK_VENV)
+	$(CHECK)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt $(WITHOUT_NATIVE) \
+		--editable ".[test,lint]"
+	touch $@
+
+check: $(CHECK_VENV)/.installed
+	$(CHECK)/ruff check .
+	$(CHECK)/ruff format --check .
+	$(CHECK)/mypy
+	$(CHECK)/clang-format --dry-run --Werror $(NATIVE)
+	$(CHECK)/python -m pytest tests/structure --noconftest -q -s
+
+format: $(CHECK_VENV)/.installed
+	$(CHECK)/ruff check --fix .
+	$(CHECK)/ruff format .
+	$(CHECK)/clang-format -i $(NATIVE)
 
 clean:
-	rm -rf $(DEMO_VENV) $(TEST_VENV) build
+	rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEV_VENV) $(CHECK_VENV) build

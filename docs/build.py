@@ -1,4 +1,4 @@
-"""Writes the pages that are made of the code: `python docs/build.py`; the tests compare them."""
+"""Write the generated pages: `python docs/build.py`. A test compares them with the committed ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 import ovspec
 import ovspec.drafters
 from ovspec.cli import cli
+from ovspec.cli.help import GENERAL, parameter_groups, subcommands
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -29,14 +30,20 @@ def python_api() -> str:
 
 
 def command_line() -> str:
-    """Every command with its arguments and options."""
+    """Every command with its arguments and options, in the groups of `--help-all`."""
     parts = ["# Command line", "Made from the commands by `docs/build.py`.", inspect.cleandoc(cli.help or "")]
-    parts.append("What a user can mend ends in one line on standard error and exit code 2.")
-    for path, command in _commands("ovspec", cli):
-        parts.append(f"## {path}")
+    parts.append(
+        "`--help` of a command with many options shows the common ones, `--help-all` shows all of them. An "
+        "error that a user can correct is one line on standard error; the exit code is then 2."
+    )
+    for path, command in subcommands(("ovspec",), cli):
+        parts.append(f"## {' '.join(path)}")
         parts.append(inspect.cleandoc(command.help or ""))
-        if rows := [_row(parameter) for parameter in command.params]:
-            parts.append("\n".join(["| | | |", "|---|---|---|", *rows]))
+        for title, parameters in parameter_groups(command).items():
+            if title != GENERAL:
+                parts.append(f"**{title}**")
+            if rows := [_row(parameter) for parameter in parameters if parameter.name != "help_all"]:
+                parts.append("\n".join(["| | | |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,12 +115,6 @@ def _signature(thing: Any) -> str:
         shown = f"={default!r}" if plain else "=..."
         parts.append(f"{prefix}{parameter.name}{'' if default is parameter.empty else shown}")
     return "(" + ", ".join(parts).replace("*, *", "*") + ")"
-
-
-def _commands(path: str, group: click.Command) -> Iterator[tuple[str, click.Command]]:
-    for name, command in sorted(getattr(group, "commands", {}).items()):
-        yield f"{path} {name}", command
-        yield from _commands(f"{path} {name}", command)
 
 
 def _row(parameter: click.Parameter) -> str:

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_once import MakeOnce, common_root, made_once
 from settings import F32
 
 import ovspec
 from ovspec_models import demo_pair_path
 
+# Pipelines of the demo pair that a worker keeps at most; one takes 50 to 90 MB.
+KEPT_PIPELINES = 4
+
 
 def pytest_configure() -> None:
-    """Tests press Ctrl-C; a shell starts its background jobs, and what they start, with it ignored."""
+    """Prepare the process, and those that tests start."""
+    # Tests press Ctrl-C; a shell starts its background jobs, and what they start, with it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The telemetry of OpenVINO and NNCF forks this process for each event: half the time of a small export.
+    # It is silent in CI. This sign of CI, unlike others, changes no settings of hypothesis.
+    os.environ.setdefault("JENKINS_URL", "none")
+
+
+@pytest.fixture(autouse=True)
+def collected_garbage() -> Iterator[None]:
+    """Collect what a test leaves; exporters, which collect often, see the objects of one test only."""
+    gc.freeze()
+    yield
+    gc.collect()
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+    """Give a folder by its name, made by the first worker that asks for it; see `made_once`."""
+    return functools.partial(made_once, common_root(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")
@@ -27,20 +53,20 @@ def demo_ir() -> Path:
 
 @pytest.fixture(scope="session")
 def make_pipeline(demo_ir: Path) -> Callable[..., ovspec.LLMPipeline]:
-    """Pipelines of the demo pair in f32, each made once per session."""
-    made: dict[tuple[Any, ...], ovspec.LLMPipeline] = {}
+    """Pipelines of the demo pair in f32; the last few are kept."""
+
+    @functools.lru_cache(KEPT_PIPELINES)
+    def kept(draft: bool, verify: Any, attention: str) -> ovspec.LLMPipeline:
+        return ovspec.LLMPipeline(
+            demo_ir,
+            "CPU",
+            draft_model=ovspec.draft_model(demo_ir / "draft") if draft else None,
+            verify=verify,
+            attention=attention,
+            **F32,
+        )
 
     def make(draft: bool = False, verify: Any = "dense", attention: str = "native") -> ovspec.LLMPipeline:
-        key = (draft, verify, attention)
-        if key not in made:
-            made[key] = ovspec.LLMPipeline(
-                demo_ir,
-                "CPU",
-                draft_model=ovspec.draft_model(demo_ir / "draft") if draft else None,
-                verify=verify,
-                attention=attention,
-                **F32,
-            )
-        return made[key]
+        return kept(draft, verify, attention)
 
     return make

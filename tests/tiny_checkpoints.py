@@ -6,11 +6,13 @@ or a rotation that is lost changes every logit.
 
 from __future__ import annotations
 
-import gc
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 WINDOW = 48
 LONG_FROM = 64
@@ -193,6 +195,15 @@ TINY: dict[str, Tiny] = {
 }
 
 
+# One family of each kind: scaled RoPE, long RoPE, windows, experts, sinks, ALiBi, and one that is refused.
+_FIRST = ("Llama", "Phi-3", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "Bloom", "MPT")
+
+
+def by_tier(names: Iterable[str]) -> list[Any]:
+    """Families as parameters of a test: `make test` takes one of each kind, `make test-slow` the others."""
+    return [pytest.param(name, id=name, marks=() if name in _FIRST else pytest.mark.slow) for name in names]
+
+
 def random_model(tiny: Tiny, **changes: Any) -> Any:
     """The model in f32, on the CPU; the same weights for the same sizes."""
     import torch
@@ -216,6 +227,4 @@ def export_tiny(name: str, folder: Path, weight_format: str = "fp32") -> Path:
     from ovspec_models import export_model
 
     checkpoint = write_checkpoint(TINY[name], folder / "checkpoint")
-    # optimum-intel collects garbage several times an export, over all that this process holds.
-    gc.freeze()
     return export_model(checkpoint, folder / "ir", weight_format=weight_format)

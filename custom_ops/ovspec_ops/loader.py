@@ -28,7 +28,7 @@ def extension_path() -> Path:
 
 
 def build_info() -> dict[str, str]:
-    """What the library was built with: `openvino_version`, `compiler`, `processor`, `sanitize`.
+    """What the library was built with: `openvino_version`, `compiler`, `processor`, `sanitize`, `developer`.
 
     Read from the file next to the library, so that a library of another OpenVINO is never loaded to ask it.
     Raises RuntimeError where the library or the file is missing or unreadable.
@@ -65,6 +65,7 @@ def _library(path: str) -> ctypes.CDLL:
         "ovspec_openvino_version",
         "ovspec_last_error",
         "ovspec_available_isas",
+        "ovspec_isas_for_tests",
         "ovspec_active_isa",
     ):
         function = getattr(library, name)
@@ -83,12 +84,21 @@ def _last_error() -> RuntimeError:
 
 
 def available_isas() -> list[str]:
-    """Instruction sets the library can run here, best first.
+    """Instruction sets that the library can run here, best first.
 
     They are of "amx", "avx512vnni", "avx512", "avx2vnni", "avx2" and "plain".
     """
     names: str = _native().ovspec_available_isas().decode()
     return names.split(",")
+
+
+def isas_for_tests() -> list[str]:
+    """Instruction sets for tests that this processor can run: other sets' code with instructions emulated.
+
+    Only a developer's build holds them (`OVSPEC_DEVELOPER` in CMakeLists.txt, which explains each one).
+    """
+    names: str = _native().ovspec_isas_for_tests().decode()
+    return names.split(",") if names else []
 
 
 def active_isa() -> str:
@@ -105,9 +115,8 @@ def active_isa() -> str:
 def set_isa(name: str) -> None:
     """Switches every following inference of this process to `name`, for tests and comparisons.
 
-    Besides `available_isas`, "avx2x16" names the 16-lane kernels lowered to AVX2 and "avx2dot" the integer
-    ones of "avx2vnni" without its instruction. Raises RuntimeError where
-    `name` is unknown or not supported by this processor.
+    `name` is one of `available_isas` or `isas_for_tests`. Raises RuntimeError where it is unknown or this
+    processor lacks it.
     """
     if _native().ovspec_set_isa(name.encode()) != 0:
         raise _last_error()

@@ -177,14 +177,13 @@ def _check_experts(core: ov.Core, bits: int) -> float:
     weights = rng.dirichlet(np.ones(3), rows).astype(np.float32)
     limits = {
         "budgets": np.array([5], np.int32),
-        "bounds": np.zeros(0, np.float32),
         "begins": np.array([0, 3, rows], np.int32),
         "past_lens": np.array([7, -1], np.int32),
     }
-    attributes = {"rule": "mass", "experts": EXPERTS, "layer": 0}
+    attributes = {"experts": EXPERTS, "layer": 0}
     kept = _run(core, "ExpertBudget", {"indices": indices, "weights": weights} | limits, attributes)
     limited = np.arange(rows) < 3
-    wanted = expert_budget(indices, weights, limited, rule="mass", budget=5, experts=EXPERTS)
+    wanted = expert_budget(indices, weights, limited, budget=5, experts=EXPERTS)
     if not np.array_equal(kept[0], wanted[0]):
         return float("inf")
     x = rng.standard_normal((rows, hidden)).astype(np.float32)
@@ -216,23 +215,22 @@ def _mlp_weights(
 
 
 def _check_mlp(core: ov.Core, bits: int, row_bits: int) -> float:
-    """GatedMLP with a static set of channels and one row that takes all."""
+    """GatedMLP with a limit of channels and one row that takes all."""
     rng = np.random.default_rng(4)
     rows, channels, hidden, fmt = 5, 96, 160, f"u{bits}"
     parts = [_mlp_weights(rng, channels, hidden, bits, down) for down in (False, False, True)]
     x = rng.standard_normal((rows, hidden)).astype(np.float32)
     weights = np.array([1, 1, 0, 1, 1], np.float32)
-    order = rng.permutation(channels).astype(np.int32)
     flat: list[NDArray[Any]] = [tensor for part in parts for tensor in part]
-    tensors = [x, *flat, np.array([41], np.float32), weights, order]
+    tensors = [x, *flat, np.array([41], np.float32), weights]
     projections = ("gate", "up", "down")
-    attributes = {f"{part}_format": fmt for part in projections} | {"rule": "static", "row_bits": row_bits}
+    attributes = {f"{part}_format": fmt for part in projections} | {"row_bits": row_bits}
     output = _run(core, "GatedMLP", {str(i): tensor for i, tensor in enumerate(tensors)}, attributes)[0]
     values = [dequantise_mlp(d, s, z, fmt, hidden, i == 2) for i, (d, s, z) in enumerate(parts)]
     sizes = zip(projections, (hidden, hidden, channels), strict=True)
     byte_rows = {part: (fmt, 1 if bits == 8 else size // 32) for part, size in sizes}
-    rule: dict[str, Any] = {"rule": "static", "limit": 41, "row_weights": weights, "order": order}
-    expected, _ = gated_mlp(x, *values, **rule, byte_rows=byte_rows if _rounds(row_bits) else None)
+    rounded = byte_rows if _rounds(row_bits) else None
+    expected, _ = gated_mlp(x, *values, limit=41, row_weights=weights, byte_rows=rounded)
     return _worst(output, expected)
 
 

@@ -1,4 +1,4 @@
-"""Keep the chatter of the export libraries off the terminal without losing what they warned about."""
+"""Silence the output of the export libraries, but keep their warnings for error messages."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _LOGGERS = (
 )
 
 
-# optimum-intel says why a tokenizer was not converted at the first logger's debug level only; the second
-# reports weights that do not fit, whatever the user's environment has silenced.
+# The first logger has, at debug level only, the reason why optimum-intel did not convert a tokenizer. The
+# second reports weights that do not fit, whatever log level the user's environment sets.
 _LEVELS = {"optimum.exporters.openvino": logging.DEBUG, "transformers.modeling_utils": logging.WARNING}
 
 
 class LogCollector(logging.Handler):
-    """Collects what the libraries log, for the message of a failure that is logged and not raised."""
+    """Collects log records of the libraries, for failures that are logged and not raised."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.DEBUG)
         self.messages: list[str] = []
 
     def last_about(self, word: str) -> str:
-        """Return the last message that contains `word`, or that there is none."""
+        """Return the last message that contains `word`, or a text that says there is none."""
         return next((text for text in reversed(self.messages) if word in text), "no reason was logged")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -44,8 +44,8 @@ class LogCollector(logging.Handler):
 def library_output(verbose: bool) -> Iterator[LogCollector]:
     """Silence loggers, Python warnings and progress bars of the export libraries unless `verbose`.
 
-    Yields the collector of their messages. Everything is put back on exit. Exceptions pass through.
-    Import the libraries before entering: some of them set up their loggers on import.
+    Yields the collector of their messages. The exit restores everything. Exceptions pass through. Import the
+    libraries before: some of them configure their loggers on import.
     """
     collector = LogCollector()
     loggers = [logging.getLogger(name) for name in _LOGGERS]

@@ -1,4 +1,4 @@
-"""Our operations in an exported IR, so that it runs with them wherever the extension is loaded."""
+"""Put native operations into an exported IR, which then needs the extension library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import openvino as ov
 import ovspec_ops
 from ovspec_transforms import PassReport, sparse_ffn, sparse_moe
 
-# By the names under which ovspec_config.json records them.
+# Transforms by the name that ovspec_config.json records.
 BAKED: dict[str, Callable[[ov.Model, bool], PassReport]] = {
     "sparse_moe": sparse_moe,
     "sparse_ffn": sparse_ffn,
@@ -21,11 +21,11 @@ _XML, _BIN = "openvino_model.xml", "openvino_model.bin"
 
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """What became of an IR.
+    """Result of the replacement in an IR.
 
     Attributes:
-        operations: names whose operations it holds now.
-        left: what was left as it was, a line each.
+        operations: names of the transforms whose operations the IR contains.
+        left: layers that were not replaced, one line each.
     """
 
     operations: tuple[str, ...]
@@ -33,9 +33,9 @@ class Baked:
 
 
 def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = False) -> Baked:
-    """Replace what the named transforms know in the IR of `folder` by our operations.
+    """Apply the named transforms to the IR of `folder`.
 
-    Weights keep their format; the constants of the new IR can be mapped as those of the old one.
+    Weights keep their format; the constants of the new IR can be memory-mapped like those of the old one.
 
     Args:
         folder: holds `openvino_model.xml` and its `.bin`, which are replaced.
@@ -43,7 +43,7 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
         allow_partial: leave layers of an unknown form as they are instead of raising.
 
     Raises:
-        ValueError: a layer of a form that is not known, named, or nothing to replace.
+        ValueError: a layer of an unknown form (the message names it), or nothing to replace.
         RuntimeError: the native library does not load.
     """
     core = ov.Core()
@@ -58,7 +58,7 @@ def bake_operations(folder: Path, names: Sequence[str], allow_partial: bool = Fa
             done.append(name)
         if not report.count and not report.left:
             left.append(f"the whole model: it has no layer for {name}")
-    # The constants are mapped from the file that is to be replaced.
+    # The constants are mapped from the file that will be replaced.
     fresh = folder / "with_operations.xml"
     ov.save_model(model, fresh, compress_to_fp16=False)
     del model

@@ -1,4 +1,4 @@
-"""What weights are calibrated on: a data set by name, or texts of the user's own."""
+"""Data for the calibration of weights: a data set by name, or the user's texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DATASETS = ("wikitext2", "c4", "c4-new", "gsm8k", "auto")
 
 
 def check_dataset(dataset: str | list[str]) -> None:
-    """Refuse what can't be read, before any long work.
+    """Refuse unreadable data before the export starts.
 
     Raises:
         ValueError: an unknown name, a file without texts, or a name whose package is not installed.
@@ -34,7 +34,7 @@ def read_dataset(dataset: str | list[str]) -> str | list[str]:
     other. Empty lines do not count.
 
     Raises:
-        ValueError: it is neither a name nor a file, or the file can't be read so.
+        ValueError: it is neither a name nor a file, or the file cannot be read as such.
     """
     if not isinstance(dataset, str):
         return dataset

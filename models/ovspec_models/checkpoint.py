@@ -127,7 +127,7 @@ def _check_files(folder: Path, argument: str) -> None:
             ) from error
     for name in sorted(named | {path.name for path in folder.glob("*.safetensors")}):
         try:
-            with safe_open(folder / name, "numpy"):  # type: ignore[no-untyped-call]
+            with safe_open(folder / name, "numpy"):
                 pass
         except Exception as error:  # its errors have no class in common
             raise ValueError(

@@ -1,4 +1,4 @@
-"""A converted model whose weights are compressed before it is written for the first time."""
+"""Export that compresses the weights in memory before the model is written."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def compressed_before_saved(
 ) -> Iterator[bool]:
     """Let optimum-intel's export compress the model in memory, and write nothing but the result.
 
-    ``optimum-cli`` writes the floating-point model, reads it back, compresses it and writes it again. So the
-    disk holds more than the checkpoint's size in between, and writing it takes as much memory: every page of
-    the checkpoint is resident then. Here the weights that are compressed are those that the shards map, one
-    after the other. What comes out is the same, bit for bit, in all formats that were compared but
-    scale estimation, where one byte of the scales differed.
+    ``optimum-cli`` writes the floating-point model, reads it back, compresses it and writes it again. This
+    needs more disk space than the checkpoint, and as much memory, because every page of the checkpoint
+    becomes resident. Here the weights are compressed one by one where the shards are mapped. The result is
+    bitwise the same in all compared formats except scale estimation, where one byte of the scales differed.
 
     Args:
-        source: the checkpoint's folder or ID, by which optimum-intel knows layers to leave alone.
+        source: the checkpoint's folder or ID; optimum-intel uses it to find layers that are not compressed.
         quantization: optimum-intel's weight compression configuration; `None` for none.
         use_cache: the model is exported with its cache.
         trust_remote_code: run code that comes with the checkpoint.
@@ -110,7 +109,7 @@ def _misfit() -> str:
 
 
 def _forget_trace() -> None:
-    """Give back what torch keeps of the model's trace: some 6 MB a layer."""
+    """Free what torch keeps of the model's trace, about 6 MB per layer."""
     from optimum.exporters.openvino.utils import clear_class_registry
 
     clear_class_registry()
@@ -131,7 +130,7 @@ def _compress(
             return model
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    # It chooses the class that the family needs for calibration.
+    # The class that the family needs for calibration.
     whole = Converted._from_pretrained(folder, config, compile=False, use_cache=use_cache)
     whole._apply_quantization(
         quantization,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.files import replace_file
+from ovspec_models.sparse_verify import SparseVerify
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
@@ -50,50 +50,19 @@ class ModelSection:
 
 
 @dataclass(slots=True)
-class VerifySection:
-    """Sparse verification settings calibrated for this model; ``None`` leaves ovspec's default.
-
-    ``L0``: tokens up to which verification stays dense. ``rho``: fraction, 0 to 1, of the tokens past
-    ``L0`` that are read. ``anchor_layers``: layers that select blocks; the others reuse the nearest
-    anchor's list (strictly increasing; the first must be the first layer without a sliding window, which
-    is checked when the model is loaded). Symbols as in arXiv 2512.21911. The other fields are those of
-    ``ovspec.SparseVerify``; ``L0`` and ``rho``, ``budget`` and ``coverage`` exclude each other. Those of
-    experts and feed-forward channels are one number, or one per layer that has them; ``ffn_density`` and
-    ``ffn_threshold`` exclude each other.
-    """
-
-    L0: int | None = None
-    rho: float | None = None
-    anchor_layers: list[int] | None = None
-    budget: int | None = None
-    coverage: float | None = None
-    query: str | None = None
-    summary: str | None = None
-    sink_blocks: int | None = None
-    local_blocks: int | None = None
-    refresh_interval: int | None = None
-    expert_budget: int | list[int] | None = None
-    expert_rule: str | None = None
-    expert_share_bound: float | list[float] | None = None
-    ffn_density: float | list[float] | None = None
-    ffn_threshold: float | list[float] | None = None
-    ffn_score: str | None = None
-    ffn_rule: str | None = None
-
-
-@dataclass(slots=True)
 class OvspecConfig:
     """Contents of ``ovspec_config.json``.
 
     ``draft_model`` is the draft's folder relative to the target's, or ``None`` when there is no draft.
     ``operations`` names the transforms whose operations the IR holds (``sparse_moe``, ``sparse_ffn``): it can
-    be read only where ``ovspec.extension_path()`` is loaded.
+    be read only where ``ovspec.extension_path()`` is loaded. ``verify``: what sparse verification takes where
+    its user leaves a setting open.
     """
 
     model: ModelSection
     created_by: CreatedBy = field(default_factory=CreatedBy)
     draft_model: str | None = None
-    verify: VerifySection | None = None
+    verify: SparseVerify | None = None
     operations: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
@@ -122,7 +91,7 @@ class OvspecConfig:
         top["model"] = ModelSection(**_section(path, "model", ModelSection, top["model"]))
         top["created_by"] = CreatedBy(**_section(path, "created_by", CreatedBy, top.get("created_by", {})))
         if top.get("verify") is not None:
-            top["verify"] = VerifySection(**_section(path, "verify", VerifySection, top["verify"]))
+            top["verify"] = _verify(path, top["verify"])
         config = cls.__new__(cls)
         for entry in fields(cls):
             setattr(config, entry.name, top.get(entry.name, [] if entry.name == "operations" else None))
@@ -143,6 +112,7 @@ class OvspecConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object, ``schema_version`` first; ``operations`` only where there are any."""
         body = asdict(self)
+        body["verify"] = None if self.verify is None else self.verify.to_json()
         order = ("schema_version", "created_by", "model", "draft_model", "operations", "verify")
         return {key: body[key] for key in order if key != "operations" or self.operations}
 
@@ -166,80 +136,17 @@ class OvspecConfig:
         good = isinstance(names, list) and all(name in OPERATIONS for name in names)
         _need(good, where, "operations", names, f"a list out of {', '.join(OPERATIONS)}")
         if self.verify is not None:
-            self._check_verify(where, self.verify)
+            self._check_anchors(where, self.verify)
 
-    def _check_verify(self, where: str, verify: VerifySection) -> None:
-        L0: Any = verify.L0
-        rho: Any = verify.rho
-        anchors: Any = verify.anchor_layers
-        _need(L0 is None or (_is_int(L0) and L0 >= 0), where, "verify.L0", L0, "an integer >= 0, or null")
-        good_rho = rho is None or (_is_number(rho) and 0.0 <= rho <= 1.0)
-        _need(good_rho, where, "verify.rho", rho, "a number from 0 to 1, or null")
-        self._check_selection(where, verify)
-        self._check_experts(where, verify)
-        self._check_channels(where, verify)
+    def _check_anchors(self, where: str, verify: SparseVerify) -> None:
+        anchors, layers = verify.anchor_layers, self.model.num_hidden_layers
         if anchors is None:
             return
-        layers = self.model.num_hidden_layers
         # Which layer must come first depends on sliding windows, which only the graph shows.
-        good = isinstance(anchors, list) and all(_is_int(a) and 0 <= a < layers for a in anchors)
-        good = good and len(anchors) > 0 and all(a < b for a, b in pairwise(anchors))
+        good = len(anchors) > 0 and all(0 <= layer < layers for layer in anchors)
+        good = good and all(a < b for a, b in pairwise(anchors))
         expected = f"null, or at least one layer number from 0 to {layers - 1}, increasing"
-        _need(good, where, "verify.anchor_layers", anchors, expected)
-
-    @staticmethod
-    def _check_selection(where: str, verify: VerifySection) -> None:
-        coverage: Any = verify.coverage
-        for name in ("budget", "sink_blocks", "local_blocks", "refresh_interval"):
-            value = getattr(verify, name)
-            good = value is None or (_is_int(value) and value >= 1)
-            _need(good, where, f"verify.{name}", value, "an integer >= 1, or null")
-        for name, known in (("query", ("last", "union")), ("summary", ("mean", "min_max"))):
-            value = getattr(verify, name)
-            expected = f"{' or '.join(map(repr, known))}, or null"
-            _need(value is None or value in known, where, f"verify.{name}", value, expected)
-        good = coverage is None or (_is_number(coverage) and 0.0 < coverage <= 1.0)
-        _need(good, where, "verify.coverage", coverage, "a number above 0, up to 1, or null")
-        paper = [name for name in ("L0", "rho") if getattr(verify, name) is not None]
-        fixed = [name for name in ("budget", "coverage") if getattr(verify, name) is not None]
-        if fixed:
-            good = len(fixed) == 1 and not paper
-            expected = "null, as verify has another budget beside it (L0 and rho, budget, or coverage)"
-            _need(good, where, f"verify.{fixed[-1]}", getattr(verify, fixed[-1]), expected)
-
-    @staticmethod
-    def _check_experts(where: str, verify: VerifySection) -> None:
-        rule, budget, bound = verify.expert_rule, verify.expert_budget, verify.expert_share_bound
-        good = budget is None or all(_is_int(n) and n >= -1 for n in _as_list(budget))
-        expected = "an integer >= -1, one per layer with experts, or null"
-        _need(good and budget != [], where, "verify.expert_budget", budget, expected)
-        rules = ("mass", "share", "top_k")
-        good = rule is None if budget is None else rule is None or rule in rules
-        expected = f"{', '.join(map(repr, rules))}, or null without an expert_budget"
-        _need(good, where, "verify.expert_rule", rule, expected)
-        shares = _as_list(bound)
-        good = bool(shares) and all(_is_number(share) and 0.0 <= share <= 1.0 for share in shares)
-        expected = "a number from 0 to 1, one per layer with experts, with the rule 'share', else null"
-        good = good if rule == "share" else bound is None
-        _need(good, where, "verify.expert_share_bound", bound, expected)
-
-    @staticmethod
-    def _check_channels(where: str, verify: VerifySection) -> None:
-        density, threshold, score = verify.ffn_density, verify.ffn_threshold, verify.ffn_score
-        good = all(_is_number(share) and 0.0 < share <= 1.0 for share in _as_list(density))
-        expected = "a number above 0, up to 1, one per feed-forward layer, or null"
-        _need(good and density != [], where, "verify.ffn_density", density, expected)
-        good = all(_is_number(least) and 0.0 <= least < math.inf for least in _as_list(threshold))
-        good = good and threshold != [] and (threshold is None or density is None)
-        expected = "a finite number >= 0, one per feed-forward layer, or null, as beside an ffn_density"
-        _need(good, where, "verify.ffn_threshold", threshold, expected)
-        good = score is None or (score in ("max", "mean") and (density, threshold) != (None, None))
-        _need(good, where, "verify.ffn_score", score, "'max' or 'mean' beside an amount, or null")
-        rule = verify.ffn_rule
-        good = rule is None or (rule in ("top_k", "static", "groups") and density is not None)
-        expected = "'top_k' beside an ffn_density, 'static' or 'groups' without an ffn_score too, or null"
-        good = good and (rule not in ("static", "groups") or score is None)
-        _need(good, where, "verify.ffn_rule", rule, expected)
+        _need(good, where, "verify.anchor_layers", list(anchors), expected)
 
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
@@ -270,6 +177,14 @@ def _section(path: Path, prefix: str, kind: type[Any], data: Any) -> dict[str, A
     return dict(data)
 
 
+def _verify(path: Path, data: Any) -> SparseVerify:
+    _need(isinstance(data, dict), path, "verify", data, "a JSON object")
+    try:
+        return SparseVerify.from_json(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: verify.{error}") from None
+
+
 def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) -> None:
     if not good:
         raise ValueError(
@@ -277,13 +192,5 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
         )
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_int(value) or isinstance(value, float)

@@ -55,8 +55,8 @@ def export_model(
 ) -> Path:
     """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
 
-    The target lies in ``out``, the draft in ``out/draft``; each with its tokenizer and detokenizer. The
-    weight options mean what they mean for ``optimum-cli export openvino``, and apply to both models:
+    The target is written to ``out``, the draft to ``out/draft``, each with its tokenizer and detokenizer. The
+    weight options are those of ``optimum-cli export openvino`` and apply to both models:
 
     * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
       ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
@@ -64,13 +64,13 @@ def export_model(
       `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
       with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
 
-    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR: it then runs with
-    them here, and in any OpenVINO that has loaded ``ovspec.extension_path()``, on CPU. A layer of a form that
-    is not known is refused, or with `allow_partial` left as it is, and `warn` called with its name and the
+    `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR. It then runs with
+    them on CPU, here and in any OpenVINO that has loaded ``ovspec.extension_path()``. A layer of an unknown
+    form is refused. With `allow_partial` it stays as it is, and `warn` is called with its name and the
     reason.
 
-    `progress` is called with a short description when a step begins. `verbose` lets the libraries' own
-    output through. Nothing is written to `out` before all is done: a failure or Ctrl-C leaves nothing.
+    `progress` is called with a short description at the begin of each step. `verbose` shows the output of the
+    libraries. `out` appears only when the export is complete: a failure or Ctrl-C leaves nothing.
 
     Raises ValueError for an `out` that is in use, a model that cannot be read, contradicting options and a
     draft with another tokenizer, all before the long work; RuntimeError when the export's packages are
@@ -117,7 +117,7 @@ def export_model(
                 try:
                     _export_one(checkpoint, folder, options, task, loading, warn or _no_progress)
                 except RuntimeError:
-                    _check_weights(checkpoint, collector)  # says more than the exception
+                    _check_weights(checkpoint, collector)  # its message is more precise than the exception
                     raise
             _check_weights(checkpoint, collector)
             _check_complete(folder, checkpoint, collector)
@@ -193,7 +193,7 @@ def _export_one(
     loading: dict[str, Any],
     warn: Callable[[str], None],
 ) -> None:
-    """Export to `folder` what ``optimum-cli`` would, compressed before it is written."""
+    """Export to `folder` the same files as ``optimum-cli``, compressed before they are written."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from optimum.exporters.openvino import main_export
 

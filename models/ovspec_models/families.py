@@ -1,4 +1,4 @@
-"""Families of models: what ovspec makes sparse in each, what stays dense, and why."""
+"""Families of models: what can be sparse in each, what stays dense, and why."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is known about the models of one family; every entry is held to it by the family tests.
+    """Facts about the models of one family; the family tests check every entry.
 
     Attributes:
-        name: as its makers write it.
+        name: as its authors write it.
         model_types: its ``model_type`` in ``config.json``.
-        attention: what of verification attention can be sparse.
-        ffn: the same for the feed-forward layers; empty where experts stand in their place.
-        experts: the same for routed experts; empty for a family without.
+        attention: which verification attention can be sparse.
+        ffn: the same for feed-forward layers; empty if the family has experts instead.
+        experts: the same for routed experts; empty if it has none.
         note: what a user should know.
-        refused: why its models can't be served; empty for those that can.
+        refused: why its models are refused; empty if they are supported.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What transformers says about weights that do not fit a configuration: it logs it, and goes on."""
+"""Find weights that do not fit the configuration in the log of transformers, which does not raise."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _MEANING = {
 
 
 def unfit_weights(messages: Iterable[str]) -> str | None:
-    """Say what does not fit, after what was logged while a checkpoint was loaded; `None` if all does.
+    """Describe what does not fit, from the log of loading a checkpoint; `None` if everything fits.
 
-    For a weight that is missing transformers takes a random one, and it drops those that it has no place for.
-    Of the latter only layers count: checkpoints may hold other things, such as buffers of an older version.
+    transformers replaces a missing weight by random numbers and drops weights that the model does not have.
+    Of the dropped ones only those of layers count: checkpoints may contain others, such as buffers of an
+    older version.
     """
     for message in messages:
         if "LOAD REPORT" not in message:

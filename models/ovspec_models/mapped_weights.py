@@ -1,4 +1,4 @@
-"""Pages of mapped weights that a process gives back as soon as it is done with them."""
+"""Release the pages of mapped weights as soon as they are not needed."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
 
 
 def release_pages(data: NDArray[Any]) -> None:
-    """Give back this process's resident pages of `data`, of any shape, where a file holds the same.
+    """Release this process's resident pages of `data`, of any shape, that are mapped from a file.
 
-    Does nothing to memory that is not mapped from a file, or where a page was written since: it is looked
-    up page by page. Pages beside it that hold other data of the same file may go with it.
+    Pages that are not mapped from a file, or were written, stay; each page is checked. Neighbouring pages
+    with other data of the same file may be released too.
 
     Raises:
         OSError: the system refuses, as it does for locked pages.

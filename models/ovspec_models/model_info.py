@@ -1,17 +1,19 @@
-"""What a folder of OpenVINO IR holds: the shape of the model, its files, and the size of its KV cache."""
+"""Facts about a folder of OpenVINO IR: shape of the model, files, size of its KV cache."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
+import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ovspec_models.config import ModelSection, OvspecConfig
+from ovspec_models.ir_facts import IrFacts
 from ovspec_models.weight_sizes import WeightSizes
 
-# The same fact under the names that model families give it in config.json, the usual one first.
+# Names of the same value in the config.json of different families, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
@@ -30,7 +32,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "model_max_length",
     ),
 }
-# Sizes that a memory plan goes by; what a family calls otherwise counts as not known.
+# Sizes for the memory plan; other names than these count as unknown.
 _COUNTS: dict[str, tuple[str, ...]] = {
     "hidden_size": _ALIASES["hidden_size"],
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size"),
@@ -52,7 +54,7 @@ _IR_NAMES = {
     "i8": "int8",
     "u4": "int4",
     "i4": "int4",
-    # Not of our export, but of others' folders.
+    # Formats that ovspec does not export; other tools do.
     "nf4": "nf4",
     "f4e2m1": "fp4",
     "f8e4m3": "fp8",
@@ -212,40 +214,25 @@ def weight_format_of(xml: Path) -> str:
 
     Raises ValueError, in one line that names the file, when it is cut short, no XML, or holds no weights.
     """
-    try:
-        counts = _weights_by_format(xml)
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: an unknown encoding
+    facts = IrFacts.read(xml)
+    if facts.fault is not None:
         raise ValueError(
-            f"{xml}: cannot be read as OpenVINO IR ({error}); "
+            f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); "
             "export the model again: `ovspec export -m ... OUT`"
-        ) from None
+        )
+    counts: Counter[str] = Counter()
+    for constant in facts.constants:
+        name = _IR_NAMES.get(constant.element_type)
+        if name is not None and len(constant.shape) >= 2 and constant.shape[-1] > 1:
+            counts[name] += math.prod(constant.shape)
     if not counts:
         raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
     quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
 
 
-def _weights_by_format(xml: Path) -> dict[str, int]:
-    """Return how many values of the weight matrices have each format."""
-    counts: dict[str, int] = {}
-    for _, element in ElementTree.iterparse(xml):
-        data = element.find("data") if element.tag == "layer" and element.get("type") == "Const" else None
-        if data is not None:
-            dims = [int(d) for d in (data.get("shape") or "").split(",") if d.strip()]
-            kind = data.get("element_type", "")
-            size = 1
-            for dim in dims:
-                size *= dim
-            name = _IR_NAMES.get(kind)
-            if name is not None and len(dims) >= 2 and dims[-1] > 1:
-                counts[name] = counts.get(name, 0) + size
-        if element.tag == "layer":
-            element.clear()
-    return counts
-
-
 def is_checkpoint(folder: Path) -> bool:
-    """Say whether `folder` holds the weights of a Hugging Face checkpoint."""
+    """Whether `folder` contains the weights of a Hugging Face checkpoint."""
     found = (f for pattern in _CHECKPOINT_PATTERNS for f in folder.glob(pattern))
     return (folder / "config.json").is_file() and any(not f.name.startswith("openvino") for f in found)
 
@@ -349,7 +336,8 @@ def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: in
         )
     if text.get("use_sliding_window") is False:
         return (0,) * layers
-    # Before there were layer_types, Gemma's families alternated by rules of their own; others windowed all.
+    # Configurations without layer_types: Gemma's families alternate by their own rules; in others all layers
+    # have the window.
     pattern = _optional_number(path, text, "sliding_window_pattern") or _WINDOW_PATTERNS.get(model_type)
     if pattern is None:
         return (window if model_type in _WINDOWED_TYPES else 0,) * layers

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all."""
+"""Atomic creation of folders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def new_folder(out: Path, warn: Callable[[str], None] = lambda line: None) -> It
 
     Raises ValueError where no folder can be made beside `out`, or `out` was filled in the meantime.
     """
-    # As the system reads it: `..` behind a link is not the folder before the link.
+    # Resolve like the system: `..` after a symbolic link is not the folder that holds the link.
     out = out.absolute().parent.resolve() / out.name
     made = [folder for folder in out.parents if not folder.exists()]
     try:
@@ -82,14 +82,14 @@ def _new_staging(out: Path, held: ExitStack) -> Path:
         try:
             held.enter_context(_locked(staging))
         except (BlockingIOError, FileNotFoundError):
-            continue  # another process took it for abandoned before it was locked
+            continue  # another process removed it as abandoned before it was locked
         if staging.exists():
             return staging
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock that says that a process works in `folder`; the system drops it with the process."""
+    """Lock `folder` for this process; the system releases the lock when the process ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Shapes of public language models, without their weights: what a synthetic model is built from."""
+"""Shapes of public language models, for synthetic models with random weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes that fix a decoder's graph; field names are those of a Hugging Face ``config.json``.
+    """Sizes that determine the graph of a decoder; field names are those of a Hugging Face ``config.json``.
 
     Covers decoders with RMSNorm, rotary positions, grouped query attention without biases and SwiGLU,
     dense (``num_experts == 0``) or with a mixture of experts in every layer. ``qk_norm``: RMSNorm over

@@ -1,4 +1,4 @@
-"""Do target and draft speak the same token ids? Needs the base install only."""
+"""Check that target and draft have the same token ids. Needs the base install only."""
 
 from __future__ import annotations
 

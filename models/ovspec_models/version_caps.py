@@ -1,4 +1,4 @@
-"""Families that optimum-intel 2.1 refuses with newer transformers although it exports them right."""
+"""Families that optimum-intel 2.1 refuses with newer transformers although their exports are correct."""
 
 from __future__ import annotations
 

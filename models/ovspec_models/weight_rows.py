@@ -1,4 +1,4 @@
-"""8-bit compression of a matrix some rows at a time."""
+"""8-bit compression of a matrix in blocks of rows."""
 
 from __future__ import annotations
 

@@ -1,16 +1,13 @@
-"""Bytes of a folder's weights, by what becomes of them in memory."""
+"""Bytes of the weights of a folder, by how they are held in memory."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# As OpenVINO writes a constant. Parsing the whole file takes as long as reading the model.
-_CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
-_ATTRIBUTE = re.compile(rb'(\w+)="([^"]*)"')
+from ovspec_models.ir_facts import IrFacts
+
 _EIGHT_BITS = ("u8", "i8")
 _INTEGERS = ("u8", "i8", "u4", "i4")
 _SIGNED = ("i8", "i4")
@@ -18,17 +15,17 @@ _SIGNED = ("i8", "i4")
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """Bytes of the weights in `openvino_model.bin`, known by their shapes.
+    """Bytes of the weights in `openvino_model.bin`, classified by their shapes.
 
     Attributes:
-        total: all of them.
-        embedding: a table of 8 bits that is only looked up; 0 where the output projection shares it.
-        experts: routed experts whose bytes our operation reads as they are stored: integers without a sign,
-            and numbers of 16 or 32 bits.
+        total: all weights.
+        embedding: an 8-bit table that is only looked up; 0 if the output projection shares it.
+        experts: routed experts that SparseMoE reads without a copy: unsigned integers, and numbers of 16 or
+            32 bits.
         gates, ups, downs: of gated MLPs, without their scales. Where `ups` could be the gate or the other,
             they are half of both; of products that hold both, as in Phi-3, there are none.
         ffn_values: values of the largest of these matrices.
-        ups_stay: whether our operation reads `ups` as they are stored.
+        ups_stay: whether GatedMLP reads `ups` without a copy.
         four_bits: whether a byte of gated MLPs holds two values.
         compressed: integers with scales, of all that was listed before and of everything else.
     """
@@ -46,14 +43,14 @@ class WeightSizes:
 
     @property
     def ffn(self) -> int:
-        """All of gated MLPs."""
+        """Bytes of all gated MLPs."""
         return self.gates + self.ups + self.downs
 
     @classmethod
     def read(
         cls, folder: Path, vocab_size: int, hidden_size: int, intermediate_size: int, num_experts: int
     ) -> WeightSizes:
-        """Read `openvino_model.xml`; what is not known by its shape counts in `total` alone.
+        """Read `openvino_model.xml`; a weight that its shape does not classify counts in `total` only.
 
         Args:
             folder: of the model.
@@ -63,7 +60,8 @@ class WeightSizes:
         tables: list[tuple[str, int]] = []
         experts = rows = downs = values = compressed = 0
         types: set[str] = set()
-        for kind, shape, size in _constants(folder / "openvino_model.xml"):
+        for constant in IrFacts.read(folder / "openvino_model.xml").constants:
+            kind, shape, size = constant.element_type, constant.shape, constant.bytes
             count = math.prod(shape)
             compressed += size if kind in _INTEGERS else 0
             if num_experts and shape[:1] == (num_experts,) and count > num_experts * hidden_size:
@@ -82,15 +80,3 @@ class WeightSizes:
         return cls(
             total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, compressed
         )
-
-
-def _constants(xml: Path) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Type, shape and bytes of every constant that has a shape; those that lie at one place are one."""
-    seen = set()
-    for found in _CONSTANT.finditer(xml.read_bytes()):
-        data = {name.decode(): value.decode() for name, value in _ATTRIBUTE.findall(found[1])}
-        dims = tuple(int(dim) for dim in data.get("shape", "").split(",") if dim.strip().isdigit())
-        size, place = data.get("size", ""), data.get("offset", "")
-        if dims and size.isdigit() and place not in seen:
-            seen.add(place)
-            yield data.get("element_type", ""), dims, int(size)

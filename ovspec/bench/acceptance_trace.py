@@ -1,7 +1,7 @@
-"""A recorded sequence of acceptances, which decides in a benchmark which draft tokens stand.
+"""Acceptance traces: a trace decides in a benchmark how many draft tokens are accepted.
 
-Random weights accept nothing, and no two models draft alike. A trace makes the passes of two engines
-comparable: both verify the same numbers of draft tokens and keep the same numbers of them.
+Random weights accept no drafts, and different models draft differently. With a trace, two engines verify the
+same numbers of draft tokens and accept the same numbers of them, so that their times are comparable.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MAX_DRAFT = 63
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceTrace:
-    """What happened to the drafts of a run, in order; a benchmark repeats it as often as it needs.
+    """Lengths of the drafts of a run, in order; a benchmark repeats them as often as needed.
 
     Attributes:
-        source: where it comes from, for the output.
+        source: origin of the trace, for the output.
         proposed: draft tokens of every verification, 1 to 63.
-        accepted: how many of them stood, 0 to `proposed`.
+        accepted: accepted tokens of each draft, 0 to `proposed`.
         confirmed: tokens that dense passes of committed mode confirmed between one correction and the
             next; empty when there was no correction.
 
@@ -77,7 +77,7 @@ class AcceptanceTrace:
         """Read a file that `save` wrote.
 
         Raises:
-            ValueError: the file can't be read or holds no trace.
+            ValueError: the file cannot be read or is not a trace.
         """
         remedy = "record one with `ovspec bench trace`, or give synthetic:A/N"
         try:
@@ -94,12 +94,12 @@ class AcceptanceTrace:
         return cls(f"{path.name}: {body.get('source', 'unknown')}", **lists)
 
     def save(self, path: Path) -> None:
-        """Write the trace, whole or not at all."""
+        """Write the trace atomically."""
         body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         replace_file(path, (json.dumps(body) + "\n").encode())
 
     def drafts(self) -> Iterator[tuple[int, int]]:
-        """Proposed and accepted tokens of one draft after the other, without end."""
+        """Proposed and accepted tokens of each draft, repeated without end."""
         return cycle(zip(self.proposed, self.accepted, strict=True))
 
     def tokens_per_pass(self) -> float:
@@ -116,14 +116,14 @@ def _integers(path: Path, name: str, value: Any) -> list[int]:
 
 
 class Confirmations:
-    """Plays `AcceptanceTrace.confirmed`: how many of the tokens that a dense pass checks it confirms."""
+    """Replays `AcceptanceTrace.confirmed`: decides how many tokens a dense pass confirms."""
 
     def __init__(self, trace: AcceptanceTrace) -> None:
         self._runs = cycle(trace.confirmed) if trace.confirmed else None
         self._left = next(self._runs) if self._runs else 0
 
     def take(self, tokens: int) -> int:
-        """Of `tokens` provisional tokens the number that stands; fewer means a correction follows."""
+        """Number of confirmed tokens out of `tokens` provisional ones; fewer means a correction."""
         if self._runs is None:
             return tokens
         if tokens <= self._left:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from ovspec.bench.cache_contents import fill
-from ovspec.calibrate.channel_groups import DEFAULT_GROUPS, group_estimate
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence, cache_layout
 from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
-from ovspec.runtime.ffn_budgets import calibrated_channels, ffn_config
+from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
-from ovspec_models import ChannelSets
-from ovspec_transforms import FfnLayer, ffn_layers
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
@@ -35,7 +30,6 @@ MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock
 SPARSE = ("sparse", "sparse_stock")
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
-_RANDOM_PASSES = 64
 
 
 R = TypeVar("R", bound=ModelRunner)
@@ -48,7 +42,6 @@ def load_runner(
     anchor_layers: tuple[int, ...] | None,
     properties: Mapping[str, object],
     sparse: SparseVerify | None,
-    folder: Path | None = None,
     linear: LinearBackend | None = None,
 ) -> R:
     """Compile one of the models behind the backends.
@@ -57,14 +50,13 @@ def load_runner(
         runner: its class.
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
-            our operations where the model has what they compute; "portable" limits passes with stock
-            operations. Groups of channels are computed by stock operations in both.
+            our operations where the model has what they compute; "portable" limits attention and experts
+            with stock operations.
         model: a stateful model, which is transformed in place.
         anchor_layers: as in `AttentionConfig`.
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
-        folder: of the model, with the channels that were calibrated for it; without one they are random.
 
     Raises:
         ValueError: a setting that the model, or the operations, can't serve.
@@ -74,41 +66,15 @@ def load_runner(
     backend: ExpertBackend = "native" if name == "native" else "stock"
     selects = sparse is not None and sparse.limits_attention
     experts = expert_config(backend, sparse) if sparse else None
-    ffn = None
-    if sparse is not None and sparse.limits_channels:
-        sets = calibrated_channels(folder, [sparse]) if folder else random_channels(model)
-        ffn = ffn_config(None if sparse.ffn_rule == "groups" else backend, sparse, sets)
     return runner(
         model,
         "CPU",
         AttentionConfig(backend, selects, anchor_layers),
         properties,
         experts=experts or ExpertConfig(backend, optional=True),
-        ffn=ffn,
+        ffn=ffn_config(backend, sparse) if sparse else None,
         linear=linear if name == "native" else None,
     )
-
-
-def random_channels(model: ov.Model) -> ChannelSets:
-    """Channels in random order and in random groups, for a model that was not calibrated."""
-    rng, layers = np.random.default_rng(0), ffn_layers(model)
-    orders = tuple(rng.permutation(layer.channels).astype(np.int32) for layer in layers)
-    groups = tuple(
-        _random_groups(layer, rng)
-        for layer in layers
-        if layer.channels % (layer.blocks * DEFAULT_GROUPS) == 0
-    )
-    estimates = []
-    for group in groups:
-        gates, energies = rng.random((2, _RANDOM_PASSES, group.size), np.float32)
-        estimates.append(group_estimate(gates, energies, group))
-    return ChannelSets(orders, groups, tuple(estimates))
-
-
-def _random_groups(layer: FfnLayer, rng: np.random.Generator) -> NDArray[np.int32]:
-    blocks = np.arange(layer.channels, dtype=np.int32).reshape(layer.blocks, -1)
-    dealt = rng.permuted(blocks, axis=1).reshape(layer.blocks, DEFAULT_GROUPS, -1)
-    return np.sort(dealt.transpose(1, 0, 2).reshape(DEFAULT_GROUPS, -1), axis=1)
 
 
 def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
@@ -155,7 +121,7 @@ class Subject:
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self._sequence = random_context(runner, max_context, self._rng)
-        # Weights are packed when they are first used, those of a channel group perhaps in a later pass.
+        # OpenVINO packs weights when they are first used.
         self.time_pass(1, 1, None)
 
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
@@ -168,7 +134,7 @@ class Subject:
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
-        limits = DENSE if sparse is None else sparse.limits(context + tokens, self.runner.block_size)
+        limits = Limits.of(sparse, context + tokens, self.runner.block_size)
         self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
         stats, attention = self.runner.last_pass, self.runner.attention

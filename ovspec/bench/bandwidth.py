@@ -1,4 +1,4 @@
-"""How fast this machine's cores read memory together."""
+"""Memory bandwidth of this machine, all cores together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def buffer_bytes(threads: int) -> int:
 def read_bandwidth(threads: int) -> float:
     """Gigabytes (1e9 bytes) per second that `threads` threads read from memory, each its own slice.
 
-    Every thread writes its slice first, so that the pages exist and lie near the thread that reads them.
-    A maximum over bytes is the cheapest reduction NumPy has: it runs at the speed of the memory.
+    Every thread first writes its slice, so that the pages exist and are local to the thread that reads them.
+    The maximum over bytes is NumPy's cheapest reduction; its speed is that of the memory.
     """
     size = buffer_bytes(threads) // threads
     with ThreadPoolExecutor(threads) as pool:
@@ -39,7 +39,7 @@ def read_bandwidth(threads: int) -> float:
 
 
 def method(threads: int) -> str:
-    """What `read_bandwidth` does, for the output."""
+    """Description of `read_bandwidth` for the output."""
     return METHOD.format(passes=_PASSES, gb=buffer_bytes(threads) / 1e9, threads=threads)
 
 

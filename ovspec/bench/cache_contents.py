@@ -10,18 +10,18 @@ from ovspec.runtime.cache import CacheTensor, cache_layout
 
 _TILE_BLOCKS = 64
 _PARAMETER_BYTES = 8  # one f32 scale and one f32 zero point
-_SCALE, _ZERO_POINT = 1 / 74, 128.0  # uniform bytes come out with a standard deviation of 1
+_SCALE, _ZERO_POINT = 1 / 74, 128.0  # scales uniform bytes to a standard deviation of 1
 
 
 def fill(tensor: ov.Tensor, spec: CacheTensor, block_size: int, rng: np.random.Generator) -> None:
     """Fill a block-wise tensor with finite random values of mean 0 and a standard deviation near 1.
 
-    Every block gets memory of its own: pages that were never written are all one page of zeros to the
-    kernel, and reading them costs nothing. Keys and values repeat every 64 blocks, summaries never do, so
-    that selections spread over the whole context.
+    Every block is written: the kernel maps pages that were never written to one page of zeros, and reading
+    them costs nothing. Keys and values repeat every 64 blocks. Summaries do not repeat, so that selected
+    blocks are spread over the whole context.
 
     Raises:
-        ValueError: the device chose a cache layout that is not known here.
+        ValueError: the device chose an unknown cache layout.
     """
     data = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
     tile = _tile(spec, block_size, rng)
@@ -52,7 +52,7 @@ def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArr
         bits = rng.standard_normal(shape, np.float32).view(np.uint32)
         tile = (bits >> 16).astype(np.uint16).view(np.uint8)
     elif layout == "i32":
-        tile = np.zeros(shape, np.int32).view(np.uint8)  # block lists: nothing was chosen yet
+        tile = np.zeros(shape, np.int32).view(np.uint8)  # block lists: nothing is selected yet
     else:
         raise ValueError(f"{spec.name}: the device keeps it in {layout}, which the bench can't fill")
     return tile.reshape(_TILE_BLOCKS, -1)

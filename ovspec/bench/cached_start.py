@@ -1,4 +1,4 @@
-"""Starts from a compiled model that an earlier start has left in CACHE_DIR."""
+"""Starts from a compiled model in CACHE_DIR."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# What starts from CACHE_DIR: an engine, and what it is asked for. OpenVINO GenAI reads only what its SDPA
-# backend has left there; its default, paged attention, is compiled at every start.
+# Starts by name: the engine and its properties. OpenVINO GenAI reads back only the models of its SDPA
+# backend; its default backend, paged attention, is compiled at every start.
 CACHED_STARTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "openvino_genai, paged": ("openvino_genai", {"ATTENTION_BACKEND": "PA"}),
     "openvino_genai, SDPA": ("openvino_genai", {"ATTENTION_BACKEND": "SDPA"}),
@@ -17,14 +17,14 @@ CACHED_STARTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CachedStart:
-    """Medians of the starts of one engine, the first of which, that fills the folder, does not count.
+    """Medians of the starts of one engine, without the first start, which fills the folder.
 
     Attributes:
         name: in `CACHED_STARTS`.
         start_s: seconds from the folder to a pipeline.
-        start_cpu_s: seconds of processor time of that.
-        first_token_s: seconds from there to the first token behind one.
-        anon_bytes: anonymous resident memory (RssAnon) of the process then.
+        start_cpu_s: processor time of the start in seconds.
+        first_token_s: seconds from the start to the first token after a prompt of one token.
+        anon_bytes: anonymous resident memory (RssAnon) of the process after the first token.
     """
 
     name: str
@@ -39,7 +39,7 @@ class CachedStart:
 
 
 def cached_ratio(starts: list[CachedStart]) -> float:
-    """Processor time of ours against that of the quickest other."""
+    """Processor time of ovspec's start divided by that of the fastest other."""
     cpu = {start.name: start.start_cpu_s for start in starts}
     ours = cpu.pop("ovspec")
     return ours / min(cpu.values())

@@ -1,4 +1,4 @@
-"""The timing of `ovspec bench decode`: tokens per second behind a long context, mode against mode."""
+"""`ovspec bench decode`: tokens per second with a long context, by mode."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ovspec.generation.sequence import Sequence
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import DENSE, Limits
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
 Tick = Callable[[str], None]
-# What each mode runs on, and how it verifies. The stock modes are OpenVINO's own attention at its defaults.
+# Compiled model and verification of each mode. The stock modes use OpenVINO's own attention at its defaults.
 MODES = {
     "stock_plain": "stock",
     "stock_speculative": "stock",
@@ -54,12 +54,12 @@ class DecodeBench:
     Attributes:
         source: the model.
         context: tokens in the cache before the first new one.
-        trace: decides how many draft tokens are accepted, for every mode that drafts.
+        trace: decides how many draft tokens are accepted in every mode that drafts.
         sparse: what sparse passes may read.
-        interval: of commits, `None` for the adaptive one.
+        interval: commit interval; `None`: adaptive.
         draft_budget: tokens of the context that a drafting pass of `sparse_self` may read.
-        max_new_tokens: of a generation.
-        repeat: timed generations per mode; one more, untimed, warms up.
+        max_new_tokens: tokens per generation.
+        repeat: timed generations per mode, after one untimed warm-up.
         modes: out of `MODES`.
         properties: OpenVINO properties for every mode; without one, stock runs at the plugin's defaults.
 
@@ -101,7 +101,7 @@ class DecodeBench:
                 )
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
-        if "commit" in self.modes and self.sparse.limits(self.context, 1) == DENSE:
+        if "commit" in self.modes and Limits.of(self.sparse, self.context, 1) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
                 "nothing to commit; give a smaller budget or a longer --context"
@@ -109,14 +109,14 @@ class DecodeBench:
 
     @property
     def num_steps(self) -> int:
-        """How often `run` calls its `tick`."""
+        """Number of times that `run` calls its `tick`."""
         return 1 + len(self._models()) + len(self.modes) * (1 + self.repeat)
 
     def _models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(MODES[mode] for mode in self.modes))
 
     def run(self, tick: Tick = lambda step: None) -> DecodeReport:
-        """Time everything; modes take turns, generation by generation.
+        """Time all modes; they take turns, one generation each.
 
         Raises:
             ValueError: the model can't be served, or does not fit in memory.
@@ -127,7 +127,7 @@ class DecodeBench:
         players = {name: self._player(name, model, tick) for name in self._models()}
         records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
         for turn in range(1 + self.repeat):
-            # Another one begins every round, so that none always runs behind the same other.
+            # Rotate the order in every round, so that no mode always runs after the same other.
             first = turn % len(self.modes)
             for mode in self.modes[first:] + self.modes[:first]:
                 tick(f"round {turn} of {self.repeat}: {mode}")
@@ -166,10 +166,9 @@ class DecodeBench:
             self.source.anchor_layers,
             self.properties,
             self.sparse,
-            self.source.folder,
         )
         rng = np.random.default_rng(0)
-        # A pass writes its draft before it is known how much of it stands.
+        # A pass writes the whole draft to the cache before acceptance.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         return _Player(runner, cached, rng.integers(0, self.source.vocab_size, self.context + 1).tolist())
 
@@ -216,7 +215,7 @@ class DecodeBench:
 
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """A compiled model, its share of a full cache, and the tokens that stand for that."""
+    """A compiled model, a sequence with a full cache, and token ids for its context."""
 
     runner: TracedRunner
     cached: CachedSequence

@@ -1,4 +1,4 @@
-"""What `ovspec bench decode` found, as JSON and as a table."""
+"""Report of `ovspec bench decode`, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DecodeRecord:
         tokens_per_pass: tokens that a verification yielded.
         commits: dense passes over provisional tokens.
         density: share of the context's cache that verification read, commits included.
-        experts_read: experts of a layer that a verification read, mean; 0 where no budget counts them.
+        experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
     """
 
     tokens_per_second: float
@@ -41,7 +41,7 @@ class DecodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A mode's speed against another's, round by round: median, lowest, highest."""
+    """Speed of a mode divided by another's in the same round: median, lowest, highest."""
 
     median: float
     min: float
@@ -50,7 +50,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class DecodeReport:
-    """Everything that one run of `ovspec bench decode` found; `records` has the rounds of each mode."""
+    """Results of one run of `ovspec bench decode`; `records` has the rounds of each mode."""
 
     source: ModelSource
     context: int
@@ -98,7 +98,7 @@ class DecodeReport:
         return [mode for mode in BASELINES if mode in self.records]
 
     def lines(self) -> list[str]:
-        """What was measured and how, a sentence a line."""
+        """What was measured and how, one sentence per line."""
         kind = "random weights of this shape" if self.source.synthetic else "its own weights"
         return [
             f"{self.source.name} ({kind}), context of {self.context:,} random tokens, "

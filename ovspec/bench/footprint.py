@@ -1,4 +1,4 @@
-"""The measurement of `ovspec bench memory`: starts and resident memory, beside OpenVINO GenAI's."""
+"""`ovspec bench memory`: starts and resident memory of ovspec and OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ovspec.bench.source import ModelSource
 from ovspec_models import demo_pair_path
 
 ENGINES = ("openvino_genai", "ovspec")
-# The precision that ovspec takes by itself, for both.
+# ovspec's default cache precision, set for both engines.
 _CACHE: Mapping[str, str] = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_TOKEN"}
 _NEW_TOKENS = 16
 
@@ -33,10 +33,10 @@ class Footprint:
 
     Attributes:
         start_s: seconds from the folder to a pipeline.
-        start_cpu_s: seconds of processor time of that, which another load on the machine does not lengthen.
-        loaded_anon_bytes: anonymous resident memory (RssAnon) of the process then.
-        anon_bytes: the same behind the context.
-        file_bytes: resident memory of mapped files (RssFile), weights and libraries, which can be dropped.
+        start_cpu_s: processor time of the start in seconds; other load on the machine does not lengthen it.
+        loaded_anon_bytes: anonymous resident memory (RssAnon) of the process after the start.
+        anon_bytes: the same after the context was read and some tokens generated.
+        file_bytes: resident memory of mapped files (RssFile), weights and libraries; the system can drop it.
     """
 
     engine: str
@@ -57,7 +57,7 @@ class FootprintBench:
 
     Attributes:
         source: the model.
-        context: prompt tokens that the cache holds at the end.
+        context: prompt tokens in the cache at the end.
         repeat: starts of each engine, in turn.
         properties: OpenVINO properties for both, beside a u8 cache by token.
     """
@@ -76,16 +76,16 @@ class FootprintBench:
 
     @property
     def num_steps(self) -> int:
-        """Processes that `run` starts."""
+        """Number of processes that `run` starts."""
         return self.repeat * len(ENGINES) + (1 + self.repeat) * len(CACHED_STARTS)
 
     def run(
         self, tick: Callable[[str], None] = lambda step: None
     ) -> tuple[list[Footprint], list[CachedStart]]:
-        """Start every engine in turn, each time in a new process; also from a CACHE_DIR that is filled first.
+        """Start the engines in turn, each time in a new process, also from a CACHE_DIR that is filled first.
 
         Raises:
-            RuntimeError: an engine failed; it says what it said last.
+            RuntimeError: an engine failed; the message has its last line of output.
         """
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
         cached: dict[str, list[dict[str, Any]]] = {name: [] for name in CACHED_STARTS}
@@ -137,7 +137,7 @@ def _medians(runs: list[dict[str, Any]], kind: type[Footprint] | type[CachedStar
 
 @contextmanager
 def _folder_of(source: ModelSource) -> Iterator[Path]:
-    """The folder of a model; one with random weights is written for as long as it is needed."""
+    """The folder of the model; random weights are written to a temporary folder."""
     if source.folder is not None:
         yield source.folder
         return

@@ -1,4 +1,4 @@
-"""One start of one engine in a process of its own; run by its path, so that it imports nothing more."""
+"""One start of one engine in its own process; run by its path, so that it imports nothing else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def resident() -> dict[str, int]:
-    """Bytes that this process holds in memory: of its own (`anon`), and of files that are mapped (`file`)."""
+    """Resident bytes of this process: anonymous memory (`anon`) and mapped files (`file`)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     fields = dict(line.split(":") for line in lines if line.startswith(("RssAnon", "RssFile")))
     return {name[3:].lower(): 1024 * int(value.split()[0]) for name, value in fields.items()}
 
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
-    """Start `task["engine"]`, generate behind `task["context"]` tokens, and say what it took."""
+    """Start `task["engine"]`, generate after `task["context"]` tokens, and print times and memory."""
     import numpy as np
     import openvino as ov
     import openvino_genai

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for its report."""
+"""Machine and versions, for the reports of benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ovspec.memory.machine_memory import total_bytes
 
 
 def machine(native: bool) -> dict[str, object]:
-    """Processor, what OpenVINO finds in it, the instruction set of our operations if they ran, memory."""
+    """Processor, capabilities, instruction set of the native operations if they ran, and memory."""
     core = ov.Core()
     return {
         "processor": str(core.get_property("CPU", "FULL_DEVICE_NAME")),
@@ -24,7 +24,7 @@ def machine(native: bool) -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Releases of what is measured."""
+    """Versions of the measured packages."""
     return {
         "ovspec": ovspec.__version__,
         "openvino": ov.get_version(),

@@ -1,4 +1,4 @@
-"""Whether the compiled models of a bench fit in memory, side by side or one after the other."""
+"""Check whether the compiled models of a benchmark fit in memory together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def fits_together(models: Mapping[str, int], shared: int, available: int) -> boo
 
     Args:
         models: bytes of each compiled model with its cache, by name.
-        shared: bytes that are held beside them.
-        available: bytes that may be taken.
+        shared: bytes that are needed in addition, once for all models.
+        available: bytes of memory available.
 
     Raises:
-        ValueError: the largest of them does not fit even alone.
+        ValueError: the largest model does not fit even alone.
     """
     largest = max(models, key=lambda name: models[name])
     needed = shared + models[largest]

@@ -1,4 +1,4 @@
-"""A picture of `ovspec bench verify`: time against context, a line per backend."""
+"""The plot of `ovspec bench verify`: time by context, one line per backend."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a picture that can't be drawn, before the long work.
+    """Refuse a plot that cannot be drawn before the measurement starts.
 
     Raises:
-        ValueError: matplotlib is missing, or the file's name says no format.
+        ValueError: matplotlib is missing, or the file name has no known suffix.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"--plot {path}: expected a name that ends in {', '.join(SUFFIXES)}")
@@ -32,7 +32,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot_report(report: Report, path: Path) -> None:
-    """Draw one panel per number of tokens; bars from the fastest to the slowest pass."""
+    """Draw one panel per number of tokens; error bars span the fastest to the slowest pass."""
     from matplotlib.figure import Figure
 
     counts = list(dict.fromkeys(record.tokens for record in report.records))
@@ -40,9 +40,11 @@ def plot_report(report: Report, path: Path) -> None:
     panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
     for panel, tokens in zip(panels, counts, strict=True):
         _draw(panel, report, tokens)
-    panels[0].set_ylabel("milliseconds a pass")
+    panels[0].set_ylabel("milliseconds per pass")
     panels[0].legend()
-    figure.suptitle(f"{report.source.name}, {report.source.weight_format}, {report.num_threads} threads")
+    processor = report.as_json()["machine"]["processor"]
+    source = report.source
+    figure.suptitle(f"{source.name}, {source.weight_format}, {report.num_threads} threads of {processor}")
     picture = io.BytesIO()
     figure.savefig(picture, format=path.suffix[1:], dpi=150)
     replace_file(path, picture.getvalue())

@@ -1,4 +1,4 @@
-"""The recording behind `ovspec bench trace`: what a pipeline accepts of its drafts on real prompts."""
+"""`ovspec bench trace`: record how many draft tokens a pipeline accepts on real prompts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def record_trace(
     source: str,
     tick: Tick = lambda step: None,
 ) -> AcceptanceTrace:
-    """Generate for every prompt and note what became of the drafts.
+    """Generate for every prompt and record the lengths of proposed and accepted drafts.
 
     Args:
         pipeline: drafts and verifies.
-        prompts: generated one by one.
+        prompts: prompts, each generated alone.
         settings: fields of the generation configuration.
-        source: says in the trace where it comes from.
-        tick: called with what is done next, once per prompt.
+        source: origin of the trace, stored in it.
+        tick: called with a description before each prompt.
 
     Raises:
         ValueError: nothing was drafted.
@@ -37,7 +37,7 @@ def record_trace(
     for number, prompt in enumerate(prompts, 1):
         tick(f"prompt {number} of {len(prompts)}")
         raw = pipeline.generate([prompt], **settings).perf_metrics.raw_metrics
-        # A lookup may find nothing; there is then no draft to replay.
+        # A lookup that found nothing leaves no draft to replay.
         drafts = zip(raw.proposed_lengths, raw.accepted_lengths, strict=True)
         for length, kept in drafts:
             if length:
@@ -46,12 +46,12 @@ def record_trace(
         _add_commits(raw, confirmed)
     if not proposed:
         raise ValueError("nothing was drafted on these prompts: give a drafter that finds something in them")
-    # The run that no correction ended is not known to its end.
+    # The last run ended without a correction, so its length is unknown.
     return AcceptanceTrace(source, proposed, accepted, confirmed[:-1])
 
 
 def _add_commits(raw: RawPerfMetrics, confirmed: list[int]) -> None:
-    """Lengthen the last run of confirmed tokens, and begin another behind every correction."""
+    """Extend the last run of confirmed tokens; start a new run after every correction."""
     for judged, kept in zip(raw.provisional_lengths, raw.confirmed_lengths, strict=True):
         confirmed[-1] += kept
         if kept < judged:

@@ -1,4 +1,4 @@
-"""What a bench found, as JSON and as a table."""
+"""Report of `ovspec bench verify`, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class Record:
     Attributes:
         density: share of the context's cache bytes that attention read, over layers without a sliding
             window.
-        budget: of sparse attention, in tokens; `None` for the dense backends.
-        selection_ms: of `ms`, the median spent on choosing blocks; `None` for the dense backends.
-        experts_read: experts of a layer that a pass read, mean; `None` where nothing counts them.
-        ffn_density: share of the feed-forward channels whose up and down weights it read; `None` likewise.
-        gb_s: gigabytes (1e9 bytes) of weights and cache that the pass needs, by its median time; `None` where
-            the bytes depend on the tokens (experts). A window's layers count like the others.
+        budget: budget of sparse attention in tokens; `None` for the dense backends.
+        selection_ms: part of `ms` spent on block selection, median; `None` for the dense backends.
+        experts_read: mean number of experts of a layer that a pass read; `None` if it is not counted.
+        ffn_density: share of the feed-forward channels whose up and down weights it read; `None` if not
+            limited.
+        gb_s: gigabytes (1e9 bytes) of weights and cache that the pass needs, divided by its median time;
+            `None` if the bytes depend on the tokens (experts). Layers with a sliding window count like the
+            others.
     """
 
     backend: str
@@ -52,14 +54,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run of `ovspec bench verify` found.
+    """Results of one run of `ovspec bench verify`.
 
     Attributes:
-        interleaved: whether the backends took turns pass by pass; if not, each compiled model had the
-            machine to itself in turn, and drift of the machine is in the ratios.
-        settings: what is in force by backend, as `Subject.settings` has it.
+        interleaved: whether the backends took turns pass by pass. If not, the compiled models were timed one
+            after the other, and a change of the machine's speed affects the ratios.
+        settings: settings in force by backend, from `Subject.settings`.
         sparse: what the sparse backends may read.
-        resident: memory after the largest pass where it was measured, by compiled model: `dense` and `sparse`
+        resident: memory after the largest pass by compiled model, if it was measured; `dense` and `sparse`
             share "native".
     """
 
@@ -94,10 +96,7 @@ class Report:
             "repeat": self.repeat,
             "precisions": self.settings,
             "expert_budget": self.sparse.expert_budget,
-            "expert_rule": self.sparse.expert_rule,
             "ffn_density": self.sparse.ffn_density,
-            "ffn_rule": self.sparse.ffn_rule,
-            "ffn_threshold": self.sparse.ffn_threshold,
             "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
         }
@@ -107,7 +106,7 @@ class Report:
         return {**machine(native), "num_threads": self.num_threads}
 
     def lines(self) -> list[str]:
-        """What was measured and how, a sentence a line."""
+        """What was measured and how, one sentence per line."""
         source = self.source
         kind = "synthetic: random weights of this shape" if source.synthetic else "not synthetic"
         lines = [
@@ -127,7 +126,7 @@ class Report:
         return lines
 
     def selection_lines(self) -> list[str]:
-        """The cost of choosing blocks, a line per sparse record."""
+        """Cost of block selection, one line per sparse record."""
         return [
             f"selection at context {record.context:,}, {record.tokens} tokens: {record.selection_ms:.2f} of "
             f"{record.ms.median:.1f} ms ({record.selection_ms / record.ms.median:.1%})"
@@ -136,7 +135,7 @@ class Report:
         ]
 
     def memory_lines(self) -> list[str]:
-        """Memory of every compiled model, a line each."""
+        """Memory of every compiled model, one line each."""
         lines = []
         for name, memory in self.resident.items():
             stock = self.resident.get("stock")
@@ -148,7 +147,7 @@ class Report:
         return lines
 
     def lossy_lines(self) -> list[str]:
-        """What the sparse backends leave out, a line each."""
+        """What the sparse backends leave out, one line each."""
         lines = []
         for backend in (backend for backend in self.settings if backend in SPARSE):
             budgets = [r.budget for r in self.records if r.backend == backend and r.budget is not None]
@@ -156,13 +155,9 @@ class Report:
             if self.sparse.limits_attention:
                 parts.append(f"{max(budgets)} tokens of the context, the blocks that score highest")
             if self.sparse.limits_experts:
-                rule = self.sparse.expert_rule or "mass"
-                parts.append(f"of the experts what rule {rule!r} leaves with {self.sparse.expert_budget}")
+                parts.append(f"{self.sparse.expert_budget} experts of a layer")
             if self.sparse.limits_channels:
-                least = self.sparse.ffn_threshold
-                density = f"density {self.sparse.ffn_density} by rule {self.sparse.ffn_rule or 'top_k'!r}"
-                what = density if least is None else f"activations from {least}"
-                parts.append(f"feed-forward channels of {what}")
+                parts.append(f"feed-forward channels of density {self.sparse.ffn_density}")
             lines.append(f"{backend} is LOSSY: it reads {', and '.join(parts)}")
         return lines
 

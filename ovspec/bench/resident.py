@@ -15,6 +15,7 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.bench.backends import Subject, load_runner
+from ovspec.bench.footprint_child import resident
 from ovspec.bench.source import ModelSource
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
@@ -26,7 +27,7 @@ class Resident:
     """Resident memory of a process, bytes.
 
     Attributes:
-        anonymous: `RssAnon`, what the process holds for itself alone.
+        anonymous: `RssAnon`, memory of the process alone.
         mapped: `RssFile`, pages of mapped files, which the kernel may drop and read again.
     """
 
@@ -35,10 +36,9 @@ class Resident:
 
     @classmethod
     def of_this_process(cls) -> Resident:
-        """As Linux counts it now."""
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
-        return cls(sizes["RssAnon"], sizes["RssFile"])
+        """Current memory of this process, from /proc."""
+        held = resident()
+        return cls(held["anon"], held["file"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class MemoryTask:
 
     Attributes:
         source: the model.
-        random_weights: the IR of a source without a folder; either is mapped.
+        random_weights: IR file of a source without a folder; files are mapped in both cases.
         name: as in `load_runner`.
         context: tokens in the cache before the pass.
         tokens: rows of the pass.
@@ -79,7 +79,6 @@ class MemoryTask:
             source.anchor_layers,
             self.properties,
             self.sparse,
-            source.folder,
             self.linear,
         )
         del model
@@ -88,10 +87,10 @@ class MemoryTask:
         return Resident.of_this_process()
 
     def run_in_fresh_process(self) -> Resident:
-        """As `run`, in a process that has done nothing else.
+        """`run` in a fresh process.
 
         Raises:
-            RuntimeError: it failed; the message is its last line.
+            RuntimeError: the process failed; the message has its last line of output.
         """
         command = "from ovspec.bench.resident import main; main()"
         ran = subprocess.run([sys.executable, "-c", command], input=pickle.dumps(self), capture_output=True)
@@ -102,7 +101,7 @@ class MemoryTask:
 
 
 def main() -> None:
-    """What the fresh process runs: the task comes on standard input, the figures go to standard output."""
+    """Main function of the fresh process: reads the task from standard input, prints the figures."""
     task: MemoryTask = pickle.load(sys.stdin.buffer)
     print(json.dumps(asdict(task.run())))
 
@@ -118,9 +117,9 @@ def measure_resident(
     tick: Callable[[str], None],
     linear: LinearBackend | None = None,
 ) -> dict[str, Resident]:
-    """Memory of several models after a pass, each in a process of its own that reads the IR from disk.
+    """Memory of several models after a pass, each in its own process that reads the IR from disk.
 
-    Random weights are written to a temporary folder first: in a process that made them they would count.
+    Random weights are first written to a temporary folder; otherwise they would count as anonymous memory.
     """
     found = {}
     with _on_disk(source, model) as random_weights:

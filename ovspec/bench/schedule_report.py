@@ -1,4 +1,4 @@
-"""What `ovspec bench schedule` found, as JSON and as a table."""
+"""Report of `ovspec bench schedule`, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIDENCE = 95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The median of ratios, and where it lies with 95% confidence."""
+    """Median of ratios with its 95% confidence interval."""
 
     median: float
     low: float
@@ -27,7 +27,7 @@ class Interval:
 
 
 def bootstrap(ratios: list[float]) -> Interval:
-    """The median of paired ratios and its interval, by resampling the rounds with a fixed seed."""
+    """Median of paired ratios and its bootstrap interval over the rounds, with a fixed seed."""
     rng, values = np.random.default_rng(0), np.array(ratios)
     medians = np.median(rng.choice(values, (_RESAMPLES, len(values))), axis=1)
     margin = (100 - _CONFIDENCE) / 2
@@ -42,7 +42,7 @@ class WorkloadRecord:
     Attributes:
         tokens_per_second: by setting, "auto" or a fixed number of draft tokens, round by round.
         auto_lengths: mean number of draft tokens that `auto` asked for, round by round.
-        collapses: times that it saw acceptance collapse.
+        collapses: number of times that `auto` saw acceptance collapse.
     """
 
     tokens_per_second: dict[str, list[float]]
@@ -63,7 +63,7 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleReport:
-    """Everything that one run of `ovspec bench schedule` found."""
+    """Results of one run of `ovspec bench schedule`."""
 
     model: str
     source: ModelSource
@@ -103,7 +103,7 @@ class ScheduleReport:
         }
 
     def lines(self) -> list[str]:
-        """What was measured and how, a sentence a line."""
+        """What was measured and how, one sentence per line."""
         lines = [
             f"tokens per second after the first {self.skip_tokens} of {self.max_new_tokens} tokens; settings "
             "take turns, ratios are of the same round",
@@ -122,7 +122,7 @@ class ScheduleReport:
         return lines
 
     def table(self) -> Table:
-        """Tokens per second by workload and setting, then the two ratios that matter."""
+        """Tokens per second by workload and setting, and the ratios to plain and to the best fixed number."""
         settings = list(next(iter(self.records.values())).tokens_per_second)
         rounds = len(next(iter(self.records.values())).tokens_per_second["auto"])
         table = Table(

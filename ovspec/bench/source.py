@@ -1,4 +1,4 @@
-"""What a bench measures: the model of a folder, or random weights of a real shape."""
+"""The model of a benchmark: from a folder, or random weights of a real shape."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ovspec_models.synthetic import build_model, weight_bytes
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that can be loaded, and its sizes beforehand.
+    """A model that can be loaded, with its sizes.
 
     Attributes:
-        name: of the shape, or the folder.
+        name: name of the shape or the folder.
         synthetic: whether its weights are random.
         weight_format: int8, int4, fp16, bf16 or fp32.
         weight_bytes: bytes of the weights.
-        anchor_layers: calibrated for the model, `None` for the default rule.
-        operations: transforms whose operations its IR holds.
+        anchor_layers: calibrated anchor layers; `None`: default rule.
+        operations: native operations in its IR.
     """
 
     name: str
@@ -90,13 +90,13 @@ class ModelSource:
         )
 
     def check_stock(self, option: str) -> None:
-        """Refuse to call a model stock whose IR holds our operations.
+        """Refuse a stock measurement of a model whose IR contains native operations.
 
         Args:
-            option: that asks for it.
+            option: the option that asks for stock.
 
         Raises:
-            ValueError: it does.
+            ValueError: the IR contains native operations.
         """
         if self.operations:
             raise ValueError(
@@ -105,7 +105,7 @@ class ModelSource:
             )
 
     def load(self, native: bool) -> ov.Model:
-        """Build or read the stateful model; `native` lets the IR hold our operations."""
+        """Build or read the stateful model; `native` allows native operations in the IR."""
         if self.shape is not None:
             return build_model(self.shape, self.weight_format)
         assert self.folder is not None
@@ -115,10 +115,10 @@ class ModelSource:
         return read_model(core, self.folder)
 
     def cache_bytes(self, tokens: int, stock: bool) -> int:
-        """About the bytes that keys and values of `tokens` tokens take at most."""
+        """Upper estimate of the bytes of the keys and values of `tokens` tokens."""
         rows = 2 * tokens * self.num_hidden_layers * self.num_key_value_heads
-        # An exported IR may ask for f16 where nothing else is set; a quantised row is its bytes plus
-        # scale and zero point, by channel a quarter more.
+        # An exported IR may set f16 as its cache precision. A quantised row takes its bytes plus scale and
+        # zero point; by channel, a quarter more.
         if stock:
             return rows * (2 * self.head_dim if not self.synthetic else self.head_dim * 5 // 4 + 8)
         return rows * (self.head_dim + 8)

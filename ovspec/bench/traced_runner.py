@@ -1,4 +1,4 @@
-"""A model whose acceptances follow a trace: its passes are real, its choices are not."""
+"""A runner whose passes are real and whose acceptance follows a trace."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
-# Far above any logit of a model, and finite.
+# Larger than any logit of a model, and finite.
 _CERTAIN = np.float32(1e6)
 
 
 class TracedRunner(ModelRunner):
-    """Runs every pass as it is, then changes the logits so that greedy acceptance does what a trace says.
+    """Runs real passes, then changes the logits so that greedy acceptance follows a trace.
 
-    Batches of one sequence; what a pass of one sampled row predicts is left alone.
+    For batches of one sequence. The logits of a pass with one sampled row are not changed.
     """
 
     _drafts: Iterator[tuple[int, int]] | None = None
     _confirmations: Confirmations | None = None
 
     def replay(self, trace: AcceptanceTrace | None, commits: bool) -> None:
-        """Begin a trace, or stop following one.
+        """Start to follow a trace, or stop.
 
         Args:
             trace: decides about the passes that follow.
@@ -56,11 +56,11 @@ class TracedRunner(ModelRunner):
 
 
 class TraceDrafter(Drafter):
-    """Proposes as many tokens as a trace says, whatever they are, at the cost of a lookup.
+    """Proposes as many random tokens as a trace says, at the cost of a lookup.
 
     Args:
-        trace: says how many.
-        vocab_size: tokens are drawn below it.
+        trace: number of tokens per draft.
+        vocab_size: token ids are below this.
     """
 
     name = "trace"

@@ -1,4 +1,4 @@
-"""The timing of `ovspec bench verify`: one pass, three backends in turn."""
+"""`ovspec bench verify`: time of one pass, backends in turn."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class VerifyBench:
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
         sparse: what the sparse backends may read.
-        repeat: timed passes per record; one more, untimed, warms up.
+        repeat: timed passes per record, after one untimed warm-up.
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
-        memory: whether the memory of every compiled model is measured as well, each in a fresh process.
-        linear: what computes our backends' linear layers, as in `ModelRunner`.
+        memory: whether to measure the memory of every compiled model as well, each in a fresh process.
+        linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
 
     Raises:
         ValueError: a number out of range, or a context beyond the model's positions.
@@ -84,7 +84,7 @@ class VerifyBench:
 
     @property
     def num_steps(self) -> int:
-        """How often `run` calls its `tick`."""
+        """Number of times that `run` calls its `tick`."""
         passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
         return 2 + len(self.compiled_models) * (1 + self.memory) + passes
 
@@ -114,9 +114,9 @@ class VerifyBench:
         """Time everything.
 
         Args:
-            tick: called with what is done next, `num_steps` times.
+            tick: called with a description before each step, `num_steps` times.
             interleaved: hold all compiled models at once and take turns pass by pass, or time one after
-                the other; `None` lets the memory decide.
+                the other; `None`: interleaved if memory suffices.
 
         Raises:
             ValueError: the model can't be served, or does not fit in memory.
@@ -178,7 +178,8 @@ class VerifyBench:
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
         tick(f"compiling {name}")
         max_context = max(self.contexts) + max(self.tokens)
-        # Two readings of the clock per node, some 1,000 nodes: far below what a pass differs by itself.
+        # Profiling reads the clock twice per node, for some 1,000 nodes: far less than the variation of a
+        # pass.
         properties = {**self.properties, "PERF_COUNT": True} if name == "native" else self.properties
         # The clone shares the weights.
         runner = load_runner(
@@ -188,7 +189,6 @@ class VerifyBench:
             self.source.anchor_layers,
             properties,
             self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
-            self.source.folder,
             self.linear,
         )
         return Subject(runner, max_context, self.source.vocab_size)
@@ -208,7 +208,7 @@ class VerifyBench:
         for context in self.contexts:
             for tokens in self.tokens:
                 for turn in range(1 + self.repeat):
-                    # Another one begins every round, so that none always runs behind the same other.
+                    # Rotate the order in every round, so that no backend always runs after the same other.
                     first = turn % len(order)
                     for backend in order[first:] + order[:first]:
                         tick(f"context {context}, {tokens} tokens: {backend}")
@@ -243,6 +243,6 @@ class VerifyBench:
 
 
 def _mean_known(values: Iterable[float | None]) -> float | None:
-    """Mean of what is known; `None` where nothing is."""
+    """Mean of the known values; `None` if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

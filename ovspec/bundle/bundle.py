@@ -17,7 +17,7 @@ from typing import Any, Literal
 import ovspec
 from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, this_machine
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
-from ovspec_models import CHANNELS_NAME, ModelInfo, OvspecConfig, check_same_token_ids
+from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 from ovspec_models.config import CONFIG_NAME
 from ovspec_models.new_folder import check_new_folder, new_folder
 
@@ -25,15 +25,15 @@ Wheels = Literal["installed", "index"]
 FORMAT = 1
 _SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.md")
 _IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
-# What the pipeline reads beside the IR, and what the licences of most models ask to be passed on.
+# Files that the pipeline reads beside the IR, and notices that most licences require to be passed on.
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
-_BESIDE = ("*.json", CHANNELS_NAME, "*.jinja", "README.md", *_LICENCES)
+_BESIDE = ("*.json", "*.jinja", "README.md", *_LICENCES)
 _DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """What a bundle holds; sizes in bytes."""
+    """Contents of a bundle; sizes in bytes."""
 
     out: str
     python: str
@@ -60,17 +60,17 @@ def write_bundle(
 
     Args:
         folder: model as `ovspec export` or `optimum-cli export openvino` wrote it.
-        out: does not exist, or is empty; it is there whole at the end, or not at all.
+        out: must not exist, or be empty. It is complete at the end, or does not exist.
         draft_folder: the draft model, or none.
-        wheels: where the wheels of other projects come from: packed from what is "installed", or downloaded
-            from pip's package "index" in the installed versions. ovspec is on no index; its wheel is always
-            packed from what is installed.
-        progress: called with a short description when a step begins.
+        wheels: source of the wheels of other projects: "installed" packs the installed files, "index"
+            downloads the installed versions with pip. The wheel of ovspec is always packed from the installed
+            files.
+        progress: called with a short description at the begin of each step.
 
     Raises:
-        ValueError: a folder that can't be used, or an installation that no wheel can be packed from.
+        ValueError: an unusable folder, or an installation from which no wheel can be packed.
         RuntimeError: pip could not download a wheel.
-        OSError: the folder can't be written, or is full.
+        OSError: the folder cannot be written, or the disk is full.
     """
     check_new_folder(out)
     for part in (folder, draft_folder):
@@ -120,7 +120,7 @@ def _check_model(folder: Path) -> None:
 
 
 def _distributions() -> list[Distribution]:
-    """ovspec, as it runs, and what it needs."""
+    """The running ovspec and its dependencies."""
     found = installed_distributions("ovspec")
     own = next(entry for entry in found if entry.name == "ovspec")
     running, installed = Path(ovspec.__file__), Path(str(own.locate_file("ovspec/__init__.py")))
@@ -142,7 +142,7 @@ def _copy_model(source: Path, target: Path) -> None:
 
 
 def _set_draft(model: Path, draft: str | None) -> None:
-    """Make the copied configuration name the draft that was bundled, if it names one at all."""
+    """Make the copied configuration name the bundled draft model, if it names one."""
     config = OvspecConfig.load(model)
     if config is not None and config.draft_model != draft:
         config.draft_model = draft

@@ -1,4 +1,4 @@
-"""Wheels of the base install, packed again from the files that pip installed."""
+"""Wheels of the base install, repacked from the files that pip installed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# What installers write beside the wheel's own files.
+# Files that installers add to those of the wheel.
 _OF_THE_INSTALLER = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "RECORD.jws", "RECORD.p7s")
 _PYTHON_LINE = re.compile(rb"#!.*python[^\n]*")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same wheel every time
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # a constant, so that the wheel is reproducible
 
 
 def installed_distributions(root: str) -> list[Distribution]:
-    """The distribution `root` and all that its base install needs, by name.
+    """The distribution `root` and its dependencies without extras, by name.
 
     Raises:
-        ValueError: one of them is missing, or is not the version that another needs.
+        ValueError: one of them is missing or has a version that does not fit.
     """
     found: dict[str, Distribution] = {}
     queue = [(Requirement(root), "this command")]
@@ -58,13 +58,13 @@ def installed_distributions(root: str) -> list[Distribution]:
 
 
 def pack_wheel(installed: Distribution, folder: Path) -> Path:
-    """Write the wheel that `installed` was installed from to `folder`.
+    """Repack the wheel from which `installed` was installed and write it to `folder`.
 
-    Its files are those that RECORD lists; what pip derived from the wheel (bytecode, commands of entry
-    points) is left out, as pip derives it again.
+    The wheel contains the files that RECORD lists, without those that pip makes at installation (bytecode,
+    commands of entry points).
 
     Raises:
-        ValueError: it was not installed from a wheel, or a file is missing or was changed since.
+        ValueError: it was not installed from a wheel, or a file is missing or was changed.
     """
     wheel = folder / wheel_name(installed)
     record = io.StringIO()
@@ -118,7 +118,7 @@ def _files(installed: Distribution, dist_info: str) -> Iterator[tuple[str, int, 
 
 
 def _outside_of_packages(path: Path, commands: set[str]) -> str | None:
-    """Where a file outside of site-packages stands in a wheel; `None` for an entry point's command."""
+    """Path in the wheel of a file outside of site-packages; `None` for the command of an entry point."""
     path = path.resolve()
     if path.parent.name == "bin" and path.name in commands:
         return None
@@ -148,7 +148,7 @@ def _digest(content: bytes, mode: str) -> str:
 
 
 def _dist_info(installed: Distribution) -> str:
-    # Some packages carry others, with their metadata, inside them.
+    # Some packages contain others with their metadata.
     return next(
         file.parts[0]
         for file in installed.files or ()

@@ -1,4 +1,4 @@
-"""Anchor layers from what a model selects on a user's texts."""
+"""Calibration of anchor layers on a user's texts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from ovspec.verify.verify_config import SparseVerify
 from ovspec_ops.block_select.reference import sinks_and_tail
 from ovspec_transforms import anchor_of, choose_anchors, default_anchor_layers, list_overlap
 
-# A pass as verification has it: the last accepted token and a draft of five.
+# Rows of a verification pass: the last accepted token and a draft of five.
 ROWS = 6
 Tick = Callable[[int], None]
 
 
 class Observer(Protocol):
-    """Gets every verification pass of a meter."""
+    """Observes every verification pass of a meter."""
 
     def observe(self, runner: ModelRunner) -> None:
-        """Take what is wanted of the runner's last pass."""
+        """Read outputs of the runner's last pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOverlap:
-    """How alike the block lists of a model's layers are.
+    """Overlap of the block lists of a model's layers.
 
     Attributes:
         layers: the layers that can select.
-        overlap: f64 `[layers, layers]`, Jaccard similarity of the blocks that were chosen by their scores,
-            mean over KV heads and passes.
+        overlap: f64 `[layers, layers]`, mean Jaccard similarity over KV heads and passes of the blocks that
+            were selected by score.
         passes: passes that selected.
         tokens: tokens that the model read.
     """
@@ -50,7 +50,7 @@ class LayerOverlap:
     tokens: int
 
     def choose(self, anchors: int | None, least: float | None) -> tuple[int, ...]:
-        """Anchor layers: so many, or as few as give every layer at least so much of its own list.
+        """Choose a given number of anchor layers, or the fewest with a given minimal overlap.
 
         Raises:
             ValueError: both or neither are given, or one is out of range.
@@ -72,12 +72,12 @@ class OverlapMeter:
 
     Args:
         model: folder with its IR, or the model itself.
-        sparse: what the layers select by.
+        sparse: selection rule of the layers.
         properties: OpenVINO properties.
-        observers: get every verification pass; their outputs are in `model`.
+        observers: called after every verification pass; their outputs are in `model`.
 
     Raises:
-        ValueError: a model or setting that can't be served.
+        ValueError: an unsupported model or setting.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class OverlapMeter:
     def measure(
         self, texts: Sequence[NDArray[np.int64]], stride: int, chunk: int, tick: Tick = lambda tokens: None
     ) -> LayerOverlap:
-        """Read the texts; every `stride` tokens a pass is one of verification, whose lists are compared.
+        """Read the texts; after every `stride` tokens, compare the lists of a verification pass.
 
         Args:
             texts: i64 `[tokens]` each.
-            stride: tokens between two such passes, at least 6.
-            chunk: rows per pass of the others.
+            stride: tokens between two verification passes, at least 6.
+            chunk: rows per prefill pass.
             tick: called with the number of tokens that were read since the last call.
 
         Raises:
@@ -139,7 +139,7 @@ class OverlapMeter:
         return LayerOverlap(self.layers, total / passes, passes, read)
 
     def _pass(self, cached: CachedSequence, tokens: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Overlap of the lists of one verification pass, `None` where its budget leaves no choice."""
+        """Overlap of the lists of one verification pass; `None` if its budget leaves no choice."""
         size, past = self._runner.block_size, cached.length
         budget = self._sparse.budget_blocks(past + len(tokens), size)
         rows = Rows(cached, tokens, sampled=1, budget=budget)
@@ -151,7 +151,7 @@ class OverlapMeter:
             return None
         lists = self._runner.output("selected_blocks")
         kept = np.zeros((*lists.shape[:2], lists.shape[2] + 1), np.bool_)
-        # Unused places hold -1, which marks the last column.
+        # Unused entries are -1, which marks the last column.
         np.put_along_axis(kept, lists.astype(np.int64), True, axis=2)
         sinks, tail = sinks_and_tail(past, len(tokens), self._rule.sink_blocks, self._rule.local_blocks)
         scored = np.setdiff1d(np.arange(lists.shape[2]), sorted(sinks | tail))

@@ -1,4 +1,4 @@
-"""What every feed-forward channel contributes on a user's texts, and the densities that follow from it."""
+"""Statistics of feed-forward channels on a user's texts, and densities from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
 class ChannelStatistics:
     """Activated gates of verification passes, layer by layer.
 
-    A channel's score in a pass is what the operation chooses by: the largest magnitude over the rows.
+    The score of a channel in a pass is that of GatedMLP: the largest magnitude over the rows.
 
     Args:
-        model: gets the outputs that are observed.
+        model: extended by the observed outputs.
 
     Attributes:
         layers: its gated MLPs.
@@ -34,7 +34,7 @@ class ChannelStatistics:
         self._passes = 0
 
     def observe(self, runner: ModelRunner) -> None:
-        """Take the activations of the runner's last pass."""
+        """Add the activations of the runner's last pass."""
         self._passes += 1
         for layer in self.layers:
             gates = np.asarray(runner.output(f"{GATE_ACTIVATIONS}{layer.index}"), np.float64)
@@ -49,7 +49,7 @@ class ChannelStatistics:
         return [scores / self._passes for scores in self._scores]
 
     def densities(self, covered: float) -> tuple[float, ...]:
-        """Per layer the share of channels that hold this share of the squared scores, in the mean of passes.
+        """Per layer, the share of channels with this share of the squared scores, averaged over passes.
 
         Args:
             covered: 0 to 1.
@@ -58,6 +58,6 @@ class ChannelStatistics:
 
 
 def share_of(curve: NDArray[np.floating], covered: float) -> float:
-    """The share of a rising curve's places that it takes to reach a height."""
+    """The fraction of the points of a rising curve that it needs to reach a height."""
     count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, len(curve))
     return round(count / len(curve), 4)

@@ -1,4 +1,4 @@
-"""What every expert contributes on a user's texts, and the budgets that follow from it."""
+"""Statistics of routing weights on a user's texts, and budgets from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ExpertStatistics:
     """Routing weights of verification passes, layer by layer.
 
     Args:
-        model: gets the outputs that are observed.
+        model: extended by the observed outputs.
 
     Attributes:
         layers: its layers with experts.
@@ -26,11 +26,10 @@ class ExpertStatistics:
         self.layers: Sequence[MoELayer] = watch_routing(model)
         self._mass = [np.zeros(layer.experts) for layer in self.layers]
         self._covered = [np.zeros(layer.experts) for layer in self.layers]
-        self._tails: list[list[NDArray[np.float64]]] = [[] for _ in self.layers]
         self._passes = 0
 
     def observe(self, runner: ModelRunner) -> None:
-        """Take the routing of the runner's last pass."""
+        """Add the routing of the runner's last pass."""
         self._passes += 1
         for layer in self.layers:
             indices = np.asarray(runner.output(f"{ROUTING_INDICES}{layer.index}")).reshape(-1, layer.top_k)
@@ -42,16 +41,14 @@ class ExpertStatistics:
         mass = np.bincount(indices.reshape(-1), shares.reshape(-1), layer.experts) / len(shares)
         self._mass[layer.index] += mass
         self._covered[layer.index] += np.cumsum(np.sort(mass)[::-1])
-        # Entry m - 1: the share of a row's m lowest experts.
-        self._tails[layer.index].append(np.cumsum(np.sort(shares, axis=1), axis=1))
 
     @property
     def mass(self) -> list[NDArray[np.float64]]:
-        """Per layer f64 `[experts]`: mean share of the rows' routing weight that each expert gets."""
+        """Mean share of the rows' routing weight per expert, f64 `[experts]`, one array per layer."""
         return [mass / self._passes for mass in self._mass]
 
     def budgets(self, covered: float) -> tuple[int, ...]:
-        """Per layer as few experts a pass as hold this share of its routing weight, in the mean of passes.
+        """Per layer, the fewest experts per pass with this share of its routing weight on average.
 
         Args:
             covered: 0 to 1.
@@ -62,12 +59,3 @@ class ExpertStatistics:
             count = int(np.searchsorted(curve, covered - 1e-9)) + 1
             found.append(min(max(count, layer.top_k), layer.experts))
         return tuple(found)
-
-    def share_bounds(self, dropped: int) -> tuple[float, ...]:
-        """Per layer the median share of a row's lowest experts (arXiv 2512.21911).
-
-        Args:
-            dropped: how many of a row's experts those are, 1 to one less than its top-k.
-        """
-        medians = [np.median(np.concatenate(tails)[:, dropped - 1]) for tails in self._tails]
-        return tuple(round(float(median), 6) for median in medians)

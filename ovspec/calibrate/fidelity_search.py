@@ -1,17 +1,15 @@
-"""Settings of all parts of sparse verification from one number: how much fidelity they may cost."""
+"""Search for settings of all parts of sparse verification within one target KL."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ovspec.calibrate.channel_profiles import ChannelProfiles
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.verify.verify_config import SparseVerify
-from ovspec_transforms import ExpertRule
 
 COVERAGES = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35)
 # Shares of the routing weight, and of the channels' squared scores, that the layers keep.
@@ -21,12 +19,12 @@ ENERGIES = (0.9999, 0.9997, 0.999, 0.997, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What may be set of one part.
+    """Candidate settings of one part.
 
     Attributes:
         name: "attention", "experts" or "channels".
         dense: fields of `SparseVerify` that leave the part dense.
-        candidates: fields that limit it, from what costs least fidelity to what costs most.
+        candidates: fields that limit it, in order of increasing loss of fidelity.
     """
 
     name: str
@@ -36,12 +34,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a part was set to.
+    """The setting chosen for a part.
 
     Attributes:
         name: of the part.
         fields: of `SparseVerify`.
-        alone: what they cost without the other parts; `None` where the part stays dense.
+        alone: their fidelity without the other parts; `None` if the part stays dense.
     """
 
     name: str
@@ -51,7 +49,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search came to: the parts, and all of them together."""
+    """Result of a search: the parts, and the fidelity of all together."""
 
     parts: tuple[Chosen, ...]
     sparse: SparseVerify
@@ -59,38 +57,22 @@ class Found:
 
 
 def attention_part() -> Part:
-    """Shares of the estimated attention: unlike a budget they hold at any length of the context."""
+    """Coverages as candidates: unlike a budget, a coverage fits any length of context."""
     return Part("attention", {"coverage": 1.0}, tuple({"coverage": share} for share in COVERAGES))
 
 
-def expert_part(statistics: ExpertStatistics, rule: ExpertRule) -> Part:
-    """Budgets of one rule, layer by layer."""
-    return Part("experts", {"expert_budget": -1}, tuple(_distinct(_expert_candidates(statistics, rule))))
+def expert_part(statistics: ExpertStatistics) -> Part:
+    """Budgets, layer by layer."""
+    whole = tuple(layer.experts for layer in statistics.layers)
+    budgets = (statistics.budgets(mass) for mass in MASSES)
+    limited = ({"expert_budget": layers} for layers in budgets if layers != whole)
+    return Part("experts", {"expert_budget": -1}, tuple(_distinct(limited)))
 
 
-def _expert_candidates(statistics: ExpertStatistics, rule: ExpertRule) -> Iterator[dict[str, Any]]:
-    top_k = min(layer.top_k for layer in statistics.layers)
-    if rule == "mass":
-        whole = tuple(layer.experts for layer in statistics.layers)
-        for budgets in map(statistics.budgets, MASSES):
-            if budgets != whole:
-                yield {"expert_budget": budgets, "expert_rule": rule}
-    elif rule == "share":
-        for dropped in range(1, top_k):
-            bounds = statistics.share_bounds(dropped)
-            yield {"expert_budget": dropped, "expert_rule": rule, "expert_share_bound": bounds}
-    else:
-        for kept in range(top_k - 1, 0, -1):
-            yield {"expert_budget": kept, "expert_rule": rule}
-
-
-def channel_part(statistics: ChannelStatistics | ChannelProfiles, score: str | None) -> Part:
+def channel_part(statistics: ChannelStatistics) -> Part:
     """Densities, layer by layer."""
-    given = {} if score is None else {"ffn_score": score}
-    if isinstance(statistics, ChannelProfiles):
-        given["ffn_rule"] = statistics.rule
     densities = (statistics.densities(energy) for energy in ENERGIES)
-    limited = ({"ffn_density": layers, **given} for layers in densities if min(layers) < 1.0)
+    limited = ({"ffn_density": layers} for layers in densities if min(layers) < 1.0)
     return Part("channels", {"ffn_density": 1.0}, tuple(_distinct(limited)))
 
 
@@ -105,15 +87,15 @@ def _distinct(candidates: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 def search(
     measure: Callable[[SparseVerify], Fidelity], given: SparseVerify, parts: Sequence[Part], target: float
 ) -> Found:
-    """The settings that read least while all parts together cost at most the target.
+    """Find the settings that read least with a KL of all parts together of at most the target.
 
-    Each part goes as far as its share of the target allows alone; then the one that costs most steps back
-    until they hold together.
+    Each part first takes the last candidate within its share of the target. Then the part with the largest KL
+    steps back until all parts together meet the target.
 
     Args:
-        measure: what a setting costs.
+        measure: measures the fidelity of a setting.
         given: settings that are not searched for.
-        parts: what is.
+        parts: the parts to search.
         target: mean KL per position, nats.
     """
     costs: list[list[Fidelity]] = []
@@ -137,13 +119,3 @@ def search(
         if joint.kl <= target or not any(costs):
             return Found(chosen, sparse, joint)
         max(costs, key=lambda known: known[-1].kl if known else -1.0).pop()
-
-
-def fields_of(sparse: SparseVerify) -> dict[str, Any]:
-    """The fields that are set, as JSON has them."""
-    values = asdict(sparse)
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value is not None
-    }

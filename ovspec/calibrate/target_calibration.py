@@ -1,18 +1,17 @@
-"""Budgets of attention, experts and channels for a target loss of fidelity, measured on a user's texts."""
+"""Calibration of attention, experts and channels to a target KL on a user's texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibrate.calibration import Observer
-from ovspec.calibrate.channel_profiles import ChannelProfiles
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
@@ -22,63 +21,45 @@ from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
-from ovspec_transforms import ExpertRule, ffn_layers, moe_layers
+from ovspec_transforms import ffn_layers, moe_layers
 
 _CHUNK = 512
 
 
 class TargetCalibration:
-    """Settings of every part that the user left open.
+    """Searches settings for every part that the user did not set.
 
     Args:
-        given: the user's settings, which stand.
-        rules: by which open parts are searched: `expert_rule`, `ffn_score`.
-        model: gets the outputs that are observed.
-        profiles: observe its channels for a rule that goes by fixed sets; `None` where no such rule is asked.
+        given: the user's settings, which are kept.
+        model: extended by the observed outputs.
 
     Attributes:
-        experts: what its experts contribute; `None` where they are not searched for.
-        channels: likewise its feed-forward channels.
+        experts: statistics of its experts; `None` if they are not searched.
+        channels: statistics of its feed-forward channels, likewise.
 
     Raises:
-        ValueError: a rule for a part that the model lacks, or channels that can't be observed.
+        ValueError: channels that can't be observed.
     """
 
-    def __init__(
-        self,
-        given: SparseVerify,
-        rules: Mapping[str, str],
-        model: ov.Model,
-        profiles: ChannelProfiles | None = None,
-    ) -> None:
-        self._given, self._rules, self._profiles = given, rules, profiles
-        for rule, layers, what in (
-            ("expert_rule", moe_layers, "routed experts"),
-            ("ffn_rule", ffn_layers, "gated MLPs of dense layers"),
-            ("ffn_score", ffn_layers, "gated MLPs of dense layers"),
-        ):
-            if rule in rules and not layers(model):
-                raise ValueError(f"{rule}={rules[rule]!r}: this model has no {what}; leave it out")
-        channel_rules: dict[str, Any] = {name: rules.get(name) for name in ("ffn_rule", "ffn_score")}
-        _ = SparseVerify(ffn_density=1.0, **channel_rules)  # refuses what contradicts
+    def __init__(self, given: SparseVerify, model: ov.Model) -> None:
+        self._given = given
         open_experts = given.expert_budget is None and bool(moe_layers(model))
-        open_channels = given.ffn_density is None and given.ffn_threshold is None and bool(ffn_layers(model))
+        open_channels = given.ffn_density is None and bool(ffn_layers(model))
         self.experts = ExpertStatistics(model) if open_experts else None
-        self.channels = (profiles or ChannelStatistics(model)) if open_channels else None
+        self.channels = ChannelStatistics(model) if open_channels else None
 
     @property
     def observers(self) -> list[Observer]:
-        """What is to see the verification passes."""
+        """The observers of the verification passes."""
         return [observer for observer in (self.experts, self.channels) if observer]
 
     def parts(self) -> list[Part]:
-        """What is searched for, with the candidates that the statistics give."""
+        """The parts to search, with candidates from the statistics."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
-            rule = cast(ExpertRule, self._rules.get("expert_rule", "mass"))
-            parts.append(expert_part(self.experts, rule))
+            parts.append(expert_part(self.experts))
         if self.channels:
-            parts.append(channel_part(self.channels, self._rules.get("ffn_score")))
+            parts.append(channel_part(self.channels))
         return parts
 
     def search(
@@ -90,18 +71,18 @@ class TargetCalibration:
         target: float,
         properties: Mapping[str, object],
     ) -> Found:
-        """Measure candidates until all parts together keep to the target.
+        """Measure candidates until all parts together meet the target.
 
         Args:
             folder: of the model.
-            selecting: how blocks are selected, anchors included.
+            selecting: selection settings with the chosen anchors.
             texts: i64 `[tokens]` each.
-            positions: at which settings are compared, over all texts.
+            positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
             properties: OpenVINO properties.
 
         Raises:
-            ValueError: texts too short to compare anything.
+            ValueError: the texts are too short.
         """
         parts = self.parts()
         runner = ModelRunner(
@@ -114,7 +95,9 @@ class TargetCalibration:
         )
         meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), _CHUNK)
         if not meter.positions:
-            raise ValueError(f"--data: the longest of {len(texts)} texts has a token only; give longer texts")
+            raise ValueError(
+                f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"
+            )
         names = ("query", "summary", "sink_blocks", "local_blocks", "refresh_interval", "anchor_layers")
         base = replace(self._given, **{name: getattr(selecting, name) for name in names})
         return search(meter.measure, base, parts, target)
@@ -124,13 +107,10 @@ class TargetCalibration:
         return limits or ExpertConfig(optional=True)
 
     def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
-        sparse = _first("channels", parts, self._given)
-        sets = self._profiles.sets if self._profiles else None
-        # Our operation takes any density of the rule "static"; stock operations are built for one.
-        return ffn_config("stock" if sparse.ffn_rule == "groups" else "native", sparse, sets)
+        return ffn_config("native", _first("channels", parts, self._given))
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:
-    """The user's settings with the first candidate of a part, which has the rule of all of them."""
+    """The user's settings with the first candidate of a part, whose rule is that of all candidates."""
     fields: dict[str, Any] = next((p.candidates[0] for p in parts if p.name == name and p.candidates), {})
     return replace(given, **fields)

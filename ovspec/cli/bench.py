@@ -1,4 +1,4 @@
-"""`ovspec bench`: what verification costs on this machine."""
+"""`ovspec bench`: measurements on this machine."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_trace import trace
+from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
     int_list,
     linear_option,
@@ -51,7 +52,13 @@ bench.add_command(memory)
 bench.add_command(trace)
 
 
-@bench.command()
+VERIFY_COMMON = (
+    *("model", "shape", "layers", "weight_format", "context", "tokens", "budget", "backend"),
+    *("repeat", "json_path", "plot"),
+)
+
+
+@bench.command(cls=ShortHelpCommand, common=VERIFY_COMMON)
 @source_options
 @click.option("--context", default="4096,16384", show_default=True, help="Tokens in the cache.")
 @click.option("--tokens", default="1,4,8", show_default=True, help="New tokens of a pass.")
@@ -60,13 +67,13 @@ bench.add_command(trace)
     type=int,
     default=DEFAULT_BUDGET,
     show_default=True,
-    help="Tokens of the context that sparse verification may read; 0: all, where weights are limited.",
+    help="Tokens of the context that a sparse pass reads; 0: all of them.",
 )
 @click.option(
     "--backend",
     default=",".join(DEFAULT_BACKENDS),
     show_default=True,
-    help=f"What to time: {', '.join(BACKENDS)}; the last selects with OpenVINO's operations alone.",
+    help=f"What to time: {', '.join(BACKENDS)}.",
 )
 @click.option(
     "--kv-cache-precision",
@@ -99,11 +106,11 @@ def verify(
     plot: Path | None,
     **weights: Any,
 ) -> int:
-    """Time one pass: stock OpenVINO, dense verification and sparse verification, in turn.
+    """Time one pass of stock OpenVINO, dense and sparse verification.
 
-    stock is the plain paged transformation at the plugin's default properties; dense and sparse are one
-    model with ovspec's operations, of which dense leaves nothing out. The context is random, so this measures
-    time and bytes, not quality.
+    The backends run in turn. stock: OpenVINO's paged attention at its default properties. dense, sparse: one
+    model with ovspec's operations; dense reads everything. sparse_stock: sparse, with OpenVINO's operations
+    alone. The context is random: this measures time and bytes, not quality.
     """
     chosen = properties_from(properties)
     if kv_cache_precision is not None:
@@ -145,7 +152,7 @@ def verify(
 @click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:
-    """Time what a verification step costs outside the models: tables, sampling, acceptance."""
+    """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()
     if as_json:
         click.echo(json.dumps({"records": [record.as_json() for record in records]}, indent=2))
@@ -158,7 +165,7 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
 
 
 def show(report: Report, json_path: str | None) -> None:
-    """Print the table, or the JSON alone, and write the file."""
+    """Print the table or only the JSON, and write the file."""
     if write_json(report.as_json(), json_path):
         return
     for line in report.lines():

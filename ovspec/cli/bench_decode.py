@@ -1,4 +1,4 @@
-"""`ovspec bench decode`: tokens per second behind a long context, mode against mode."""
+"""`ovspec bench decode`: tokens per second with a long context, by mode."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def decode(
     json_path: str | None,
     **weights: Any,
 ) -> int:
-    """Time whole generations behind a random context, mode against mode, in turn.
+    """Time whole generations after a random context; the modes run in turn.
 
-    Passes are real; a trace decides which drafts are accepted, for stock and for ours alike. The stock modes
-    are OpenVINO's own attention at the plugin's defaults, in the same decoding loop.
+    Passes are real. A trace decides which drafts are accepted, in every mode alike. The stock modes use
+    OpenVINO's own attention at the plugin's defaults, in the same decoding loop.
     """
     settings = DecodeBench(
         source=read_source(model, shape, layers, vocab_size, weight_format),

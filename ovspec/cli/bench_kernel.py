@@ -1,4 +1,4 @@
-"""`ovspec bench kernel`: the attention operation by itself."""
+"""`ovspec bench kernel`: the attention operation alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kernel(
 ) -> None:
     """Time dense verification attention of one layer, without a model around it.
 
-    Every call reads another cache, so that keys and values come from memory as in a model of many layers.
+    Every call reads another cache, so that keys and values come from memory, as in a model with many layers.
     """
     settings = KernelBench(
         contexts=int_list("--context", context),

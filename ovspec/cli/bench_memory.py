@@ -1,4 +1,4 @@
-"""`ovspec bench memory`: what a start and a context cost, beside OpenVINO GenAI."""
+"""`ovspec bench memory`: starts and memory of ovspec and OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def memory(
 ) -> None:
     """Measure starts and resident memory of ovspec and of OpenVINO GenAI, with the same cache precision.
 
-    Every start has a process of its own. The cache is u8 by token unless --property says otherwise. Starts
-    from a CACHE_DIR, which an uncounted one fills, are measured in the same turns.
+    Every start has its own process. The cache is u8 by token unless --property sets another. Starts from a
+    CACHE_DIR are measured in the same turns; the start that fills it does not count.
     """
     source = read_source(model, shape, layers, vocab_size, weight_format)
     bench = FootprintBench(source, context, repeat, properties_from(properties))

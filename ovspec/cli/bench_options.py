@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from ovspec.bench import ModelSource
+from ovspec.cli.help import Command
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 def source_options(command: Command) -> Command:
-    """`--model` or `--shape`, and what shapes the latter."""
+    """`--model` or `--shape`, with the settings of a shape."""
     for option in reversed(
         [
             click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
-            click.option("--shape", help=f"Random weights of a real shape instead: {', '.join(SHAPES)}."),
+            click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
             click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
             click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
             click.option(
@@ -57,12 +54,12 @@ def read_source(
     options = {"--layers": layers, "--vocab-size": vocab_size, "--weight-format": weight_format}
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} {value} needs --shape: the model in {model} is what it is")
+            raise ValueError(f"{name} {value} needs --shape: the model in {model} has fixed sizes")
     return ModelSource.from_folder(model)
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that can't be written, before the long work.
+    """Refuse a file that cannot be written, before the measurement starts.
 
     Raises:
         ValueError: it is a folder, or its folder is missing or can't be written.

@@ -1,4 +1,4 @@
-"""`ovspec bench schedule`: the schedule auto against every fixed number of draft tokens."""
+"""`ovspec bench schedule`: compare the schedule auto with fixed numbers of draft tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ovspec bench trace`: what a pipeline accepts of its drafts, for `bench decode` to repeat."""
+"""`ovspec bench trace`: record which drafts a pipeline accepts, for `bench decode`."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def trace(
     commit_interval: int | None,
     **options: Any,
 ) -> None:
-    """Generate greedily and record how many tokens of every draft stood, and where commits corrected."""
+    """Generate greedily; record the accepted tokens of every draft and the corrections of commits."""
     verify = options["verify"]
     mode = mode_from(verify, verify_from(options), commit_interval)
     drafting = drafting_from(model, options)
     if drafting.choice is None:
-        raise ValueError("a trace is of drafts: give --draft-model DIR or --drafter NAME")
+        raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
     check_writable("--output", output)
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]

@@ -1,4 +1,4 @@
-"""`ovspec bundle`: a model and all it needs, in one folder for a machine without network or compiler."""
+"""`ovspec bundle`: pack a model for a machine without network or compiler."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: b
 
 
 def summary(report: BundleReport) -> str:
-    """Sizes, and what to do next."""
+    """Print sizes and the next command."""
     megabytes = {
         "model": report.model_bytes,
         "draft": report.draft_bytes,

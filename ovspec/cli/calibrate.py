@@ -19,18 +19,22 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
-from ovspec.calibrate.channel_groups import DEFAULT_GROUPS
-from ovspec.calibrate.channel_profiles import ChannelProfiles
-from ovspec.calibrate.fidelity_search import fields_of
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
-from ovspec.cli.options import properties_from, selection_options, sparse_from, weight_options
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.options import (
+    model_option,
+    properties_from,
+    property_option,
+    selection_options,
+    sparse_from,
+    weight_options,
+)
 from ovspec.cli.output import print_table
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.ffn_budgets import STOCK_RULES
 from ovspec.verify.verify_config import (
     AMOUNT_FIELDS,
     CHANNEL_FIELDS,
@@ -38,15 +42,18 @@ from ovspec.verify.verify_config import (
     SparseVerify,
     calibrated,
 )
-from ovspec_models import ModelInfo, OvspecConfig, VerifySection
+from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
 from ovspec_transforms import moe_layers
 
-
-@click.command()
-@click.option(
-    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+COMMON = (
+    *("model", "data", "anchors", "overlap", "target_kl", "max_texts", "max_tokens", "budget"),
+    *("properties", "as_json"),
 )
+
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@model_option
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -69,11 +76,6 @@ from ovspec_transforms import moe_layers
     "position, in nats, as `ovspec eval fidelity` reports it.",
 )
 @click.option(
-    "--ffn-groups",
-    type=click.IntRange(2),
-    help=f"With --ffn-rule groups: groups of the channels of a layer.  [default: {DEFAULT_GROUPS}]",
-)
-@click.option(
     "--positions",
     type=click.IntRange(ROWS),
     default=512,
@@ -93,13 +95,7 @@ from ovspec_transforms import moe_layers
     show_default=True,
     help="Tokens between two selections that are compared.",
 )
-@click.option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="OpenVINO property, e.g. KV_CACHE_PRECISION=f16; repeatable.",
-)
+@property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @weight_options
 @selection_options
@@ -109,7 +105,6 @@ def calibrate(
     anchors: int | None,
     overlap: float | None,
     target_kl: float | None,
-    ffn_groups: int | None,
     positions: int,
     max_texts: int,
     max_tokens: int,
@@ -118,17 +113,14 @@ def calibrate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure what a model selects, routes to and activates on your texts, and write settings to its folder.
+    """Choose settings of sparse verification from your texts.
 
-    The model reads the texts densely while every layer selects; the layers that are to select are chosen by
-    how alike their lists are. With --target-kl, how much attention, experts and feed-forward channels are
-    read follows from that one number; what is given as an option stands. All of it goes to
-    ovspec_config.json, from where sparse verification takes what a user leaves open. --ffn-rule static or
-    groups also writes every layer's channels by importance, and in groups, to ovspec_channels.npz.
+    The model reads the texts densely while every layer selects blocks; layers with similar lists share an
+    anchor layer. With --target-kl, the amounts of attention, experts and feed-forward channels follow from
+    that one number; an amount that is given as an option is kept. The results are written to
+    ovspec_config.json, which supplies every setting that a later call of sparse verification does not give.
     """
-    rule = options["ffn_rule"]
-    check_options(anchors, overlap, target_kl, ffn_groups, rule)
-    rules = open_rules(options, target_kl is not None)
+    check_options(anchors, overlap, target_kl)
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
@@ -137,13 +129,10 @@ def calibrate(
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
     graph = read_model(ov.Core(), model)
-    profiles = ChannelProfiles(graph, rule, ffn_groups or DEFAULT_GROUPS) if rule in STOCK_RULES else None
-    target = TargetCalibration(given, rules, graph, profiles) if target_kl is not None else None
+    target = TargetCalibration(given, graph) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))
     observers: list[Observer] = target.observers if target else []
-    if profiles is not None and profiles not in observers:
-        observers.append(profiles)
     meter = OverlapMeter(graph, sparse, chosen_properties, observers)
     check_anchors(anchors, meter.layers)
     measured = measure(meter, texts, stride)
@@ -155,28 +144,18 @@ def calibrate(
     if target is not None and target_kl is not None:
         selecting = replace(sparse, anchor_layers=chosen)
         found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
-    channels = profiles.sets.save(model) if profiles else None
     config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
-        body["channels"] = str(channels) if channels else None
         click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
     else:
         show(measured, chosen, path)
-        if profiles:
-            click.echo(f"channels of {len(profiles.layers)} layers written to {channels}")
         if found:
             show_target(found, target_kl)
 
 
-def check_options(
-    anchors: int | None,
-    overlap: float | None,
-    target_kl: float | None,
-    ffn_groups: int | None,
-    ffn_rule: str | None,
-) -> None:
+def check_options(anchors: int | None, overlap: float | None, target_kl: float | None) -> None:
     """Refuse numbers out of range, and options that do not go together."""
     if target_kl is not None and not 0.0 < target_kl < math.inf:
         raise ValueError(f"--target-kl {target_kl}: expected a finite number of nats above 0")
@@ -184,10 +163,6 @@ def check_options(
         raise ValueError(f"--anchors {anchors} and --overlap {overlap} exclude each other: give one")
     if overlap is not None and not 0.0 <= overlap <= 1.0:
         raise ValueError(f"--overlap {overlap}: expected a share between 0 and 1")
-    if ffn_groups is not None and ffn_rule != "groups":
-        raise ValueError(
-            f"--ffn-groups {ffn_groups} is for --ffn-rule groups: give that as well, or leave it out"
-        )
 
 
 def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> SparseVerify:
@@ -202,21 +177,6 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
     if searched and not given.given(AMOUNT_FIELDS):
         return replace(sparse, **dict.fromkeys(AMOUNT_FIELDS) | {"coverage": 0.9})
     return sparse
-
-
-def open_rules(options: dict[str, Any], searched: bool) -> dict[str, str]:
-    """Take out the rules by which amounts are searched for, or channels measured, where none is given."""
-    rules = {}
-    for rule, amounts in (
-        ("expert_rule", ("expert_budget",)),
-        ("ffn_score", ("ffn_density", "ffn_threshold")),
-        ("ffn_rule", ("ffn_density", "ffn_threshold")),
-    ):
-        wanted = searched or options[rule] in STOCK_RULES
-        if wanted and options[rule] is not None and all(options[amount] is None for amount in amounts):
-            rules[rule] = options[rule]
-            options[rule] = None
-    return rules
 
 
 def folder_config(folder: Path) -> OvspecConfig:
@@ -260,15 +220,17 @@ def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) ->
         )
 
 
-def with_settings(
-    section: VerifySection | None, given: SparseVerify, anchors: tuple[int, ...]
-) -> VerifySection:
+def with_settings(old: SparseVerify | None, given: SparseVerify, anchors: tuple[int, ...]) -> SparseVerify:
     """The settings with new anchors and what was given beside them.
 
     Another amount of a part replaces the old one.
     """
-    settings = fields_of(replace(given, anchor_layers=None))
-    old = section or VerifySection()
+    settings = {
+        entry.name: value
+        for entry in fields(given)
+        if entry.name != "anchor_layers" and (value := getattr(given, entry.name)) is not None
+    }
+    old = old or SparseVerify()
     for group in (AMOUNT_FIELDS, EXPERT_FIELDS, CHANNEL_FIELDS):
         replaced = set(group)
         if not settings.keys() & replaced:
@@ -276,16 +238,16 @@ def with_settings(
         if settings.keys() & {"L0", "rho"}:
             replaced -= {"L0", "rho"}
         old = replace(old, **dict.fromkeys(replaced))
-    return replace(old, anchor_layers=list(anchors), **settings)
+    return replace(old, anchor_layers=anchors, **settings)
 
 
 def report(
-    measured: LayerOverlap, chosen: tuple[int, ...], section: VerifySection, path: Path
+    measured: LayerOverlap, chosen: tuple[int, ...], settings: SparseVerify, path: Path
 ) -> dict[str, object]:
     """What `--json` prints."""
     return {
         "config": str(path),
-        "verify": {entry.name: getattr(section, entry.name) for entry in fields(section)},
+        "verify": settings.to_json(),
         "passes": measured.passes,
         "tokens": measured.tokens,
         "layers": list(measured.layers),

@@ -1,4 +1,4 @@
-"""What `ovspec calibrate --target-kl` prints."""
+"""Output of `ovspec calibrate --target-kl`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ovspec.verify.verify_config import SparseVerify
 def target_report(
     target: TargetCalibration | None, found: Found | None, target_kl: float | None
 ) -> dict[str, object]:
-    """The part of the JSON object that belongs to the target; nothing without one."""
+    """The fields of the JSON object about the target; empty without a target."""
     if target is None or found is None:
         return {}
     experts, channels = target.experts, target.channels
@@ -36,7 +36,7 @@ def target_report(
 
 
 def show_target(found: Found, target_kl: float | None) -> None:
-    """Print what every part was set to, and what it costs alone and with the others."""
+    """Print the setting of every part, and its KL alone and together with the others."""
     table = Table("part", "reads", "KL alone", "top-1 alone")
     for part in found.parts:
         cost = part.alone

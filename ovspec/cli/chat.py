@@ -9,14 +9,19 @@ import click
 from openvino_genai import ChatHistory
 
 from ovspec.cli.generate import print_piece, summary_line
+from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
 from ovspec.errors import InvalidValueError
 from ovspec.pipeline.pipeline import LLMPipeline
 
+COMMON = (
+    *("model", "system", "at_context_end", "max_new_tokens", "do_sample", "temperature"),
+    *("draft_model", "properties", "figures"),
+)
 _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it."
 
 
-@click.command()
+@click.command(cls=ShortHelpCommand, common=COMMON)
 @click.option("--system", help="System message, which stays whatever is forgotten.")
 @click.option(
     "--at-context-end",
@@ -29,7 +34,7 @@ _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it.
 @pipeline_options
 @answer_options
 def chat(system: str | None, at_context_end: str, figures: bool, **options: Any) -> None:
-    """Chat with a model: a line is a message, its answer is streamed, and what was said is remembered."""
+    """Chat with a model: every line is a message; what was said is remembered."""
     pipeline, _ = pipeline_from(options)
     settings = generation_options(options)
     if not pipeline.get_tokenizer().chat_template:

@@ -8,65 +8,66 @@ from typing import Any
 
 import click
 
-from ovspec.cli.options import Command, draft_folder
+from ovspec.cli.help import Command, option_group
+from ovspec.cli.options import draft_folder
 from ovspec.drafters import NAMES, Assistant, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
+DRAFTING_OPTIONS = [
+    click.option(
+        "--draft-model",
+        default="auto",
+        show_default=True,
+        metavar="DIR",
+        help="DIR, auto (as exported) or none.",
+    ),
+    click.option(
+        "--drafter",
+        type=click.Choice(NAMES),
+        metavar="NAME",
+        help=f"{', '.join(NAMES)}.  [default: assistant if there is a draft model, else none]",
+    ),
+    click.option(
+        "--num-assistant-tokens",
+        type=int,
+        help="Draft tokens per round; for the schedule auto, the largest number.",
+    ),
+    click.option(
+        "--num-assistant-tokens-schedule",
+        type=click.Choice(SCHEDULES),
+        help="How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
+        "and acceptance.  [default: constant if a number is given, else auto]",
+    ),
+    click.option(
+        "--assistant-confidence-threshold",
+        type=float,
+        help="End a draft after a token that is less probable than this.",
+    ),
+    click.option("--max-ngram-size", type=int, help="Prompt lookup: longest n-gram.  [default: 3]"),
+    click.option(
+        "--suffix-corpus",
+        type=click.Path(path_type=Path),
+        help="Drafters suffix and auto: text file that is searched as well.",
+    ),
+    click.option(
+        "--acceptance-threshold",
+        type=float,
+        help="Accept a draft token if p/q is at least this; below 1 is lossy.  [default: 1.0, exact]",
+    ),
+    click.option(
+        "--commit-interval",
+        type=int,
+        help="Commit: tokens between dense passes.  [default: adapted, 16 to 32]",
+    ),
+]
+
 
 def drafting_options(command: Command) -> Command:
-    """`--draft-model`, `--drafter` and what goes with them."""
-    for option in reversed(
-        [
-            click.option(
-                "--draft-model",
-                default="auto",
-                show_default=True,
-                help="Folder of the draft model; auto: the one exported with the model; none: go without.",
-            ),
-            click.option(
-                "--drafter",
-                type=click.Choice(NAMES),
-                help="Who drafts.  [default: assistant with a draft model, else nobody]",
-            ),
-            click.option(
-                "--num-assistant-tokens",
-                type=int,
-                help="Draft tokens per round; the most that the schedule auto drafts.",
-            ),
-            click.option(
-                "--num-assistant-tokens-schedule",
-                type=click.Choice(SCHEDULES),
-                help="How that number moves: constant; heuristic as in transformers; auto: by measured cost "
-                "and acceptance.  [default: constant where a number is given, else auto]",
-            ),
-            click.option(
-                "--assistant-confidence-threshold",
-                type=float,
-                help="End a draft after a less probable token.",
-            ),
-            click.option("--max-ngram-size", type=int, help="Prompt lookup: longest n-gram.  [default: 3]"),
-            click.option(
-                "--suffix-corpus",
-                type=click.Path(path_type=Path),
-                help="Suffix lookup: text file that is searched as well.",
-            ),
-            click.option(
-                "--acceptance-threshold",
-                type=float,
-                help="Accept where p/q is at least this; below 1 it is lossy.  [default: 1.0, exact]",
-            ),
-            click.option(
-                "--commit-interval",
-                type=int,
-                help="Commit: tokens between dense passes.  [default: 16 to 32, adapted]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+    """`--draft-model`, `--drafter` and their settings."""
+    return option_group("Drafting", DRAFTING_OPTIONS)(command)
 
 
 @dataclass(frozen=True, slots=True)

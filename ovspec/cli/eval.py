@@ -1,4 +1,4 @@
-"""`ovspec eval`: what a setting does to the output."""
+"""`ovspec eval`: compare a verification setting with dense decoding."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import click
 from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
+from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
-    experts_option,
-    ffn_option,
+    backend_options,
     float_list,
     int_list,
-    linear_option,
+    model_option,
     properties_from,
-    property_option,
     verify_from,
     verify_options,
 )
@@ -40,17 +39,21 @@ def evaluate() -> None:
     """Compare a setting with dense decoding."""
 
 
-# `generate` is lossless unless it is told otherwise; here the lossy setting is what is asked about.
-@evaluate.command(context_settings={"default_map": {"verify": "sparse"}})
-@click.option(
-    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+COMMON = (
+    *("model", "prompts", "context", "max_new_tokens", "budgets", "verify", "budget", "drafter"),
+    *("properties", "json_path", "plot"),
 )
+
+
+# The default of `generate` is lossless. This command measures lossy settings, so sparse is its default.
+@evaluate.command(cls=ShortHelpCommand, common=COMMON, context_settings={"default_map": {"verify": "sparse"}})
+@model_option
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE.jsonl",
-    help='A prompt a line: a JSON string, or an object with "prompt".',
+    help='One JSON string or {"prompt": "..."} per line.',
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file.")
 @click.option("--context", type=click.IntRange(1), help="Cut longer prompts to their last tokens.")
@@ -76,22 +79,11 @@ def evaluate() -> None:
 @click.option("--coverages", help="Sweep of --coverage, e.g. 0.8,0.9,0.95.")
 @click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
 @click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
-@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
-@click.option(
-    "--attention",
-    type=click.Choice(["native", "stock"]),
-    default="native",
-    show_default=True,
-    help="Verification attention: ours, or OpenVINO's.",
-)
-@experts_option
-@ffn_option
-@linear_option
-@property_option
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
 @drafting_options
 @verify_options
+@backend_options
 def fidelity(
     model: Path,
     prompts: Path,
@@ -116,11 +108,10 @@ def fidelity(
     commit_interval: int | None,
     **options: Any,
 ) -> None:
-    """Compare verification settings with dense decoding on your own prompts, greedily.
+    """Compare verification settings with dense greedy decoding on your prompts.
 
-    Both generate: the tokens and the speed are compared. Then both decide about the dense output's tokens, in
-    passes as verification has them, and the distributions are compared position by position. A round has 5
-    draft tokens unless --num-assistant-tokens says otherwise.
+    First both generate, and tokens and speed are compared. Then both compute the distributions at every
+    position of the dense output, and these are compared. A round has 5 draft tokens by default.
     """
     mode = mode_from(options["verify"], verify_from(options), commit_interval)
     swept = {
@@ -177,17 +168,17 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     """The drafting options that were given, as fields of a generation configuration."""
     fields = {name: value for name, value in options.items() if value is not None}
     if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
-        # By itself the number would follow measured times, and differ from setting to setting.
+        # The default schedule follows measured times, so the number would differ between settings.
         fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
     return fields
 
 
 def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Setting]:
-    """The settings to compare: the one that the options of verification make, or a sweep over it.
+    """The settings to compare: the one that the verification options describe, or a sweep over it.
 
     Args:
         verify: the mode.
-        swept: values of the fields that may be swept, as the options hold them.
+        swept: texts of the sweep options by field.
 
     Raises:
         ValueError: two sweeps, or a bad one.
@@ -203,7 +194,7 @@ def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Sett
 
 
 def show(report: Report, json_path: str | None) -> None:
-    """Print the table, or the JSON alone, and write the file."""
+    """Print the table or only the JSON, and write the file."""
     if json_path == "-":
         click.echo(report.dumps())
         return

@@ -1,4 +1,4 @@
-"""`ovspec export`: a Hugging Face checkpoint becomes a folder that the pipeline runs."""
+"""`ovspec export`: export a Hugging Face checkpoint to a model folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
 
 
 def warn(line: str) -> None:
-    """Say what was not done as asked for."""
+    """Print a warning to standard error."""
     click.echo(f"ovspec: warning: {line}", err=True)
 
 

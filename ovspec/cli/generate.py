@@ -12,6 +12,7 @@ import click
 from openvino_genai import ChatHistory
 
 from ovspec.cli.drafting import Drafting
+from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
@@ -19,9 +20,14 @@ from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
+COMMON = (
+    *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
+    *("draft_model", "drafter", "verify", "budget", "properties", "as_json"),
+)
 
-@click.command()
-@click.option("-p", "--prompt", help="The prompt; default: standard input.")
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
 @click.option("--system", help="System message in front of the prompt, through the model's chat template.")
 @click.option(
@@ -40,7 +46,7 @@ def generate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Generate text from a prompt, streamed to standard output; figures go to standard error."""
+    """Stream the answer to a prompt; figures go to standard error."""
     if jsonl is not None:
         if prompt is not None or prompt_file is not None or as_json:
             raise ValueError("--jsonl excludes --prompt, --prompt-file and --json: the file has the prompts")
@@ -141,7 +147,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 
 def summary_line(metrics: PerfMetrics) -> str:
-    """One line of figures, saying so where the output is not the model's own."""
+    """One line of figures; it says if the output may differ from the model's own."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -179,7 +185,7 @@ def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
 
 
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
-    """What `--json` prints."""
+    """The JSON object of `--json`."""
     metrics = results.perf_metrics
     return {
         "text": results.texts[0],

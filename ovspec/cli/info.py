@@ -1,4 +1,4 @@
-"""`ovspec info`: what this installation, and a model folder, are."""
+"""`ovspec info`: describe the installation and a model folder."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
     """
     model = ModelInfo.read(folder)
     core = ov.Core()
-    ovspec_ops.load(core)  # the folder may hold our operations
+    ovspec_ops.load(core)  # the IR may contain native operations
     traffic = WeightTraffic.of(read_model(core, folder))
     threads = len(os.sched_getaffinity(0))
     bandwidth = read_bandwidth(threads) if measure else None
@@ -116,7 +116,7 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
 
 
 def family_facts(model: ModelInfo) -> dict[str, object]:
-    """What is sparse in a model's family and what is not."""
+    """What can be sparse in the model's family."""
     family = family_of(model.model_type)
     if family is None:
         return {"name": f"{model.model_type}: not tested; loading compares it with the exported graph"}

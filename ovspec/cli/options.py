@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from ovspec.verify.verify_config import FFN_RULES, PER_LAYER_FIELDS, SparseVerify, Verify
+from ovspec.cli.help import Command, option_group
+from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
-from ovspec_transforms import CHANNEL_SCORES, EXPERT_RULES
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+model_option = click.option(
+    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+)
 
 
 property_option = click.option(
@@ -28,62 +29,81 @@ property_option = click.option(
 experts_option = click.option(
     "--experts",
     type=click.Choice(["native", "stock"]),
-    help="Routed experts of a mixture: our operation, or OpenVINO's.  [default: as --attention]",
+    help="Routed experts of a mixture: ovspec's operation, or OpenVINO's.  [default: as --attention]",
 )
 
 
 ffn_option = click.option(
     "--ffn",
     type=click.Choice(["native", "stock"]),
-    help="Gated MLPs of dense layers: our operation, or OpenVINO's.  [default: ours where they are limited "
-    "by --ffn-rule top_k or a threshold]",
+    help="Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
+    "their channels are limited]",
 )
 
 
 linear_option = click.option(
     "--linear",
     type=click.Choice(["native", "stock"]),
-    help="Linear layers with compressed weights: our operation, or OpenVINO's.  [default: ours with AMX or "
-    "VNNI, unless --attention is stock or a property says how rows are rounded]",
+    help="Linear layers with compressed weights: ovspec's operation, or OpenVINO's.  [default: native with "
+    "AMX or VNNI, unless --attention is stock or a property sets how rows are rounded]",
 )
 
 
+BACKEND_OPTIONS = [
+    click.option("--device", default="CPU", show_default=True, help="OpenVINO device."),
+    click.option(
+        "--attention",
+        type=click.Choice(["native", "stock"]),
+        default="native",
+        show_default=True,
+        help="Verification attention: native is ovspec's operation, stock is OpenVINO's.",
+    ),
+    experts_option,
+    ffn_option,
+    linear_option,
+    property_option,
+]
+VERIFY_OPTION = click.option(
+    "--verify",
+    type=click.Choice(["dense", "sparse", "commit"]),
+    default="dense",
+    show_default=True,
+    metavar="MODE",
+    help="dense, sparse (lossy) or commit.",
+)
+ANCHORS_OPTION = click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")
+
+
+def backend_options(command: Command) -> Command:
+    """`--device`, who computes which layers, and OpenVINO's properties."""
+    return option_group("Device and operations", BACKEND_OPTIONS)(command)
+
+
 def verify_options(command: Command) -> Command:
-    """`--verify` and what shapes a sparse one."""
-    for option in reversed(
-        [
-            click.option(
-                "--verify",
-                type=click.Choice(["dense", "sparse", "commit"]),
-                default="dense",
-                show_default=True,
-                help="Verification; sparse is lossy, commit makes it lossless.",
-            ),
-        ]
-    ):
-        command = option(command)
-    anchors = click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")
-    return selection_options(anchors(weight_options(command)))
+    """`--verify` and the settings of sparse verification."""
+    verify = option_group("Verification", [VERIFY_OPTION])
+    anchors = option_group(SELECTION_TITLE, [ANCHORS_OPTION])
+    return verify(selection_options(anchors(weight_options(command))))
 
 
 def selection_options(command: Command) -> Command:
-    """What sparse attention reads, all but its anchors."""
-    for option in reversed(SELECTION_OPTIONS):
-        command = option(command)
-    return command
+    """Settings of sparse attention, without its anchor layers."""
+    return option_group(SELECTION_TITLE, SELECTION_OPTIONS)(command)
 
 
 def weight_options(command: Command) -> Command:
-    """What a sparse verification reads of the weights."""
-    for option in reversed(WEIGHT_OPTIONS):
-        command = option(command)
-    return command
+    """Settings of sparse experts and feed-forward channels."""
+    return option_group(WEIGHT_TITLE, WEIGHT_OPTIONS)(command)
+
+
+SELECTION_TITLE = "Sparse verification: attention"
+WEIGHT_TITLE = "Sparse verification: experts and feed-forward channels"
 
 
 SELECTION_OPTIONS = [
     click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
     click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
-    click.option("--budget", type=int, help="Sparse: a fixed budget in tokens instead of L0 and rho."),
+    click.option("--budget", type=int, help="Sparse: tokens to read, instead of L0 and rho."),
     click.option(
         "--coverage", type=float, help="Sparse: share of the estimated attention to read instead of a budget."
     ),
@@ -97,7 +117,7 @@ SELECTION_OPTIONS = [
         "--key-summary",
         "summary",
         type=click.Choice(["mean", "min_max"]),
-        help="Sparse: what stands for a block's keys.",
+        help="Sparse: how the keys of a block are summarised.",
     ),
     click.option("--sink-blocks", type=int, help="Sparse: blocks at the start that are always read."),
     click.option("--local-blocks", type=int, help="Sparse: blocks at the end that are always read."),
@@ -110,36 +130,9 @@ WEIGHT_OPTIONS = [
         help="Sparse: experts of a layer that a pass reads, for all layers or one by one; -1: no limit.",
     ),
     click.option(
-        "--expert-rule",
-        type=click.Choice(EXPERT_RULES),
-        help="Sparse: what the budget counts: experts of the pass with the largest mass, experts that a row "
-        "drops below a share, or experts of a row.  [default: mass]",
-    ),
-    click.option(
-        "--expert-share-bound",
-        metavar="P[,P...]",
-        help="Sparse, rule share: part of a row's routing weight below which its lowest experts are dropped.",
-    ),
-    click.option(
         "--ffn-density",
         metavar="P[,P...]",
         help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
-    ),
-    click.option(
-        "--ffn-rule",
-        type=click.Choice(FFN_RULES),
-        help="Sparse: which channels: those with the highest activations, or, as calibrated for the model, "
-        "always the same ones, or the groups with the highest activations.  [default: top_k]",
-    ),
-    click.option(
-        "--ffn-threshold",
-        metavar="X[,X...]",
-        help="Sparse: instead of it, the least activation of a channel that is read.",
-    ),
-    click.option(
-        "--ffn-score",
-        type=click.Choice(CHANNEL_SCORES),
-        help="Sparse: a channel's activation, over the rows of a draft.  [default: max]",
     ),
 ]
 # Fields of SparseVerify whose option has another name.
@@ -147,9 +140,7 @@ _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
-    """The sparse verification that the options of `selection_options` and `weight_options` describe.
-
-    They are taken out.
+    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them.
 
     Raises:
         ValueError: a bad value.
@@ -221,7 +212,7 @@ def properties_from(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def draft_folder(model: Path, draft_model: str) -> Path | None:
-    """Where the draft model lies: `auto` takes the one exported below the model, `none` goes without."""
+    """Folder of the draft model: `auto` is the one exported with the model, `none` is no draft model."""
     if draft_model == "none":
         return None
     if draft_model != "auto":

@@ -1,4 +1,4 @@
-"""What the commands print: tables, progress, JSON."""
+"""Output of the commands: tables, progress, JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from ovspec_models.files import replace_file
 
 Result = TypeVar("Result")
-# A table in a pipe keeps its columns whole: there is no terminal whose width it must keep to.
+# Without a terminal a table has this width, so that its columns are not wrapped.
 _PIPE_WIDTH = 140
 
 
@@ -37,24 +37,24 @@ def print_table(table: Table) -> None:
 
 
 def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:
-    """Run long work, with a progress bar where someone watches.
+    """Run long work, with a progress bar if standard error is a terminal.
 
     Args:
-        num_steps: how often the work calls its argument.
-        run: the work; it announces every step when it begins.
+        num_steps: number of times that the work calls its argument.
+        run: the work; it calls its argument at the begin of each step.
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        # A step is announced when it begins, so the bar moves when the one before it has ended.
+        # The call comes at the begin of a step, so the bar counts the steps that have ended.
         task = progress.add_task("", total=num_steps, completed=-1)
         return run(lambda step: progress.update(task, advance=1, description=step))
 
 
 def write_json(body: dict[str, Any], path: str | None) -> bool:
-    """Do what `--json` asks for: write `body` to a file, or print it.
+    """Write `body` to the file of `--json`, or print it.
 
     Returns:
-        Whether it was printed, and is to stay alone on standard output.
+        Whether it was printed; then nothing else may be printed to standard output.
     """
     text = json.dumps(body, indent=2)
     if path == "-":

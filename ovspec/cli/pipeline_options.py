@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
-from ovspec.cli.options import (
-    Command,
-    experts_option,
-    ffn_option,
-    linear_option,
-    properties_from,
-    property_option,
-    verify_from,
-    verify_options,
-)
+from ovspec.cli.help import Command, option_group
+from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
 from ovspec.pipeline.draft_model import draft_model as name_draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
-_PIPELINE_OPTIONS = [
+
+def _check_seed(context: click.Context, option: click.Parameter, seed: int | None) -> int | None:
+    # click's IntRange would print the range in the help, which has 24 lines.
+    if seed is not None and not 0 <= seed < 2**64:
+        raise click.BadParameter(f"{seed} is not in the range 0<=x<2**64")
+    return seed
+
+
+_LENGTH_OPTIONS = [
     click.option(
-        "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
+        "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
     ),
     click.option(
-        "--max-context", type=int, help="Tokens of prompt and answer that there must be memory for."
+        "--max-context",
+        type=int,
+        help="Tokens of prompt and answer for which memory must suffice; see info.",
     ),
-    click.option("--device", default="CPU", show_default=True, help="OpenVINO device."),
     click.option(
-        "--attention",
-        type=click.Choice(["native", "stock"]),
-        default="native",
-        show_default=True,
-        help="Verification attention: ours, or OpenVINO's.",
+        "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
     ),
-    experts_option,
-    ffn_option,
-    linear_option,
-    property_option,
+    click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token."),
 ]
-_ANSWER_OPTIONS = [
-    click.option(
-        "--max-new-tokens", type=int, default=100, show_default=True, help="Tokens to generate at most."
-    ),
+SAMPLING_OPTIONS = [
     click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
     click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
     click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
@@ -55,27 +45,19 @@ _ANSWER_OPTIONS = [
     ),
     click.option("--presence-penalty", type=float, help="Penalty on tokens of the output.  [default: 0.0]"),
     click.option("--frequency-penalty", type=float, help="The same, times their number.  [default: 0.0]"),
-    click.option(
-        "--seed", type=click.IntRange(0, 2**64 - 1), help="Seed of the random streams.  [default: 0]"
-    ),
-    click.option(
-        "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
-    ),
-    click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token."),
+    click.option("--seed", type=int, callback=_check_seed, help="Seed of the random streams.  [default: 0]"),
 ]
 
 
 def pipeline_options(command: Command) -> Command:
     """Options that make the pipeline: model, device, operations, drafter, verification."""
-    command = drafting_options(verify_options(command))
-    for option in reversed(_PIPELINE_OPTIONS):
-        command = option(command)
-    return command
+    return model_option(drafting_options(verify_options(backend_options(command))))
 
 
 def answer_options(command: Command) -> Command:
     """Options of one answer: its length, sampling and penalties."""
-    for option in reversed(_ANSWER_OPTIONS):
+    command = option_group("Sampling", SAMPLING_OPTIONS)(command)
+    for option in reversed(_LENGTH_OPTIONS):
         command = option(command)
     return command
 

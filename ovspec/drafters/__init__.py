@@ -1,4 +1,4 @@
-"""Drafters, each in a file of its own, and how one is chosen."""
+"""Drafters, one file each, and the choice of one."""
 
 from ovspec.drafters.assistant import AssistantDrafter
 from ovspec.drafters.auto import AutoDrafter

@@ -21,11 +21,11 @@ class AssistantDrafter(Drafter):
 
     Args:
         runner: the draft model.
-        vocab_size: of the target. Where one of the two models has padded its vocabulary further, the ids
-            that only one of them has do not exist.
-        prefill_chunk: rows per pass while it reads a prompt.
-        positions: tokens that the draft model can see; past them it proposes nothing.
-        sparse: the budget of the draft model's own attention, whose graph must then select; `None` is dense.
+        vocab_size: of the target. If the two models padded their vocabularies to different sizes, ids that
+            only one of them has are not used.
+        prefill_chunk: rows per pass while a prompt is read.
+        positions: context length of the draft model; beyond it nothing is proposed.
+        sparse: budget of the draft model's own attention, whose graph must support selection; `None`: dense.
     """
 
     name = "assistant"
@@ -45,7 +45,7 @@ class AssistantDrafter(Drafter):
         self.sparse = sparse
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence, as many tokens as asked and as the draft model has positions."""
+        """Draft for every sequence: as many tokens as asked, within the positions of the draft model."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
         lengths = [
@@ -66,15 +66,15 @@ class AssistantDrafter(Drafter):
         return proposals
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
-        """Tokens beyond those that the first drafting pass takes anyway."""
+        """Uncached tokens that need passes of their own before the first drafting pass."""
         return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in sequences)
 
     def release(self, sequence: Sequence) -> None:
-        """Give the sequence's share of the draft model's cache back."""
+        """Free the blocks of the sequence in the draft model's cache."""
         self.runner.release(sequence.draft)
 
     def _catch_up(self, sequence: Sequence) -> None:
-        """Read what is not cached, all but the last token, which the first drafting pass takes."""
+        """Compute all uncached tokens but the last, which the first drafting pass takes."""
         missing = sequence.uncached(sequence.draft)[:-1]
         if len(missing) > 1:
             self.runner.prefill(sequence.draft, missing, self._prefill_chunk)

@@ -1,4 +1,4 @@
-"""`auto`: cheap drafters are asked first, the model only where they have nothing to say."""
+"""`auto`: asks cheap drafters first, and the draft model only if they propose nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
 
-# Below this share of accepted tokens a drafter is passed over, but for one try in so many rounds.
+# A drafter with a lower share of accepted tokens is skipped, except for one attempt every _RETRY rounds.
 _MIN_ACCEPTED = 0.3
 _RETRY_EVERY = 8
 _DECAY = 0.8
@@ -16,14 +16,14 @@ _DECAY = 0.8
 
 @dataclass(slots=True)
 class _Record:
-    """How the drafters fared with a sequence.
+    """Record of the drafters for one sequence.
 
     Attributes:
-        accepted: of each drafter, the share of its tokens that stood, recent ones weighing more.
-        skipped: rounds since each was last asked.
+        accepted: share of accepted tokens per drafter, with exponential decay.
+        skipped: rounds since each drafter was last asked.
         asked: which drafter made the last draft.
         draft: that draft.
-        position: the number of tokens that it continued.
+        position: length of the sequence when that draft was made.
     """
 
     accepted: list[float]
@@ -34,10 +34,10 @@ class _Record:
 
 
 class AutoDrafter(Drafter):
-    """Takes the first drafter that proposes something, of those that have done well with the sequence.
+    """Takes the first proposal of the drafters whose tokens were often accepted in this sequence.
 
     Args:
-        drafters: cheap ones first; the last is asked whatever its record is.
+        drafters: cheap ones first; the last is always asked.
     """
 
     name = "auto"
@@ -46,7 +46,7 @@ class AutoDrafter(Drafter):
         self.drafters = list(drafters)
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """One drafter's proposal for each sequence; those that come to the same drafter share its passes."""
+        """One proposal per sequence; sequences that use the same drafter share its passes."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
         records = [self._judged(sequence) for sequence in sequences]
@@ -67,16 +67,16 @@ class AutoDrafter(Drafter):
         return proposals
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
-        """Of the last drafter, should it come to be asked."""
+        """Unread tokens of the last drafter, which alone may have a model."""
         return self.drafters[-1].unread(sequences)
 
     def release(self, sequence: Sequence) -> None:
-        """Release what every drafter holds."""
+        """Free what every drafter holds of the sequence."""
         for drafter in self.drafters:
             drafter.release(sequence)
 
     def _judged(self, sequence: Sequence) -> _Record:
-        """The sequence's record, its last draft compared with what became of it."""
+        """The record of the sequence, updated with the outcome of its last draft."""
         count = len(self.drafters)
         record: _Record = sequence.draft_states.setdefault(self.name, _Record([1.0] * count, [0] * count))
         if record.draft:

@@ -1,4 +1,4 @@
-"""From a choice to a drafter, with the models it needs."""
+"""Build the drafter of a choice, with the models it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ovspec.runtime.model_runner import ModelRunner
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What drafters are made of.
+    """Parts from which drafters are built.
 
     Attributes:
         target: the target's runner.

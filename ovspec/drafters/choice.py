@@ -1,4 +1,4 @@
-"""Which drafter a pipeline takes: by name, by name with options, or one of the user's own."""
+"""The choice of a drafter: a name, a name with options, or the user's own object."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Assistant:
 
 @dataclass(frozen=True, slots=True)
 class PromptLookup:
-    """N-grams of prompt and output.
+    """Looks up n-grams in prompt and output.
 
     Args:
-        max_ngram_size: tokens that are looked up at first; then one fewer, down to one.
+        max_ngram_size: longest n-gram that is looked up; shorter ones follow, down to one token.
     """
 
     name = "prompt_lookup"
@@ -36,7 +36,7 @@ class PromptLookup:
 
 @dataclass(frozen=True, slots=True)
 class Suffix:
-    """Suffixes of any length in prompt, output and corpus.
+    """Looks up suffixes of any length in prompt, output and corpus.
 
     Args:
         corpus: text file that is searched as well.
@@ -48,7 +48,7 @@ class Suffix:
 
 @dataclass(frozen=True, slots=True)
 class SparseSelf:
-    """The target itself, over few blocks of the context, or few experts.
+    """The target itself, which reads few blocks of the context or few experts.
 
     Args:
         sparse: what a drafting pass may read.
@@ -64,7 +64,7 @@ class SparseSelf:
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Suffixes, then n-grams, then the draft model if there is one.
+    """Tries suffixes, then n-grams, then the draft model if there is one.
 
     Args:
         corpus: text file that suffixes are searched in as well.
@@ -76,13 +76,13 @@ class Auto:
 
 @dataclass(frozen=True, slots=True)
 class UserChoice:
-    """An object of the user's that proposes tokens."""
+    """The user's own object that proposes tokens."""
 
     proposer: ProposesTokens
 
     @property
     def name(self) -> str:
-        """As errors call it."""
+        """Name in error messages."""
         return str(getattr(self.proposer, "name", type(self.proposer).__name__))
 
 
@@ -92,10 +92,10 @@ NAMES = tuple(kind.name for kind in _KINDS)
 
 
 def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | None:
-    """Check a user's `drafter` argument; `None` without one and without a draft model.
+    """Check a user's `drafter` argument; returns `None` if there is neither a drafter nor a draft model.
 
     Raises:
-        ValueError: it is no drafter, or does not go with the draft model or the lack of one.
+        ValueError: it is not a drafter, needs a draft model that is missing, or does not use the given one.
     """
     choice = _parse(drafter, has_draft_model)
     takes_model = isinstance(choice, (Assistant, Auto))

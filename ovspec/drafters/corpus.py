@@ -1,4 +1,4 @@
-"""A reference corpus, indexed by a suffix array for what follows the last tokens."""
+"""A reference corpus with a suffix array that finds continuations of the last tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.suffix_automaton import MAX_DEPTH
 
-# Of more occurrences than these, the first say enough.
+# Occurrences that are counted; more would not change the result much.
 _MAX_OCCURRENCES = 1024
 
 
@@ -53,7 +53,7 @@ class Corpus:
         """
         tail = np.array(context[-MAX_DEPTH:], np.int64)
         found, low, high = self._array[:0], 0, len(tail)
-        # If a suffix occurs, so does every shorter one.
+        # If a suffix occurs, every shorter suffix occurs too.
         while low < high:
             length = (low + high + 1) // 2
             starts = self._occurrences(tail[len(tail) - length :].tolist())
@@ -71,14 +71,14 @@ class Corpus:
         return int(tokens[at]), after[after < len(self._tokens)], float(counts[at] / positions.size)
 
     def _occurrences(self, pattern: list[int]) -> NDArray[np.int64]:
-        """Starts of a pattern that a token follows."""
+        """Starts of the occurrences of a pattern that are followed by a token."""
         low = self._bound(pattern, upper=False)
         high = min(self._bound(pattern, upper=True), low + _MAX_OCCURRENCES)
         starts = self._array[low:high]
         return starts[starts + len(pattern) < len(self._tokens)]
 
     def _bound(self, pattern: list[int], upper: bool) -> int:
-        """First place in the array whose suffix is not below the pattern, or with `upper` above it."""
+        """First index in the array whose suffix is >= the pattern; with `upper`, > the pattern."""
         low, high = 0, len(self._array)
         while low < high:
             middle = (low + high) // 2
@@ -94,7 +94,7 @@ class Corpus:
 def suffix_array(tokens: NDArray[np.int64], depth: int) -> NDArray[np.int64]:
     """Starts of all suffixes, i64 `[tokens]`, ordered by their first `depth` tokens at least.
 
-    Prefix doubling: the order by 2n tokens is that by pairs of ranks by n tokens.
+    Prefix doubling: pairs of ranks by n tokens give the order by 2n tokens.
     """
     rank = np.unique(tokens, return_inverse=True)[1].reshape(-1).astype(np.int64)
     order, length = np.argsort(rank, kind="stable"), 1

@@ -1,4 +1,4 @@
-"""What every drafter has in common: the proposal it makes, and how it is checked."""
+"""Base class of the drafters, and the proposal that a drafter makes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ovspec.sampling.sampling import Distribution
 
 @dataclass(slots=True)
 class Proposal:
-    """Draft tokens x_1 .. x_k of one sequence, and q_1 .. q_k that they were drawn from.
+    """Draft tokens x_1 .. x_k of one sequence, and the distributions q_1 .. q_k they were drawn from.
 
     Attributes:
-        tokens: token ids; none where the drafter has nothing to say.
-        q: what each token was drawn from. An empty list, or `None` in it, is a token that was not drawn but
-            chosen; greedy acceptance does not look at it.
+        tokens: token ids; empty if the drafter proposes nothing.
+        q: distribution of each token. An empty list, or an entry `None`, means that the token was chosen
+            and not drawn. Greedy acceptance does not use q.
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
     """
@@ -27,11 +27,11 @@ class Proposal:
     parents: list[int] | None = None
 
     def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
-        """The proposal, once it was found sound.
+        """Check the proposal and return it.
 
         Args:
-            name: of the drafter, for the error.
-            k: tokens that were asked for.
+            name: name of the drafter, for error messages.
+            k: largest number of tokens that was asked for.
             vocab_size: of the target.
 
         Raises:
@@ -78,12 +78,12 @@ class Proposal:
 class Drafter(ABC):
     """Proposes tokens for several sequences at once.
 
-    What a drafter remembers of a sequence it keeps in `Sequence.draft_states` under its name, so that it ends
+    A drafter keeps its state of a sequence in `Sequence.draft_states`, under its name, so that the state ends
     with the sequence.
 
     Attributes:
         name: as in `LLMPipeline(drafter=...)`.
-        last_duration: time inside a model of the last `propose`, microseconds.
+        last_duration: time that the last `propose` spent in a model, microseconds.
         needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
     """
 
@@ -93,20 +93,20 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft tokens that may follow each sequence's.
+        """Propose tokens that may follow each sequence.
 
         Args:
             sequences: what is generated.
-            counts: tokens that are wanted for each at most; 0 wants none.
+            counts: largest number of tokens per sequence; 0: none.
 
         Returns:
             One proposal per sequence.
         """
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
-        """Tokens that it must read with a model before it can draft, over all sequences."""
+        """Tokens that a model must read before it can draft, over all sequences."""
         return 0
 
     def release(self, sequence: Sequence) -> None:
-        """Give back what the sequence holds of a cache of the drafter's own."""
+        """Free what the sequence holds in the drafter's own cache."""
         return

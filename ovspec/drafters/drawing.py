@@ -1,4 +1,4 @@
-"""How a drafter that has a model picks its next token."""
+"""Choice of the next draft token from a draft model's logits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ovspec.generation.sequence import Sequence
 
 
 def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> bool:
-    """Add the next draft token; whether the drafter is confident enough to go on after it.
+    """Add the next draft token; return whether drafting continues after it.
 
-    The token that falls below the threshold is still proposed. Dropping it would make the
-    proposals depend on what was drawn, and sampling inexact.
+    A token below the confidence threshold is still proposed. If it were dropped, the proposals would depend
+    on what was drawn, and sampling would not be exact.
 
     Args:
-        sequence: what is drafted for.
+        sequence: the sequence that the draft continues.
         proposal: its draft so far, extended in place.
         logits: f32 `[vocab]` of the drafter's model.
     """

@@ -1,4 +1,4 @@
-"""`prompt_lookup`: what followed the last tokens when they were seen before."""
+"""`prompt_lookup`: proposes what followed the last tokens at their previous occurrence."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WIDTH = array(_CODE).itemsize
 
 
 class PromptLookupDrafter(Drafter):
-    """Looks the last tokens up in prompt and output, the longest n-gram first, and copies on.
+    """Looks up the last tokens in prompt and output, longest n-gram first, and copies what followed.
 
     Args:
-        max_ngram_size: tokens that are looked up at first; then one fewer, down to one. A call's own
-            `max_ngram_size` goes before it.
+        max_ngram_size: length of the longest n-gram; shorter ones follow, down to one token. The
+            `max_ngram_size` of a call has precedence.
     """
 
     name = "prompt_lookup"
@@ -29,7 +29,7 @@ class PromptLookupDrafter(Drafter):
         self._max_ngram_size = max_ngram_size
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """What followed the most recent earlier occurrence."""
+        """Propose what followed the most recent earlier occurrence."""
         return [
             Proposal(self._lookup(sequence, count)) if count > 0 else Proposal()
             for sequence, count in zip(sequences, counts, strict=True)
@@ -43,8 +43,8 @@ class PromptLookupDrafter(Drafter):
 def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
     """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if there is one.
 
-    n is the largest up to `max_ngram_size` that occurred. Past the end of the text it goes on with what it
-    has just copied, as in LZ77, so that a loop is drafted to any length.
+    n is the largest number up to `max_ngram_size` for which there is an occurrence. At the end of the text,
+    copying continues with the tokens just copied, as in LZ77, so that a loop is drafted to any length.
 
     Args:
         text: the tokens, from `as_text`.
@@ -52,7 +52,7 @@ def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
         k: tokens that are wanted.
     """
     length, start = len(text), -1
-    # An occurrence ends before the last token; that of a longer n-gram is no later than that of a shorter.
+    # An occurrence must end before the last token. A longer n-gram occurs no later than a shorter one.
     end = length - _WIDTH
     for size in range(_WIDTH, min(_WIDTH * max_ngram_size, end) + 1, _WIDTH):
         at = _last_occurrence(text, text[length - size :], end)
@@ -68,20 +68,20 @@ def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
 
 
 def as_text(tokens: Iterable[int]) -> bytes:
-    """Tokens as bytes, in which C searches faster than NumPy is called."""
+    """Tokens as bytes: `bytes.rfind` is faster than one NumPy call."""
     return array(_CODE, tokens).tobytes()
 
 
 def _last_occurrence(text: bytes | bytearray, pattern: bytes | bytearray, end: int) -> int:
-    """Where the last occurrence begins that ends no later than `end`; -1 without one."""
+    """Start of the last occurrence that ends at or before `end`; -1 if there is none."""
     while (at := text.rfind(pattern, 0, end)) % _WIDTH and at >= 0:
-        # One that begins inside of a token.
+        # A match that does not begin at a token boundary.
         end = at + len(pattern) - 1
     return at
 
 
 class TokenText:
-    """A sequence's tokens as bytes, copied as they come."""
+    """The tokens of a sequence as bytes, extended as tokens are added."""
 
     __slots__ = ("_length", "_text")
 

@@ -1,4 +1,4 @@
-"""`sparse_self`: the target drafts for itself, with a tight budget and no second model."""
+"""`sparse_self`: the target itself drafts with a small budget; no second model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
 
 
 class SparseSelfDrafter(Drafter):
-    """Decodes with the target over few blocks of the context, or few experts.
+    """Drafts with the target, which reads few blocks of the context or few experts.
 
-    The keys and values of a draft lie in the target's own cache until the verification pass, which begins
-    at the same row, rewrites them.
+    The keys and values of a draft are in the target's own cache until the verification pass, which begins at
+    the same row, overwrites them.
 
     Args:
         target: the target, whose graph must be able to limit what `sparse` limits.
@@ -32,7 +33,7 @@ class SparseSelfDrafter(Drafter):
         self._sparse = sparse
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft all sequences together, a token of each per pass."""
+        """Draft for all sequences together, one token of each per pass."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
         drafting = [index for index, count in enumerate(counts) if count > 0]
@@ -55,5 +56,5 @@ class SparseSelfDrafter(Drafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         token = proposal.tokens[-1] if proposal.tokens else sequence.tokens[-1]
         context = sequence.target.length + 1
-        limits = self._sparse.limits(context, self._target.block_size)
+        limits = Limits.of(self._sparse, context, self._target.block_size)
         return Rows(sequence.target, np.array([token], np.int64), **limits.rows)

@@ -1,8 +1,7 @@
 """`suffix`: the most frequent continuation of the longest suffix seen before.
 
-The idea of LLMA (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975): search prompt, output and, if
-there is one, a reference corpus; draft more where a longer suffix matched, and stop where continuations
-disagree.
+After LLMA (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975): search prompt, output and, if given, a
+reference corpus. Draft more tokens after a longer match, and stop where continuations differ.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
 from ovspec.generation.sequence import Sequence
 
-# A single token that was seen before says little.
+# A match of a single token predicts too little.
 _MIN_MATCH = 2
-# Tokens drafted per matched one, at most (alpha of SuffixDecoding).
+# Most tokens to draft per matched token (alpha of SuffixDecoding).
 _TOKENS_PER_MATCH = 2
-# A draft ends where the shares of its continuations multiply to less.
+# A draft ends when the product of the shares of its continuations falls below this.
 _MIN_SHARE = 0.2
 
 
 class SuffixDrafter(Drafter):
-    """Continues the longest suffix that occurred before, by how often each token followed it.
+    """Continues the longest suffix that occurred before with its most frequent continuation.
 
     Args:
         corpus: a reference text that is searched beside prompt and output.
@@ -39,7 +38,7 @@ class SuffixDrafter(Drafter):
         self._corpus = corpus
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """The continuations; none where nothing matched."""
+        """Propose the continuations; nothing where nothing matched."""
         return [
             Proposal(self._continue(sequence, count)) if count > 0 else Proposal()
             for sequence, count in zip(sequences, counts, strict=True)
@@ -47,7 +46,7 @@ class SuffixDrafter(Drafter):
 
     def _continue(self, sequence: Sequence, k: int) -> list[int]:
         automaton: SuffixAutomaton = sequence.draft_states.setdefault(self.name, SuffixAutomaton())
-        # Provisional tokens may still be replaced, and nothing can be taken out again.
+        # Provisional tokens may still be replaced, and the automaton cannot remove tokens.
         automaton.extend(sequence.tokens[automaton.size : sequence.confirmed])
         tail = sequence.tokens[-MAX_DEPTH:]
         state, length = automaton.match(tail)

@@ -1,4 +1,4 @@
-"""A suffix automaton over tokens that grows at its end and counts how often its substrings occur."""
+"""A suffix automaton over tokens, extended online, which counts occurrences of substrings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ROOT = 0
 class SuffixAutomaton:
     """The smallest automaton that accepts every substring of a text, built online (Blumer et al. 1985).
 
-    A state stands for substrings that end at the same places. Its longest is `_length` tokens long, and its
-    suffix link leads to the state of the longest suffix that ends at more places. How often a substring
-    occurs is counted for those up to `MAX_DEPTH` tokens: counting all of them would take quadratic time in a
+    A state represents the substrings that end at the same positions. `_length` is the length of the longest
+    one, and the suffix link is the state of the longest suffix that ends at more positions. Occurrences are
+    counted for substrings of up to `MAX_DEPTH` tokens only: counting all would take quadratic time in a
     repetitive text.
 
     Args:
@@ -39,7 +39,7 @@ class SuffixAutomaton:
     def match(self, tokens: Sequence[int]) -> tuple[int, int]:
         """State and length of the longest suffix of `tokens` that occurs with a token after it.
 
-        Only the last `MAX_DEPTH` tokens are looked at; length 0 is the empty suffix.
+        Only the last `MAX_DEPTH` tokens are used; length 0 is the empty suffix.
         """
         state, length = _ROOT, 0
         for token in tokens[-MAX_DEPTH:]:
@@ -48,14 +48,14 @@ class SuffixAutomaton:
                 length = self._length[state]
             if token in self._next[state]:
                 state, length = self._next[state][token], length + 1
-        # The end of the text has occurred, but nothing has followed it yet.
+        # No token follows the end of the text yet.
         while state != _ROOT and not self._next[state]:
             state = self._link[state]
             length = self._length[state]
         return state, length
 
     def follow(self, state: int) -> tuple[int, int, float] | None:
-        """The most frequent token after a state, where it leads, and its share; `None` at the text's end."""
+        """The most frequent token after a state, the next state, and its share; `None` at the text's end."""
         following = self._next[state]
         if not following:
             return None
@@ -83,7 +83,7 @@ class SuffixAutomaton:
             at = self._link[at]
 
     def _split(self, at: int, token: int, after: int) -> int:
-        """Give the shorter substrings of a state a state of their own, as they now end at one more place."""
+        """Split off a state for the shorter substrings, which now end at one more position."""
         clone = self._new(
             self._length[at] + 1, dict(self._next[after]), self._link[after], self._count[after]
         )

@@ -1,4 +1,4 @@
-"""A user's own drafter, behind the checks that keep its mistakes from becoming the output's."""
+"""A user's own drafter; its proposals are checked, so that a mistake cannot change the output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovspec.sampling.sampling import Distribution
 
 @runtime_checkable
 class ProposesTokens(Protocol):
-    """The protocol of a drafter of one's own."""
+    """The protocol of a user's own drafter."""
 
     def propose(self, context: list[int], k: int) -> Any:
         """Draft at most `k` tokens that may follow `context`.
@@ -28,12 +28,12 @@ class ProposesTokens(Protocol):
 
 
 class UserDrafter(Drafter):
-    """Calls the user's object for one sequence after the other, and checks what it returns.
+    """Calls the user's object for each sequence in turn and checks what it returns.
 
     Args:
         proposer: the user's object; its `name`, if it has one, appears in errors.
         vocab_size: of the target.
-        takes_trees: whether the target can verify them.
+        takes_trees: whether the target can verify trees.
     """
 
     def __init__(self, proposer: ProposesTokens, vocab_size: int, takes_trees: bool = True) -> None:
@@ -43,7 +43,7 @@ class UserDrafter(Drafter):
         self._takes_trees = takes_trees
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """What the user's object proposes.
+        """Return the proposal of the user's object.
 
         Raises:
             ValueError: a proposal that can't be verified; it names the drafter.

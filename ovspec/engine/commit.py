@@ -1,9 +1,9 @@
 """Committed speculation: sparse steps make tokens provisional, dense passes make them final.
 
-Under sampling the dense pass is speculative sampling once more. The sparse verifier's acceptance and its
-corrections leave every provisional token distributed by its own p_s, so q = p_s, and what a commit lets
-through is distributed by the dense p. When a commit comes depends on the tokens before it only, never on
-those that it judges next.
+Under sampling the dense pass applies speculative sampling again. Acceptance and correction by the sparse
+verifier distribute every provisional token by its p_s. The dense pass therefore uses q = p_s, and its output
+follows the dense p. The decision to commit depends only on earlier tokens, never on those that the commit
+verifies next; otherwise the output would be biased.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ovspec.verify.limits import DENSE
 
 
 class CommittedSpeculation(Speculation):
-    """Sparse verification whose tokens a dense pass confirms or corrects.
+    """Sparse verification; a dense pass confirms or corrects its tokens.
 
     Args:
         verifier: runs the target, with a sparse budget.
-        drafter: proposes tokens; without one the sparse target decodes alone between commits.
-        interval: provisional tokens after which a commit comes; `None` adapts it.
+        drafter: proposes tokens; without one, the target decodes sparsely between commits.
+        interval: number of provisional tokens that triggers a commit; `None` adapts it.
     """
 
     def __init__(self, verifier: Verifier, drafter: Drafter | None, interval: int | None) -> None:
@@ -36,7 +36,7 @@ class CommittedSpeculation(Speculation):
         self._interval = interval
 
     def step(self, sequences: SequenceOf[Sequence], plan: Plan, metrics: RawPerfMetrics) -> Step:
-        """A sparse step, and a commit of those sequences for which it is time."""
+        """A sparse step, then a commit of the sequences that are due."""
         step = super().step(sequences, plan, metrics)
         due = [index for index, sequence in enumerate(sequences) if self._is_due(sequence, plan)]
         if due:
@@ -46,8 +46,7 @@ class CommittedSpeculation(Speculation):
         return step
 
     def room(self, sequence: Sequence) -> int:
-        """As in `Speculation`, and no more than a commit can take."""
-        # A commit goes over all provisional tokens in one pass.
+        """As in `Speculation`, but at most what one commit pass can verify."""
         return min(super().room(sequence), MAX_INTERVAL - 1 - len(sequence.provisional))
 
     def _take(
@@ -66,13 +65,13 @@ class CommittedSpeculation(Speculation):
             return False
         interval = plan.commit_interval or self._interval or sequence.provisional.interval
         last = sequence.tokens[-1] in sequence.settings.stop_token_ids
-        # One more token comes out of the commit itself.
+        # The commit itself yields one more token.
         return count >= interval or last or sequence.remaining <= 1
 
     def _commit(
         self, sequences: SequenceOf[Sequence], step: Step, metrics: RawPerfMetrics
     ) -> list[list[int]]:
-        """One dense pass over the provisional tokens, which rewrites their keys and values."""
+        """Verify the provisional tokens in one dense pass, which rewrites their keys and values."""
         proposals = [Proposal(*sequence.take_back()) for sequence in sequences]
         drafts = [(s, proposal.tokens) for s, proposal in zip(sequences, proposals, strict=True)]
         logits = self.verifier.verify(drafts, [DENSE] * len(drafts), metrics)

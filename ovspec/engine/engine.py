@@ -1,4 +1,4 @@
-"""Generation: prefill, then one step of speculation after the other."""
+"""The generation loop: prefill, then steps of speculation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
-# Called with a sequence and its new tokens; returns whether generation goes on.
+# Called with a sequence and its new tokens; returns whether to continue.
 TokenCallback = Callable[[Sequence, list[int]], bool]
 
 
@@ -30,7 +30,7 @@ class Engine:
     """Generates several sequences together with a target model and, if given, a drafter.
 
     Args:
-        target: the model whose distribution counts.
+        target: the model whose output is generated.
         drafter: proposes tokens; without one every step is plain decoding.
         verify: dense, sparse with a budget, or sparse with commits.
         prefill_chunk: rows per pass while a prompt is read.
@@ -69,10 +69,10 @@ class Engine:
 
         Args:
             sequences: what to generate.
-            on_tokens: gets every sequence's new tokens.
-            metrics: gets what was measured.
-            started: when the user's call began (`microseconds`), from where the first token counts.
-            schedule: decides how much is drafted; `None` takes the settings' constant number.
+            on_tokens: receives the new tokens of every sequence.
+            metrics: updated with counts and durations.
+            started: when the user's call began (`microseconds`); the time to the first token starts here.
+            schedule: decides how many tokens are drafted; `None`: the constant number of the settings.
         """
         started = microseconds() if started is None else started
         schedule = schedule or ConstantSchedule(sequences[0].settings.num_assistant_tokens)
@@ -90,7 +90,7 @@ class Engine:
         while goes_on and (running := [sequence for sequence in sequences if not sequence.finished]):
             goes_on, emitted = self._step(running, on_tokens, metrics, schedule)
             if emitted:
-                # Steps that only added provisional tokens count for the next that emits.
+                # Steps that only added provisional tokens count towards the next step that emits tokens.
                 share = (microseconds() - since) * len(running) / emitted
                 metrics.m_durations.extend([share] * emitted)
                 metrics.count_tokens(emitted, len(running))
@@ -98,7 +98,7 @@ class Engine:
         metrics.acceptance_collapses = schedule.collapses
 
     def release(self, sequence: Sequence) -> None:
-        """Give the sequence's share of both caches back."""
+        """Free the blocks of the sequence in both caches."""
         self._target.release(sequence.target)
         if self._drafter:
             self._drafter.release(sequence)
@@ -119,7 +119,7 @@ class Engine:
         metrics: RawPerfMetrics,
         schedule: Schedule,
     ) -> tuple[bool, int]:
-        """One step as the schedule plans it; whether to go on, and how many tokens were emitted."""
+        """Run one planned step; return whether to continue and how many tokens were emitted."""
         started = microseconds()
         state = self._state(sequences)
         plan = schedule.plan(state)
@@ -154,7 +154,7 @@ class Engine:
         return goes_on, emitted
 
     def _shadow(self, sequences: SequenceOf[Sequence], plan: Plan) -> float:
-        """Draft beside the step where the plan says so; microseconds that it took."""
+        """Make a shadow draft if the plan asks for one; return its time in microseconds."""
         if self._shadows is None or not plan.shadow_tokens or plan.num_assistant_tokens:
             return 0.0
         started = microseconds()
@@ -197,7 +197,7 @@ def _record(step: Step, plan: Plan, duration: float, metrics: RawPerfMetrics) ->
 
 
 def stop(sequences: SequenceOf[Sequence], reason: GenerationFinishReason) -> None:
-    """End what still runs."""
+    """Set the finish reason of every unfinished sequence."""
     for sequence in sequences:
         if not sequence.finished:
             sequence.finish_reason = reason

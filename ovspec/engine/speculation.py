@@ -23,19 +23,19 @@ from ovspec.verify.limits import DENSE
 
 @dataclass(slots=True)
 class Step:
-    """What a step did.
+    """Result of one step.
 
     Attributes:
-        tokens: per sequence, its new tokens that stand for good.
+        tokens: per sequence, its new final tokens.
         proposed: tokens that were drafted for each sequence.
-        depths: tokens on the longest path of each draft, all of them where it is a chain.
-        accepted: how many of them its verification accepted.
-        draft_duration: of the drafting round, microseconds, as all durations.
+        depths: tokens on the longest path of each draft; for a chain, all of its tokens.
+        accepted: number of draft tokens that verification accepted, per sequence.
+        draft_duration: time of the drafting round in microseconds, like all durations.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the verification pass.
         commit_duration: of the dense pass over provisional tokens; 0 without one.
-        commit_rows: provisional tokens that it went over.
-        confirmed: those of them that it kept.
+        commit_rows: provisional tokens that the commit verified.
+        confirmed: provisional tokens that the commit kept.
         sampling_duration: of acceptance.
     """
 
@@ -53,7 +53,7 @@ class Step:
 
 
 class Speculation:
-    """Drafts are verified in one pass, and what it accepts stands.
+    """Verifies drafts in one pass; accepted tokens are final.
 
     Args:
         verifier: runs the target.
@@ -65,7 +65,7 @@ class Speculation:
         self.drafter = drafter
 
     def step(self, sequences: SequenceOf[Sequence], plan: Plan, metrics: RawPerfMetrics) -> Step:
-        """Advance every sequence; between steps all but a sequence's last token are cached."""
+        """Advance every sequence. Between steps the cache holds all tokens but the last of each sequence."""
         step = Step()
         proposals = self._draft(sequences, plan, step)
         limits = [
@@ -97,7 +97,7 @@ class Speculation:
         return proposals
 
     def room(self, sequence: Sequence) -> int:
-        """Draft tokens that a sequence can use: one more comes out of the pass itself."""
+        """Largest useful draft; the pass itself yields one more token."""
         long_rope = self.verifier.target.long_rope
         room = long_rope.room(len(sequence.tokens)) if long_rope else None
         return sequence.remaining - 1 if room is None else min(sequence.remaining - 1, room)
@@ -105,7 +105,7 @@ class Speculation:
     def _accept(
         self, sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
     ) -> tuple[list[int], list[Distribution | None]]:
-        """The tokens that come out of a verification, and what they are distributed by."""
+        """The tokens that verification yields, with the distribution of each."""
         if proposal.parents is None:
             accepted, p = accept(sequence, proposal, logits)
             return [*proposal.tokens[: accepted.n], accepted.next_token], p
@@ -116,7 +116,7 @@ class Speculation:
     def _take(
         self, sequence: Sequence, tokens: list[int], p: list[Distribution | None], dense: bool
     ) -> list[int]:
-        """Give a sequence what was accepted; those tokens of it that stand for good."""
+        """Append accepted tokens to the sequence; return those that are final."""
         return sequence.append(tokens)
 
 
@@ -126,8 +126,8 @@ def accept(
     """Apply the sequence's acceptance rule to a draft.
 
     Returns:
-        What was accepted, and p of those tokens and of the one that follows them: what they, taken together,
-        are distributed by. `None` for tokens of greedy decoding or of the coupled race.
+        The outcome, and for every accepted token and the one that follows them the distribution p that it
+        follows. `None` for tokens of greedy decoding or of coupled sampling.
     """
     x, q, settings, processor = proposal.tokens, proposal.q, sequence.settings, sequence.processor
     threshold, seen = settings.acceptance_threshold, list[Distribution]()
@@ -167,7 +167,7 @@ def accept_tree(
     """`accept` for a draft that is a tree.
 
     Raises:
-        ValueError: an acceptance threshold, which has no rule for trees.
+        ValueError: an acceptance threshold below 1; there is no rule for trees.
     """
     x, settings, processor = proposal.tokens, sequence.settings, sequence.processor
     seen: list[Distribution] = []

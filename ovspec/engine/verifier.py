@@ -11,7 +11,7 @@ from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import DENSE, Limits
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
 
 Draft = tuple[Sequence, SequenceOf[int]]
@@ -21,7 +21,7 @@ class Verifier:
     """Runs drafts through the target.
 
     Args:
-        target: the model whose distribution counts.
+        target: the model whose output is generated.
         sparse: what a pass may read; `None` makes every pass dense.
     """
 
@@ -40,17 +40,17 @@ class Verifier:
         """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_i.
 
         Args:
-            drafts: sequences, whose tokens are cached but for the last (in a chain, the last few), each with
-                its draft.
-            limits: of each sequence, from `limits`.
-            metrics: gets what the pass read.
+            drafts: sequences, each with its draft. The last token of a sequence (in a chain, the last few) is
+                not in the cache yet.
+            limits: what each sequence may read, from `limits`.
+            metrics: updated with what the pass read.
             trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
         """
         batch = []
         parents_of = trees or [None] * len(drafts)
         for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
             tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
-            # Row 0 is the sequence's last token, which the tree's roots follow.
+            # Row 0 is the last token of the sequence, the parent of the roots of the tree.
             tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
             batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
         logits = self.target.forward(batch)
@@ -67,7 +67,7 @@ class Verifier:
         return np.split(logits, ends[:-1])
 
     def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
-        """Leave only an accepted path of the last pass's tree in the cache, behind the sequence's tokens."""
+        """Keep only the accepted path of the last pass's tree in the cache, after the sequence's tokens."""
         past = len(sequence.tokens) - 1
         self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
 
@@ -78,6 +78,4 @@ class Verifier:
             context: tokens that its last row sees.
             scale: multiple of attention's configured budget, `math.inf` for a dense pass.
         """
-        if self._sparse is None:
-            return DENSE
-        return self._sparse.limits(context, self.target.block_size, 1.0 if scale is None else scale)
+        return Limits.of(self._sparse, context, self.target.block_size, 1.0 if scale is None else scale)

@@ -1,4 +1,4 @@
-"""Evaluation: what a verification setting does to the output."""
+"""Evaluation: verification settings compared with dense decoding."""
 
 from ovspec.eval.fidelity import FidelityEval
 from ovspec.eval.plot import plot_fidelity

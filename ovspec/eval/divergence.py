@@ -1,4 +1,4 @@
-"""How far two models, or two token sequences, are apart: pure functions."""
+"""Divergence of two distributions and of two token sequences, as pure functions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ class Decision:
         kl: KL(dense || other) over the vocabulary, nats.
         agrees: whether both choose the same token.
         margin: log-probability of dense's first choice less that of its second, nats.
+        surprise: -log-probability that the other gives the token that follows, nats.
     """
 
     kl: float
     agrees: bool
     margin: float
+    surprise: float = 0.0
 
 
-def decide(dense: NDArray[np.float32], other: NDArray[np.float32]) -> Decision:
-    """Compare two rows of logits `[vocab]` of one position.
+def decide(dense: NDArray[np.float32], other: NDArray[np.float32], token: int | None = None) -> Decision:
+    """Compare two rows of logits `[vocab]` of one position, which `token` follows.
 
     Raises:
         ValueError: logits that no token can be chosen from.
     """
     agrees = greedy_token(dense) == greedy_token(other)
-    return Decision(kl_divergence(log_softmax(dense), log_softmax(other)), agrees, margin(dense))
+    log_q = log_softmax(other)
+    surprise = 0.0 if token is None else -float(log_q[token])
+    return Decision(kl_divergence(log_softmax(dense), log_q), agrees, margin(dense), surprise)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -44,10 +48,10 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def kl_divergence(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> float:
-    """KL(p || q) = sum of p (log p - log q), nats; infinite where q rules out what p allows."""
+    """KL(p || q) = sum of p (log p - log q), nats; infinite if q is 0 where p is not."""
     support = log_p > -np.inf
     log_p, log_q = log_p[support], log_q[support]
-    # The sum is never negative; its rounding may be.
+    # KL is not negative, but the rounded sum may be.
     return max(0.0, float(np.sum(np.exp(log_p) * (log_p - log_q))))
 
 
@@ -60,7 +64,7 @@ def margin(logits: NDArray[np.float32]) -> float:
 
 
 def first_divergence(reference: Sequence[int], tokens: Sequence[int]) -> int | None:
-    """Index of the first token that differs, or that only one of the two has; `None` where there is none."""
+    """Index of the first token that differs or that only one has; `None` if they are equal."""
     for index, (expected, token) in enumerate(zip(reference, tokens, strict=False)):
         if expected != token:
             return index

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
-from ovspec.eval.divergence import Decision, decide, first_divergence, margin
+from ovspec.eval.divergence import Decision, first_divergence, margin
 from ovspec.eval.prompts import Prompt
 from ovspec.eval.report import Report, precisions
 from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
@@ -27,11 +26,11 @@ from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]
-# Makes the pipeline of a verification mode; the second argument says whether it drafts.
+# Makes the pipeline of a verification mode; the second argument: whether it drafts.
 MakePipeline = Callable[[VerifyMode, bool], LLMPipeline]
 OnStep = Callable[[str], None]
 _WARM_UP_TOKENS = 8
-# What the settings may do and the reference must not.
+# Options of the settings that the reference must not use.
 _LOSSY_OPTION = "acceptance_threshold"
 
 
@@ -40,22 +39,21 @@ class FidelityEval:
     """Compares settings with dense decoding, greedily, in two ways.
 
     * Free running: both generate; tokens and speed are compared. The reference and the settings take turns
-      prompt by prompt, so that drift of the machine meets all of them.
-    * Teacher-forced (`TeacherForcing`): both decide about the reference's tokens; their distributions are
-      compared position by position. The first token is left out: it comes from the prefill, which is always
-      dense.
+      prompt by prompt, so that a change of the machine's speed affects all of them.
+    * Teacher forcing (`TeacherForcing`): the distributions at every position of the reference's output are
+      compared. The first token is left out, because it comes from the prefill, which is always dense.
 
     Args:
         model: folder of the target.
         make_pipeline: makes pipelines of that target that differ in verification and drafting only.
         prompts: at least one.
-        settings: at least one; they may differ in how much is read, not in their graph.
+        settings: at least one; they may differ in the amounts, not in the graph.
         drafter: name of what drafts, for the report; `None` decodes without drafts.
         draft_model: folder of the draft model, for the report.
-        drafting: fields of the generation configuration that go with the drafter.
+        drafting: fields of the generation configuration for the drafter.
         reference: dense verification of the same drafts, or plain decoding.
         max_new_tokens: tokens per prompt, at least 2.
-        context: prompts keep their last tokens only, at most so many; `None` keeps them whole.
+        context: largest number of tokens of a prompt; the last ones are kept. `None`: no limit.
         low_margin: dense margin in nats below which a decision counts as one of low margin.
 
     Raises:
@@ -88,14 +86,14 @@ class FidelityEval:
 
     @property
     def num_steps(self) -> int:
-        """How often `run` calls `on_step`."""
+        """Number of times that `run` calls `on_step`."""
         return 2 + len(self.prompts) * (2 + 2 * len(self.settings))
 
     def run(self, on_step: OnStep) -> Report:
         """Measure everything.
 
         Args:
-            on_step: told what begins.
+            on_step: called with a description of each step.
 
         Raises:
             ValueError: a setting that can't be served, or a prompt that the model can't take.
@@ -108,13 +106,13 @@ class FidelityEval:
         tested = self.make_pipeline(self.settings[0].verify, drafts)
         in_force = []
         for setting in self.settings:
-            # What can't be served is refused before the long work.
+            # Refuse unsupported settings before the measurement starts.
             tested.verify = setting.verify
             in_force.append(Setting(tested.verify))
         settings = self._settings(tested, info)
         encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):
-            # Kernels are built and weights are packed on first use.
+            # Warm up: kernels are built and weights are packed on first use.
             self._generate(pipeline, encoded[0], _WARM_UP_TOKENS)
         references: list[Reference] = []
         outcomes: list[list[Outcome]] = [[] for _ in self.settings]
@@ -191,7 +189,7 @@ class FidelityEval:
     def _take_turns(
         self, dense: LLMPipeline, tested: LLMPipeline, ids: list[int], index: int, announce: OnStep
     ) -> list[EncodedResults]:
-        """The outputs of the reference and of every setting; each prompt begins with another of them."""
+        """The outputs of the reference and of every setting; the order rotates from prompt to prompt."""
         count = 1 + len(self.settings)
         outputs: dict[int, EncodedResults] = {}
         for turn in ((index + offset) % count for offset in range(count)):
@@ -217,15 +215,12 @@ class FidelityEval:
         announce("verify its tokens, dense")
         forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
         try:
-            # A row is valid until the next pass, and all of them are compared with every setting's.
-            dense: list[NDArray[np.float32]] = [row.copy() for row in forcing.run(None)]
             found = []
             for setting in self.settings:
                 announce(f"verify its tokens, {setting.name}")
                 pipeline.verify = setting.verify
-                # With what was calibrated for the model filled in.
-                rows = forcing.run(sparse_part(pipeline.verify))
-                found.append([decide(expected, row) for expected, row in zip(dense, rows, strict=True)])
+                # With calibrated values filled in.
+                found.append(forcing.decisions(sparse_part(pipeline.verify)))
         finally:
             forcing.release()
         return margin(forcing.first), found

@@ -1,4 +1,4 @@
-"""A picture of `ovspec eval fidelity`: divergence against speed, a point per setting."""
+"""The plot of `ovspec eval fidelity`: divergence against speed, one point per setting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plot_fidelity(report: Report, path: Path) -> None:
     _draw(left, speeds, [kl.mean for kl in kls], names, "mean")
     left.plot(speeds, [kl.p99 for kl in kls], marker="^", linestyle="--", alpha=0.6, label="99th percentile")
     smallest = min((kl.mean for kl in kls if kl.mean > 0), default=1e-6)
-    # A budget that covers everything stands at zero.
+    # A budget that covers everything has a KL of zero.
     left.set_yscale("symlog", linthresh=smallest)
     left.set_ylim(bottom=0)
     left.set(title="distribution, teacher-forced", ylabel="KL(dense || setting), nats")
@@ -41,7 +41,7 @@ def plot_fidelity(report: Report, path: Path) -> None:
     right.set(title="tokens", ylabel="share that is dense decoding's", ylim=(-0.02, 1.05))
     right.legend()
     for panel in (left, right):
-        # Names stand to the right of their points.
+        # Names are to the right of their points.
         panel.margins(x=0.15)
         panel.axvline(1.0, color="grey", linewidth=0.8)
         panel.set_xlabel(f"speed, by {report.reference} decoding's")

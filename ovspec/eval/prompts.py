@@ -1,4 +1,4 @@
-"""Prompts of an evaluation: a JSONL file, a prompt a line."""
+"""Prompts of an evaluation: a JSONL file with one prompt per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXPECTED = 'expected a JSON string, or an object with a text as its "prompt"'
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt and the line of the file that it stands in, from 1."""
+    """One prompt and its line in the file, from 1."""
 
     line: int
     text: str
@@ -28,7 +28,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"--prompts {path}: {error.strerror}; give a JSONL file that can be read") from error
-    # A prompt may hold U+2028 and its like, at which str.splitlines would cut it.
+    # str.splitlines would split a prompt at U+2028 and similar characters.
     lines = [_decoded(path, number, line) for number, line in enumerate(content.split(b"\n"), 1)]
     prompts = [
         Prompt(number, _parsed(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()
@@ -65,7 +65,9 @@ def _parsed(path: Path, number: int, line: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: the prompt is no text ({error.reason}); mend its escapes") from error
+        raise ValueError(
+            f"{place}: the prompt is not valid text ({error.reason}); correct its escapes"
+        ) from error
     return text
 
 

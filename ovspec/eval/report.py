@@ -1,4 +1,4 @@
-"""What a fidelity evaluation found, as JSON and as a table."""
+"""Report of a fidelity evaluation, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def precisions(runner: ModelRunner) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run of `ovspec eval fidelity` found.
+    """Results of one run of `ovspec eval fidelity`.
 
     Attributes:
         drafter: name of what drafts; `None` for decoding without drafts.
@@ -73,7 +73,7 @@ class Report:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON object; figures that nothing stands behind, and infinite ones, are null."""
+        """The JSON object; undefined and infinite figures are null."""
         found = {
             "versions": {
                 "ovspec": ovspec.__version__,
@@ -125,7 +125,7 @@ class Report:
         return json.dumps(self.as_json(), indent=2, allow_nan=False)
 
     def lines(self) -> list[str]:
-        """What was measured and how, a sentence a line."""
+        """What was measured and how, one sentence per line."""
         inputs = [reference.num_input_tokens for reference in self.references]
         drafts = "no drafts"
         if self.drafter:
@@ -140,7 +140,7 @@ class Report:
         ]
 
     def tables(self) -> list[Table]:
-        """What the settings generated, and what they decided about the reference's tokens."""
+        """Tables of the generated tokens and of the teacher-forced decisions."""
         summaries = self.summaries()
         return [self._free_running(summaries), self._teacher_forced(summaries)]
 
@@ -205,7 +205,7 @@ class Report:
         return table
 
     def notes(self) -> list[str]:
-        """What happened at low margin, and which settings are lossy; a sentence a line."""
+        """Differences of low margin, and which settings are lossy; one sentence per line."""
         lines = []
         for result, summary in zip(self.results, self.summaries(), strict=True):
             diverged = summary.prompts - summary.identical

@@ -1,4 +1,4 @@
-"""What was measured of one setting, prompt by prompt, and its summary."""
+"""Results of one setting by prompt, and their summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovspec.generation.metrics import PerfMetrics
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What dense decoding made of one prompt.
+    """Output of dense decoding for one prompt.
 
     Attributes:
         line: of the prompt in its file.
@@ -69,25 +69,25 @@ class KL:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One setting over all prompts. Figures that no position or token stands behind are `None`.
+    """One setting over all prompts. Figures without any position or token are `None`.
 
     Attributes:
-        identical: outputs that are the reference's, token by token.
+        identical: number of outputs that equal the reference's.
         diverged_at_low_margin: of the others, those whose first divergence has a low dense margin.
         median_first_divergence: over the outputs that diverge.
         matched_prefix: mean share of the reference's tokens before the first divergence.
         positions: teacher-forced decisions.
         top1_agreement: share of them that choose dense's token.
-        disagreements: those that do not.
+        disagreements: number of decisions that choose another token.
         disagreements_at_low_margin: of these, those with a low dense margin.
         low_margin_positions: decisions with a low dense margin, agreeing or not.
         kl: over the decisions.
         tokens_per_s: after the first tokens, over all prompts.
         speedup: `tokens_per_s` by the reference's.
         attention_density: share of the context that verification read.
-        expert_density: share of the experts that it read; 1 where no budget counts them.
-        experts_read: experts of a layer that a pass read, mean; 0 where no budget counts them.
-        ffn_density: share of the feed-forward channels that it read; 1 where nothing limits them.
+        expert_density: share of the experts that it read; 1 without a budget.
+        experts_read: mean number of experts of a layer that a pass read; 0 without a budget.
+        ffn_density: share of the feed-forward channels that it read; 1 without a limit.
     """
 
     prompts: int

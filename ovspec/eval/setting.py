@@ -68,10 +68,9 @@ def sweep_option(field: str) -> str:
 def _budget(sparse: SparseVerify) -> str:
     parts = [_attention(sparse)] if sparse.limits_attention else []
     if sparse.limits_experts:
-        parts.append(f"{sparse.expert_rule or 'mass'} {_numbers(sparse.expert_budget)} experts")
+        parts.append(f"{_numbers(sparse.expert_budget)} experts")
     if sparse.limits_channels:
-        rule = "" if sparse.ffn_rule is None else f"{sparse.ffn_rule} "
-        parts.append(f"ffn {rule}{_numbers(sparse.ffn_density or sparse.ffn_threshold)}")
+        parts.append(f"ffn {_numbers(sparse.ffn_density)}")
     return ", ".join(parts)
 
 

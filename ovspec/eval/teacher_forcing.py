@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.engine.verifier import Verifier
+from ovspec.eval.divergence import Decision, decide
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
@@ -31,6 +32,9 @@ class TeacherForcing:
         prompt: token ids.
         tokens: the reference's output, at least one token.
         prefill_chunk: rows per pass while the prompt is read.
+
+    Attributes:
+        metrics: what the passes of the last run read.
     """
 
     def __init__(
@@ -47,8 +51,20 @@ class TeacherForcing:
         self._tokens = list(tokens)
         self._cached = CachedSequence()
         logits = runner.prefill(self._cached, np.array(self._prompt, np.int64), prefill_chunk)
+        self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
         self.first = self._start().processor.process(logits[0]).copy()
+        # Copies, as a row is valid until the next pass.
+        self._dense = [row.copy() for row in self.run(None)]
+
+    def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
+        """Compare a setting with dense passes at every token after the first.
+
+        Args:
+            sparse: what the passes may read; `None` makes them dense.
+        """
+        rows = zip(self._dense, self.run(sparse), self._tokens[1:], strict=True)
+        return [decide(dense, row, token) for dense, row, token in rows]
 
     def run(self, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:
         """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for.
@@ -56,7 +72,7 @@ class TeacherForcing:
         Args:
             sparse: what the passes may read; `None` makes them dense.
         """
-        verifier = Verifier(self._runner, sparse)
+        verifier, self.metrics = Verifier(self._runner, sparse), RawPerfMetrics()
         self._cached.rollback(len(self._prompt))
         sequence = self._start()
         sequence.target = self._cached
@@ -66,7 +82,7 @@ class TeacherForcing:
             # The last token comes out of the pass itself.
             draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
             limits = verifier.limits(len(sequence.tokens) + len(draft))
-            for index, row in enumerate(verifier.verify([(sequence, draft)], [limits], RawPerfMetrics())[0]):
+            for index, row in enumerate(verifier.verify([(sequence, draft)], [limits], self.metrics)[0]):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 

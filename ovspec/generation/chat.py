@@ -10,11 +10,11 @@ from ovspec.runtime.cache import CachedSequence
 
 
 class Chat:
-    """History of a chat and the caches of the tokens that were computed for it.
+    """History of a chat, with the cached sequences of target and draft model.
 
-    A turn's prompt is the whole templated history. Only what differs from the cached tokens, in
-    general the new message, is prefilled; a template that rewrites older turns costs more, never
-    correctness.
+    The prompt of a turn is the whole templated history. The cached prefix is kept and only the rest, usually
+    the new message, is prefilled. A template that rewrites older turns costs time, but the result is the
+    same.
     """
 
     def __init__(self) -> None:
@@ -24,12 +24,12 @@ class Chat:
         self.draft = CachedSequence()
 
     def start(self, system_message: str) -> None:
-        """Begin a history."""
+        """Start a new history."""
         messages = [{"role": "system", "content": system_message}] if system_message else []
         self.history = ChatHistory(messages)
 
     def resume(self, prompt: SequenceOf[int]) -> tuple[CachedSequence, CachedSequence]:
-        """Roll the caches back to what they share with `prompt`; its last token stays to be computed."""
+        """Roll the caches back to the prefix they share with `prompt`, without its last token."""
         common = 0
         for cached, token in zip(self._tokens, prompt[:-1], strict=False):
             if cached != token:
@@ -40,5 +40,5 @@ class Chat:
         return self.target, self.draft
 
     def keep(self, tokens: SequenceOf[int]) -> None:
-        """Remember which tokens the caches hold."""
+        """Record which tokens the caches hold."""
         self._tokens = list(tokens)

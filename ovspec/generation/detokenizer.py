@@ -1,4 +1,4 @@
-"""Text out of tokens as they come: whole characters only, and nothing past a stop string."""
+"""Incremental detokenizer: gives whole characters only, and ends the text at a stop string."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _INCOMPLETE = "�"
 
 
 class IncrementalDetokenizer:
-    """Decodes a growing list of tokens a window at a time.
+    """Decodes a growing list of tokens in short windows.
 
-    A token's text depends on its neighbours (spaces, bytes of one character), so each new piece is
-    the difference between two decodings of a short window.
+    The text of a token depends on its neighbours (spaces, bytes of one character). Each new piece is
+    therefore the difference between two decodings of a short window.
 
     Args:
         tokenizer: turns tokens into text.
@@ -40,11 +40,11 @@ class IncrementalDetokenizer:
         self.stopped = False
 
     def update(self, tokens: Sequence[int]) -> str:
-        """Take new tokens; return the text that can be shown now.
+        """Add new tokens; return the text that can be shown now.
 
-        Text that may be the beginning of a stop string is held back. After a stop string was found,
-        `stopped` is set, `text` ends there, and `num_tokens` says how many tokens are left: with the
-        stop string those up to it, without it those that end before it.
+        Text that may be the beginning of a stop string is held back. When a stop string is found, `stopped`
+        is set, `text` ends there, and `num_tokens` is the number of tokens kept: up to and with the stop
+        string if it stays in the text, else those that end before it.
         """
         if self._stop_strings:
             for token in tokens:
@@ -58,7 +58,7 @@ class IncrementalDetokenizer:
         return self._take(end)
 
     def finish(self) -> str:
-        """Return what was held back; no more tokens come."""
+        """Return the text that was held back; call this after the last token."""
         if not self.stopped:
             self.text += self._pending()
             self._window, self._read = self._read, len(self._tokens)

@@ -1,4 +1,4 @@
-"""What a `generate` call asks for: openvino_genai's configuration, checked for what is supported here."""
+"""Generation configuration: openvino_genai's fields and ovspec's own, checked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ovspec_transforms import last_line
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
-# With a confidence threshold the draft's length is open; this bounds what one pass verifies.
+# A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
 
-# Fields of openvino_genai.GenerationConfig that are not served, with the value that leaves them off.
+# Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -51,17 +51,17 @@ _DRAFTER_OFF: dict[str, Any] = {
 
 
 class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,unused-ignore]
-    """openvino_genai's configuration with the fields that only ovspec has, which stand beside the others.
+    """openvino_genai's configuration with additional fields of ovspec.
 
-    An `openvino_genai.GenerationConfig` is taken wherever this one is; the fields are then at their defaults.
+    An `openvino_genai.GenerationConfig` is accepted as well; ovspec's fields then have their defaults.
 
     Attributes:
         acceptance_threshold: a draft token is accepted wherever the target's probability is at least this
-            share of the drafter's. 1.0 is the exact rule; anything lower is lossy.
+            share of the drafter's. 1.0 is the exact rule; a lower value is lossy.
         num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
-            the rule of transformers, which starts from them; "auto" chooses by what was measured, and
-            `num_assistant_tokens`, where given, is the most that it drafts. `None` is constant where
-            `num_assistant_tokens` or `assistant_confidence_threshold` is given, else auto.
+            the rule of transformers, which starts from that number; "auto" chooses by measured cost and
+            acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant" if
+            `num_assistant_tokens` or `assistant_confidence_threshold` is given, else "auto".
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -87,12 +87,12 @@ class GenerationSettings:
         stop_strings: texts that end a sequence.
         include_stop_str_in_output: whether a stop string stays in the text.
         num_assistant_tokens_schedule: "constant", "heuristic" or "auto".
-        num_assistant_tokens: draft tokens per round; where heuristic starts, the most that auto drafts.
+        num_assistant_tokens: draft tokens per round; the first number of "heuristic", the largest of "auto".
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
-        max_ngram_size: longest n-gram that prompt lookup searches for; 0 leaves it to the drafter.
+        max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
-        coupled: sampling draws each token with random numbers of its position (sampling/coupling.py), so that
-            the text does not depend on the lengths of the drafts.
+        coupled: sampling uses random numbers by position (sampling/coupling.py), so that the text does not
+            depend on the lengths of the drafts.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
     """
@@ -113,7 +113,7 @@ class GenerationSettings:
     apply_chat_template: bool
 
     def token_limit(self, prompt_length: int, positions: int) -> int:
-        """New tokens that a sequence may get: the request's limits within the model's positions.
+        """Largest number of new tokens: the limits of the request within the positions of the model.
 
         Raises:
             ValueError: `max_length` leaves no room for one.
@@ -154,7 +154,7 @@ def updated(
     for name, value in overrides.items():
         if name not in _fields(copy):
             raise InvalidValueError(
-                f"{name}={value!r}: generate knows no such option; see openvino_genai.GenerationConfig"
+                f"{name}={value!r}: generate has no such option; see openvino_genai.GenerationConfig"
             )
         try:
             setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
@@ -184,7 +184,7 @@ def _expected(name: str) -> str:
 
 
 def check_supported(config: openvino_genai.GenerationConfig) -> None:
-    """Refuse what this pipeline does not do.
+    """Refuse options that this pipeline does not support.
 
     Raises:
         ValueError: it names the option.
@@ -195,7 +195,7 @@ def check_supported(config: openvino_genai.GenerationConfig) -> None:
 
 
 def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
-    """A folder's defaults for a pipeline that does not draft, where those for drafting mean nothing."""
+    """The defaults of a folder without the drafting options, for a pipeline that does not draft."""
     return updated(config, dict(_DRAFTER_OFF))
 
 
@@ -206,8 +206,8 @@ def resolve(
 
     Args:
         config: the user's configuration.
-        eos_token_ids: end-of-sequence ids of the model, the main one first, for a configuration that names
-            none; beside `stop_token_ids` of its own only the main one, as in openvino_genai.
+        eos_token_ids: end-of-sequence ids of the model, the main one first, used if the configuration has
+            none. If it has `stop_token_ids`, only the main one is added, as in openvino_genai.
         has_draft: whether the pipeline drafts.
 
     Raises:
@@ -232,7 +232,7 @@ def resolve(
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
         acceptance_threshold=_acceptance_threshold(config, has_draft),
-        # How a schedule that measures chooses must not show in the text.
+        # The choices of a schedule that measures times must not change the text.
         coupled=sampling.do_sample and (not has_draft or schedule != "constant"),
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
@@ -246,7 +246,7 @@ def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) 
 
 
 def _as_set(value: Any) -> set[Any]:
-    # A text alone is one stop string, as in openvino_genai; it is also a sequence of its characters.
+    # A single str is one stop string, as in openvino_genai, and not a sequence of characters.
     return {value} if isinstance(value, str) else set(value)
 
 
@@ -259,7 +259,7 @@ def _limit(value: int) -> int | None:
 
 
 def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
-    # openvino_genai wants a max_ngram_size beside a num_assistant_tokens; here both have defaults.
+    # openvino_genai requires max_ngram_size with num_assistant_tokens; here both have defaults.
     checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos, "max_ngram_size": 0})
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
         raise InvalidValueError(

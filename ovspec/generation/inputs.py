@@ -1,4 +1,4 @@
-"""From what a user passes to token ids, and what a model folder says about its own tokens."""
+"""Inputs of a call as token ids: tokenizer, chat template, end-of-sequence ids of a folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ovspec_transforms import last_line
 
 
 def texts_of(inputs: object) -> list[str]:
-    """The prompts of a list, which is not a single prompt.
+    """The prompts of a list; a single text is not a list.
 
     Raises:
-        InvalidTypeError: it is no sequence.
+        InvalidTypeError: it is not a sequence.
     """
     if not isinstance(inputs, Sequence) or isinstance(inputs, bytes):
         raise InvalidTypeError(
@@ -84,7 +84,7 @@ def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:
 
 
 def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
-    """Token ids of every prompt in a padded batch, i64 `[prompts, tokens]` with its attention mask."""
+    """Token ids of every prompt of a padded batch i64 `[prompts, tokens]`, by its attention mask."""
     ids = inputs if isinstance(inputs, ov.Tensor) else inputs.input_ids
     rows = np.array(ids.data, np.int64)
     if rows.ndim != 2:
@@ -98,7 +98,7 @@ def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: int) -> None:
-    """Refuse prompts that the model can't take.
+    """Refuse prompts that the model cannot process.
 
     Raises:
         ValueError: no prompts, an empty one, one without room for an answer, or ids outside the vocabulary.
@@ -142,7 +142,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
     """The folder's `generation_config.json`, or the defaults.
 
     Raises:
-        ValueError: it can't be read, or asks for what this pipeline does not do.
+        ValueError: it cannot be read, or has an unsupported option.
     """
     path = models_path / "generation_config.json"
     if not path.is_file():
@@ -151,7 +151,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
         config = GenerationConfig(str(path))
         check_supported(config)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: {last_line(error)}; mend the file or remove it") from error
+        raise ValueError(f"{path}: {last_line(error)}; correct the file or remove it") from error
     return config
 
 
@@ -160,7 +160,7 @@ def eos_token_ids(
 ) -> tuple[int, ...]:
     """End-of-sequence ids of a folder, the main one first.
 
-    They are those of its generation config, else of `config.json`, else the tokenizer's.
+    From its generation config, else from `config.json`, else from the tokenizer.
     """
     own: int = tokenizer.get_eos_token_id()
     if config.eos_token_id != -1:

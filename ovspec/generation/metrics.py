@@ -1,4 +1,4 @@
-"""Metrics of one `generate` call, under the names that openvino_genai's users know."""
+"""Metrics of one `generate` call, with openvino_genai's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ovspec.runtime.clock import microseconds
 
 @dataclass(slots=True)
 class RawPerfMetrics:
-    """What was measured. Times in microseconds, as openvino_genai has them, one entry per event.
+    """Raw measurements, one entry per event. Times are in microseconds, as in openvino_genai.
 
     Attributes:
         m_times_to_first_token: per sequence, from the call to its first token.
@@ -21,12 +21,12 @@ class RawPerfMetrics:
         inference_durations: model time of the whole call, target and draft.
         verify_durations: per verification pass of the target.
         draft_durations: per drafting round, in models and outside them.
-        commit_durations: per dense pass that went over provisional tokens.
+        commit_durations: per dense pass that verified provisional tokens.
         host_durations: per step, everything outside the models.
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).
         m_batch_sizes: per token, sequences of the step that emitted it.
-        grammar_compile_times: empty, as structured output is not served.
+        grammar_compile_times: empty, because structured output is not supported.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
@@ -34,15 +34,15 @@ class RawPerfMetrics:
         accepted_lengths: how many of them were accepted.
         num_assistant_tokens: per step, the draft tokens that the schedule asked for.
         acceptance_collapses: times that acceptance fell below half of what it was.
-        provisional_lengths: per commit, the tokens of sparse verification that its dense pass judged.
+        provisional_lengths: per commit, the provisional tokens that its dense pass verified.
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
         experts_read: experts that limited models read in verification passes, over their layers.
-        experts_held: experts that those layers have, once per pass.
-        expert_layers: such layers, once per pass.
+        experts_held: all experts of those layers, counted once per pass.
+        expert_layers: number of such layers, counted once per pass.
         channels_read: feed-forward channels that limited models read in verification passes.
-        channels_held: channels that their layers have, once per pass.
+        channels_held: all channels of those layers, counted once per pass.
     """
 
     generate_durations: list[float] = field(default_factory=list)
@@ -86,7 +86,7 @@ class RawPerfMetrics:
         return whole and not self.experts_held and self.channels_read == self.channels_held
 
     def count_tokens(self, emitted: int, batch_size: int) -> None:
-        """Record that the pass measured last emitted so many tokens."""
+        """Record the number of tokens that the last measured pass emitted."""
         share = self.inference_durations[-1] * batch_size / max(1, emitted)
         self.token_infer_durations.extend([share] * emitted)
         self.m_new_token_times.extend([microseconds()] * emitted)
@@ -123,7 +123,7 @@ class PerfMetrics:
     Getters carry openvino_genai's names. Those of speculative decoding follow vLLM's definitions.
 
     Attributes:
-        why_lossy: what makes the output differ from the model's own; empty where nothing does.
+        why_lossy: why the output may differ from the model's own; empty if it cannot.
     """
 
     load_time: float = 0.0
@@ -278,11 +278,11 @@ class PerfMetrics:
         return MeanStdPair.of(self.raw_metrics.verify_durations)
 
     def get_num_commits(self) -> int:
-        """Dense passes that went over provisional tokens."""
+        """Number of dense passes over provisional tokens."""
         return len(self.raw_metrics.commit_durations)
 
     def get_num_provisional_tokens(self) -> int:
-        """Tokens that sparse verification accepted and a dense pass judged."""
+        """Provisional tokens that a dense pass verified."""
         return sum(self.raw_metrics.provisional_lengths)
 
     def get_num_confirmed_tokens(self) -> int:
@@ -303,17 +303,17 @@ class PerfMetrics:
         return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
 
     def get_expert_density(self) -> float:
-        """Share of the layers' experts that verification read; 1.0 where no budget counts them."""
+        """Share of the layers' experts that verification read; 1.0 without a budget."""
         raw = self.raw_metrics
         return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
 
     def get_ffn_density(self) -> float:
-        """Share of the feed-forward channels that verification read; 1.0 where nothing limits them."""
+        """Share of the feed-forward channels that verification read; 1.0 without a limit."""
         raw = self.raw_metrics
         return raw.channels_read / raw.channels_held if raw.channels_held else 1.0
 
     def get_experts_read(self) -> float:
-        """Experts that a verification pass read of a layer, mean; 0.0 where no budget counts them."""
+        """Mean number of experts of a layer that a verification pass read; 0.0 without a budget."""
         raw = self.raw_metrics
         return raw.experts_read / raw.expert_layers if raw.expert_layers else 0.0
 

@@ -1,4 +1,4 @@
-"""Tokens that only the sparse verifier has accepted."""
+"""Provisional tokens: accepted by sparse verification, not yet confirmed by a dense pass."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from ovspec.sampling.sampling import Distribution
 
-# Provisional tokens before a commit, where the user did not say.
+# Smallest and largest number of provisional tokens before a commit, if the user gives no interval.
 COMMIT_INTERVALS = (16, 24, 32)
 
 
 @dataclass(slots=True)
 class Provisional:
-    """The last tokens of a sequence, those that no dense pass has confirmed.
+    """The last tokens of a sequence, which no dense pass has confirmed yet.
 
     Attributes:
-        q: what each was drawn from, the sparse verifier's own distribution; `None` under greedy decoding.
-        interval: how many there are to be before a dense pass goes over them.
+        q: distribution of the sparse verifier that each token was drawn from; `None` in greedy decoding.
+        interval: number of provisional tokens that triggers the next dense pass.
     """
 
     q: list[Distribution | None] = field(default_factory=list)
@@ -26,6 +26,6 @@ class Provisional:
         return len(self.q)
 
     def adapt(self, confirmed: int, count: int) -> None:
-        """Wait longer after a commit that confirmed all, start over after a correction."""
+        """Lengthen the interval after a commit that confirmed all tokens; reset it after a correction."""
         longer = (interval for interval in COMMIT_INTERVALS if interval > self.interval)
         self.interval = next(longer, COMMIT_INTERVALS[-1]) if confirmed == count else COMMIT_INTERVALS[0]

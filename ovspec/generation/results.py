@@ -16,7 +16,7 @@ class DecodedResults(openvino_genai.DecodedResults):
 
     Attributes:
         texts: one per prompt and returned sequence.
-        scores: as openvino_genai has them without `logprobs`: 0.0.
+        scores: 0.0, as in openvino_genai without `logprobs`.
         finish_reasons: why each sequence ended.
         perf_metrics: of the whole call.
         parsed: the message of a `TextParserStreamer`'s parsers; empty without one.
@@ -43,7 +43,7 @@ class DecodedResults(openvino_genai.DecodedResults):
 
     @property
     def extended_perf_metrics(self) -> PerfMetrics | None:
-        """`perf_metrics` where drafts were verified, as its figures of drafts then mean something."""
+        """`perf_metrics` if drafts were verified; else `None`, because its draft figures mean nothing."""
         return _extended(self.perf_metrics)
 
     def __str__(self) -> str:

@@ -24,19 +24,19 @@ class Sequence:
     """A prompt and what was generated so far.
 
     Attributes:
-        tokens: prompt, output and provisional tokens. Between steps all but the last are in the target's
-            cache.
+        tokens: prompt, output and provisional tokens. Between steps the target's cache holds all of them but
+            the last.
         prompt_length: tokens of the prompt.
-        limit: new tokens it may get.
-        settings: how it is generated.
-        processor: its sampling rules, which see its tokens.
-        streams: its random numbers.
-        coupling: its random numbers by position.
-        target: its share of the target's cache.
-        draft: its share of the draft model's cache.
-        draft_states: what drafters remember of it, by their names.
-        provisional: what there is to know of the last tokens while no dense pass has confirmed them.
-        finish_reason: why it ended; NONE while it runs.
+        limit: largest number of new tokens.
+        settings: generation settings.
+        processor: logits processors with the state of this sequence.
+        streams: random numbers of the sequence.
+        coupling: random numbers by position.
+        target: blocks in the target's cache.
+        draft: blocks in the draft model's cache.
+        draft_states: state of the drafters, by drafter name.
+        provisional: the last tokens, which no dense pass has confirmed.
+        finish_reason: NONE while the sequence runs.
     """
 
     tokens: list[int]
@@ -54,7 +54,7 @@ class Sequence:
 
     @classmethod
     def start(cls, prompt: SequenceOf[int], limit: int, settings: GenerationSettings, index: int) -> Sequence:
-        """A sequence that continues `prompt`; `index` sets its random streams apart from its siblings'."""
+        """A sequence that continues `prompt`; sequences with another `index` have other random numbers."""
         return cls(
             tokens=list(prompt),
             prompt_length=len(prompt),
@@ -77,12 +77,12 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """New tokens it may still get beside the provisional ones."""
+        """New tokens that may still be added after the provisional ones."""
         return self.limit - (len(self.tokens) - self.prompt_length)
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended."""
+        """Whether the sequence has ended."""
         return bool(self.finish_reason != GenerationFinishReason.NONE)
 
     def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
@@ -90,7 +90,7 @@ class Sequence:
         return np.array(self.tokens[cached.length :], np.int64)
 
     def append(self, tokens: SequenceOf[int]) -> list[int]:
-        """Take accepted tokens up to a stop token or the limit; return those that were taken."""
+        """Append accepted tokens up to a stop token or the limit; return the appended ones."""
         taken: list[int] = []
         for token in tokens:
             taken.append(token)
@@ -106,16 +106,16 @@ class Sequence:
         return taken
 
     def add_provisional(self, tokens: SequenceOf[int], q: SequenceOf[Distribution | None]) -> None:
-        """Take tokens for the time being; `q` has one entry for each."""
+        """Append provisional tokens; `q` has one entry for each."""
         self.tokens.extend(tokens)
         self.processor.extend(tokens)
         self.provisional.q.extend(q)
         self.trim_caches()
 
     def take_back(self) -> tuple[list[int], list[Distribution | None]]:
-        """Remove the provisional tokens and the target's keys and values of them; return them and their q.
+        """Remove the provisional tokens and their keys and values in the target; return tokens and q.
 
-        The draft model's cache is left as it is: `append` trims what does not come back.
+        The draft model's cache stays as it is: `append` removes the tokens that are not confirmed.
         """
         tokens, q = self.tokens[self.confirmed :], self.provisional.q
         del self.tokens[self.confirmed :]
@@ -125,13 +125,13 @@ class Sequence:
         return tokens, q
 
     def truncate(self, length: int) -> None:
-        """End the sequence with its first `length` tokens, e.g. where a stop string was found."""
+        """End the sequence after its first `length` tokens, e.g. at a stop string."""
         self.processor.rollback(len(self.tokens) - length)
         del self.tokens[length:]
         self.finish_reason = GenerationFinishReason.STOP
         self.trim_caches()
 
     def trim_caches(self) -> None:
-        """Roll both caches back to tokens that the sequence really has, its last one excepted."""
+        """Roll both caches back to the tokens of the sequence, without its last one."""
         for cached in (self.target, self.draft):
             cached.rollback(min(cached.length, len(self.tokens) - 1))

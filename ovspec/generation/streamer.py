@@ -1,4 +1,4 @@
-"""Streaming: what openvino_genai's users pass as `streamer`, behind one interface."""
+"""Streaming: one interface for the kinds of `streamer` that openvino_genai accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Streamer: TypeAlias = "Callable[[str], StreamingStatus | bool | int | None] | St
 
 
 class OutputStream:
-    """Hands pieces of text to a callable, or tokens to a `StreamerBase`.
+    """Gives pieces of text to a callable, or tokens to a `StreamerBase`.
 
     Raises:
         ValueError: the streamer is neither.
@@ -29,11 +29,11 @@ class OutputStream:
 
     @property
     def takes_text(self) -> bool:
-        """Whether pieces of text are wanted."""
+        """Whether the streamer takes text, and not tokens."""
         return self._streamer is not None and not isinstance(self._streamer, StreamerBase)
 
     def write(self, tokens: Sequence[int], text: str) -> StreamingStatus:
-        """Pass new output on; the status that the user's code answers."""
+        """Give new output to the streamer; return the status that it answers."""
         streamer = self._streamer
         if isinstance(streamer, TextParserStreamer):
             # Its `write` is the user's and takes a message. This decodes, runs the parsers, and calls it.

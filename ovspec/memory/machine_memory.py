@@ -1,4 +1,4 @@
-"""What memory this machine has, and can give."""
+"""Total and available memory of this machine and its control group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that can be taken without swapping: of the machine, and of this control group if limited."""
+    """Bytes available without swapping, in the machine and in this control group if it has a limit."""
     lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     machine = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     group = root / "sys/fs/cgroup"
@@ -15,11 +15,11 @@ def available_bytes(root: Path = Path("/")) -> int:
         used = int((group / "memory.current").read_text(encoding="ascii"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
     except OSError:
-        return machine  # no memory controller here
+        return machine  # no memory controller
     return machine if limit == "max" else min(machine, int(limit) - used + int(stat["inactive_file"]))
 
 
 def total_bytes() -> int:
-    """Memory of the machine."""
+    """Total memory of the machine in bytes."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemTotal:"))

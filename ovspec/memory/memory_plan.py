@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.memory.model_plan import Backends, ModelPlan, plan_model
-from ovspec.runtime.compile import check_cache_precisions, precision_name, with_defaults
+from ovspec.memory.model_plan import PROCESS_BYTES, ModelPlan, cache_use, plan_model
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.compile import precision_name
+from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
 
-_PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
 _GB = 1e9
 
 
@@ -27,7 +28,6 @@ class MemoryPlan:
         available: bytes that the machine, and the control group of this process, can give without swapping.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         process: bytes of the process beside its models.
-        parts: whether the target's feed-forward weights fall into parts that are copies.
     """
 
     context: int
@@ -36,8 +36,7 @@ class MemoryPlan:
     draft: ModelPlan | None
     available: int
     largest_context: int
-    process: int = _PROCESS_BYTES
-    parts: bool = False
+    process: int = PROCESS_BYTES
 
     @property
     def total(self) -> int:
@@ -81,8 +80,6 @@ class MemoryPlan:
             return f"ask for --max-context {self.largest_context} at most{lower}"
         if self.draft and self.process + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"
-        if self.parts:
-            return "leave --ffn-rule out, whose parts are copies of the weights, or take --ffn-rule top_k"
         return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
 
 
@@ -96,7 +93,6 @@ def _peak(target: ModelPlan, draft: ModelPlan | None) -> int:
 
 def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, int]:
     """The precision of a model's cache, and its bytes per token."""
-    check_cache_precisions(settings)
     precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
     return precision, model.kv_cache_bytes_per_token(precision, mode)
@@ -113,8 +109,6 @@ def plan_memory(
     available: int | None = None,
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
-    draft_properties: Mapping[str, object] | None = None,
-    draft_device: str | None = None,
 ) -> MemoryPlan:
     """Plan for a context, from what the folders say alone.
 
@@ -122,50 +116,44 @@ def plan_memory(
         info: the target.
         context: tokens that its cache shall hold.
         draft: the draft model, or none.
-        properties: OpenVINO properties of the target.
+        properties, device: of a model whose backends are not given.
         max_num_batched_tokens: rows of a pass while a prompt is read.
-        device: OpenVINO device.
         available: bytes that may be taken; `None` asks the machine.
-        backends, draft_backends: which operations compute them; `None`: the defaults.
-        draft_properties, draft_device: of the draft; `None`: the target's.
+        backends, draft_backends: what computes them; `None`: the defaults.
 
     Raises:
-        ValueError: a context that is no positive number, or beyond the model's positions, or a precision of
-            the cache that is not supported.
+        ValueError: a context that is no positive number, or beyond the model's positions, a precision of
+            the cache that is not supported, or as `Backends.resolve`.
     """
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise ValueError(f"max_context={context!r}: expected a number of tokens of at least 1")
     if info.max_position_embeddings is not None and context > info.max_position_embeddings:
         raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
-    settings = with_defaults(properties or {}, device)
-    precision, token_bytes = _cache_of(info, settings)
-    chosen = backends or Backends.default(settings, device)
-    models = [(info, info.weight_sizes(), chosen, token_bytes)]
-    if draft is not None:
-        place = draft_device or device
-        theirs = with_defaults(properties or {} if draft_properties is None else draft_properties, place)
-        how = draft_backends or Backends.default(theirs, place)
-        models.append((draft, draft.weight_sizes(), how, _cache_of(draft, theirs)[1]))
+    given = [(info, backends), *([(draft, draft_backends)] if draft else [])]
+    models = []
+    for model, how in given:
+        how = how or Backends.resolve(model.folder, device, properties, experts=ExpertConfig(optional=True))
+        token_bytes = _cache_of(model, how.properties)[1]
+        models.append((model, model.weight_sizes(), how, cache_use(model.folder, how), token_bytes))
 
     def plans(context: int) -> list[ModelPlan]:
         rows = min(context, max_num_batched_tokens)
         return [
-            plan_model(model, sizes, how, context, rows, token_bytes)
-            for model, sizes, how, token_bytes in models
+            plan_model(model, sizes, how, cache, context, rows, token_bytes)
+            for model, sizes, how, cache, token_bytes in models
         ]
 
     def total(blocks: int) -> int:
         target, *drafts = plans(blocks * BLOCK_SIZE)
-        return _PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
+        return PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
 
     there = available_bytes() if available is None else available
     target, *drafts = plans(context)
     return MemoryPlan(
         context=context,
-        cache_precision=precision,
+        cache_precision=_cache_of(info, models[0][2].properties)[0],
         target=target,
         draft=drafts[0] if drafts else None,
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
-        parts=chosen.parts,
     )

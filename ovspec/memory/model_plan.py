@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import openvino as ov
 
-from ovspec.runtime.compile import precision_name
-from ovspec.runtime.ffn_budgets import STOCK_RULES, FfnConfig
-from ovspec.runtime.linear_backend import LinearBackend, linear_backend
-from ovspec.runtime.row_rounding import asks_accuracy
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.model_cache import ModelCache
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 
-# Fitted to the resident anonymous memory of pipelines of several shapes, formats and contexts (README).
+# The fit of a plan to measured memory: resident anonymous bytes of pipelines of several shapes, formats and
+# contexts. tests/memory/test_memory_measured.py holds it to that.
+PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
 _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
@@ -23,68 +26,22 @@ _SAMPLED_ROWS = 16
 _GROWTH = 12  # of the cache, which is copied tensor by tensor when it grows
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written
 
-Backend = Literal["native", "stock"]
+# "none": the compiled model is not kept in CACHE_DIR; "fills": this start keeps it; "holds": it is there.
+CacheUse = Literal["none", "fills", "holds"]
 
 
-@dataclass(frozen=True, slots=True)
-class Backends:
-    """Which operations compute a model, of what decides where its weights lie.
+def cache_use(folder: Path, backends: Backends) -> CacheUse:
+    """Whether CACHE_DIR holds a model as its backends compute it.
 
-    Attributes:
-        attention, linear, experts: "native" or "stock".
-        ffn: how gated MLPs are computed, `None` as they were exported.
-        f32: whether passes compute in f32.
-        keeps: whether the compiled model is kept in CACHE_DIR.
-        kept: whether it is there already.
+    Raises:
+        ValueError: a CACHE_DIR, or a property, that can't be served.
     """
-
-    attention: Backend = "native"
-    linear: Backend = "stock"
-    experts: Backend = "native"
-    ffn: FfnConfig | None = None
-    f32: bool = False
-    keeps: bool = False
-    kept: bool = False
-
-    @classmethod
-    def default(
-        cls,
-        properties: Mapping[str, object],
-        device: str,
-        attention: Backend = "native",
-        linear: LinearBackend | None = None,
-        experts: Backend | None = None,
-        ffn: FfnConfig | None = None,
-    ) -> Backends:
-        """What a pipeline takes where the user says nothing.
-
-        Args:
-            properties: OpenVINO properties.
-            device: OpenVINO device.
-            attention, linear, experts, ffn: as the user asks.
-
-        Raises:
-            ValueError: as `linear_backend`.
-        """
-        on_cpu = device.startswith("CPU")
-        hint = precision_name(properties.get("INFERENCE_PRECISION_HINT", ""))
-        capabilities = (
-            ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") if on_cpu and not hint else ""
-        )
-        return cls(
-            attention,
-            linear_backend(linear, attention, device, properties, False),
-            experts or attention,
-            ffn,
-            f32=on_cpu
-            and (hint == "f32" or (not hint and (asks_accuracy(properties) or "BF16" not in capabilities))),
-            keeps=on_cpu and "CACHE_DIR" in properties,
-        )
-
-    @property
-    def parts(self) -> bool:
-        """Whether gated MLPs fall into parts, which are copies, for OpenVINO's operations."""
-        return self.ffn is not None and self.ffn.backend == "stock" and self.ffn.rule in STOCK_RULES
+    if not backends.uses_cache_dir:
+        return "none"
+    cache = ModelCache(ov.Core(), folder, backends)
+    if cache.refuses():
+        return "none"
+    return "holds" if cache.holds() else "fills"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +69,13 @@ class ModelPlan:
 
 
 def plan_model(
-    model: ModelInfo, sizes: WeightSizes, backends: Backends, context: int, rows: int, token_bytes: int
+    model: ModelInfo,
+    sizes: WeightSizes,
+    backends: Backends,
+    cache: CacheUse,
+    context: int,
+    rows: int,
+    token_bytes: int,
 ) -> ModelPlan:
     """One model's plan for a context.
 
@@ -120,18 +83,19 @@ def plan_model(
         model: its shape.
         sizes: its weights.
         backends: what computes it.
+        cache: what CACHE_DIR has of it.
         context: tokens.
         rows: of a pass while a prompt is read.
         token_bytes: of keys and values of one token, all layers together.
     """
-    made, held, transient = _weights(sizes, backends)
+    made, held, transient = _weights(sizes, backends, cache)
     graph = _LAYER_BYTES * model.num_hidden_layers
     tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
-    start = 0 if backends.kept else max(0, made - held) + transient
+    start = 0 if cache == "holds" else max(0, made - held) + transient
     mapped = sizes.total
-    if backends.keeps:
+    if cache != "none":
         mapped += sizes.total if backends.linear == "stock" else made
-        start += 0 if backends.kept else _CACHE_ENTRY_BYTES
+        start += 0 if cache == "holds" else _CACHE_ENTRY_BYTES
     return ModelPlan(
         weights=held + graph,
         start=start,
@@ -142,27 +106,21 @@ def plan_model(
     )
 
 
-def _weights(sizes: WeightSizes, backends: Backends) -> tuple[int, int, int]:
+def _weights(sizes: WeightSizes, backends: Backends, cache: CacheUse) -> tuple[int, int, int]:
     """Copies of weights when the model is made, those that are held, and what is needed to make them."""
     copied = sizes.total - sizes.embedding
-    if backends.experts == "native":
+    if _native(backends.experts):
         copied -= sizes.experts
-    theirs = sizes.ffn if backends.parts and backends.linear == "stock" else 0
     transient = 0
-    if backends.parts:
-        # Values of 4 bits are taken apart as bytes, and OpenVINO pads the groups of them.
-        transient = (0 if theirs else sizes.ffn) + int(sizes.ffn_values * (2.4 if sizes.four_bits else 1.1))
-        theirs += theirs * 5 // 8 if sizes.four_bits else 0
-    elif backends.ffn is not None and backends.ffn.backend == "native":
+    if _native(backends.ffn):
         if sizes.ups_stay:
             copied -= sizes.ups + (sizes.gates if backends.linear == "stock" else 0)
         transient = 2 * sizes.ffn_values
-    made = copied + theirs
-    if not backends.keeps:
-        return made, made, transient
+    if cache == "none":
+        return copied, copied, transient
     # Weights of our operations are mapped then; OpenVINO's own are laid out anew at every start.
     ours = sizes.compressed - sizes.embedding - sizes.experts if backends.linear == "native" else 0
-    return made, max(0, copied - ours), transient
+    return copied, max(0, copied - ours), transient
 
 
 def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int) -> int:
@@ -170,10 +128,16 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
     inner = model.intermediate_size
     if model.num_experts:
         inner = model.num_experts_per_tok * model.moe_intermediate_size
-        if backends.experts == "stock":
+        if not _native(backends.experts):
             inner += model.num_experts_per_tok * model.hidden_size
     activations = rows * (_INNER_BYTES * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
     # OpenVINO's attention lays out the context anew for every prompt's pass; beside ours that costs twice.
-    repacked = 2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.f32 else 2)
-    copies = 2 if backends.attention == "native" else 1
+    repacked = (
+        2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.arithmetic == "f32" else 2)
+    )
+    copies = 2 if _native(backends.attention) else 1
     return activations + copies * repacked + 4 * _SAMPLED_ROWS * model.vocab_size
+
+
+def _native(part: AttentionConfig | ExpertConfig | FfnConfig | None) -> bool:
+    return part is not None and part.backend == "native"

@@ -1,4 +1,4 @@
-"""Naming a pipeline's draft model."""
+"""The draft model of a pipeline, by its folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class DraftModel:
 
 
 def draft_model(models_path: str | Path, device: str = "", **properties: Any) -> DraftModel:
-    """Name the draft model of a pipeline.
+    """Describe the draft model of a pipeline.
 
     Args:
-        models_path: folder with its IR.
-        device: its device; empty takes the pipeline's.
-        properties: its OpenVINO properties; none takes the pipeline's.
+        models_path: folder with the IR of the draft model.
+        device: its device; empty: that of the pipeline.
+        properties: its OpenVINO properties; none: those of the pipeline.
     """
     return DraftModel(Path(models_path), device, properties)

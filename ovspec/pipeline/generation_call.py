@@ -1,4 +1,4 @@
-"""One `generate` call: runs the engine, streams, looks for stop strings, measures."""
+"""One `generate` call: run the engine, stream, find stop strings, measure."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class GenerationCall:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the duration of a block to a series of the raw metrics."""
+        """Append the duration of a `with` block to a series of the raw metrics."""
         started = microseconds()
         yield
         getattr(self.metrics.raw_metrics, name).append(microseconds() - started)
 
     def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings, schedule: Schedule) -> None:
-        """Generate; whatever happens, the sequences' caches hold nothing but their tokens afterwards.
+        """Generate. Afterwards, also after an exception, the caches match the tokens of the sequences.
 
         Raises:
-            ValueError: a streamer beside several sequences.
+            ValueError: a streamer with several sequences.
         """
         if self._streams and len(sequences) > 1:
             raise InvalidValueError(
@@ -96,7 +96,7 @@ class GenerationCall:
             for sequence in sequences:
                 sequence.take_back()
                 sequence.trim_caches()
-            # A streamer that another thread waits on is told of the end even if it came as an exception.
+            # Another thread may wait on the streamer, so it is closed even after an exception.
             self._stream.end()
 
     def _deliver(
@@ -123,8 +123,8 @@ class GenerationCall:
     def finish(
         self, sequences: SequenceOf[Sequence]
     ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
-        """Complete the metrics; scores, finish reasons and metrics for the results."""
-        # A prompt that is answered several times is counted once, as openvino_genai does.
+        """Complete the metrics; return scores, finish reasons and metrics for the results."""
+        # A prompt with several answers is counted once, as in openvino_genai.
         answers = sequences[0].settings.num_return_sequences
         self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences) // answers
         self.metrics.num_generated_tokens = sum(len(sequence.generated) for sequence in sequences)

@@ -47,13 +47,13 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import GenerationCall
 from ovspec.pipeline.one_call import OneCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.routing import limit_anew, sparse_passes
+from ovspec.pipeline.routing import limit_anew
 from ovspec.pipeline.schedules import Schedules
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.expert_budgets import ExpertBackend
-from ovspec.runtime.ffn_budgets import FfnBackend, calibrated_channels
+from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
@@ -88,8 +88,8 @@ class LLMPipeline:
         attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
-        ffn: the same for the gated MLPs of dense layers. By default, where channels are limited, "stock" by
-            the rules "static" and "groups", else "native"; where they are not, as the model was exported.
+        ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
+            where they are not, as the model was exported.
         linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
             OpenVINO's own. By default native with AMX or VNNI, where it is faster, unless attention is
             "stock" or a property says how rows are rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
@@ -144,7 +144,7 @@ class LLMPipeline:
         )
         assistant = None
         if draft_model is not None:
-            assistant = AssistantChoices.of(draft_model, device, attention, properties, linear)
+            assistant = AssistantChoices.of(draft_model, self.verify, device, attention, properties, linear)
             check_same_token_ids(models_path, draft_model.models_path)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
@@ -161,7 +161,7 @@ class LLMPipeline:
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if assistant is not None:
-            self._assistant = assistant.load(self._info.vocab_size, self.verify, chunk)
+            self._assistant = assistant.load(self._info.vocab_size, chunk)
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
         self._drafter: Drafter | None = build_drafter(choice, parts)
@@ -303,10 +303,7 @@ class LLMPipeline:
     def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        channels = self._target.ffn.channels if self._target.ffn else None
-        if channels is None:
-            channels = calibrated_channels(self._info.folder, sparse_passes(chosen, self._choice))
-        limit_anew(self._target, chosen, self._choice, channels)
+        limit_anew(self._target, chosen, self._choice)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:
             self._assistant.sparse = attention_part(chosen)
@@ -373,7 +370,8 @@ class LLMPipeline:
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Sequence]:
         sequences: list[Sequence] = []
-        for prompt in self._checked(prompts):
+        check_prompts(prompts, self._positions, self._info.vocab_size)
+        for prompt in prompts:
             for _ in range(settings.num_return_sequences):
                 limit = settings.token_limit(len(prompt), self._positions)
                 sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
@@ -400,7 +398,7 @@ class LLMPipeline:
         if several:
             answers = self._generate([prompt], settings, call)
             return DecodedResults(call.texts(answers, settings), *call.finish(answers), call.parsed)
-        self._checked([prompt])
+        check_prompts([prompt], self._positions, self._info.vocab_size)
         limit = settings.token_limit(len(prompt), self._positions)
         sequence = Sequence.start(prompt, limit, settings, 0)
         sequence.target, sequence.draft = self._chat.resume(prompt)
@@ -424,10 +422,6 @@ class LLMPipeline:
         else:
             history.append({"role": "assistant", "content": answer})
         return answer
-
-    def _checked(self, prompts: SequenceOf[SequenceOf[int]]) -> SequenceOf[SequenceOf[int]]:
-        check_prompts(prompts, self._positions, self._info.vocab_size)
-        return prompts
 
     def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
         caches = [(self._target, self._chat.target)]

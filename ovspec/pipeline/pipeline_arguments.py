@@ -1,4 +1,4 @@
-"""The arguments of `openvino_genai.LLMPipeline`'s constructors, as `ovspec.LLMPipeline` takes them."""
+"""Arguments of the constructors of `openvino_genai.LLMPipeline`, for `ovspec.LLMPipeline`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openvino_genai import SchedulerConfig, Tokenizer
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec_ops import extension_path
 
-# Fields of SchedulerConfig that are honoured; the others must stand at their defaults.
+# Supported fields of SchedulerConfig; the others must have their defaults.
 _HONOURED = ("cache_size", "max_num_batched_tokens")
 _GIB = 2**30
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
@@ -21,15 +21,15 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 
 @dataclass(slots=True)
 class PipelineArguments:
-    """What the positional arguments and the properties say.
+    """Arguments parsed from the positional arguments and the properties.
 
     Attributes:
-        tokenizer: of the user, or `None` for the folder's.
+        tokenizer: the user's tokenizer; `None`: that of the folder.
         device: OpenVINO device.
-        properties: OpenVINO properties alone.
+        properties: OpenVINO properties only.
         prompt_lookup: whether openvino_genai's property of that name was set.
         max_num_batched_tokens: of a `SchedulerConfig`, or `None`.
-        cache_bytes: bytes that the target's keys and values may take, or `None`.
+        cache_bytes: limit of the target's keys and values in bytes, or `None`.
     """
 
     tokenizer: Tokenizer | None
@@ -43,11 +43,11 @@ class PipelineArguments:
     def parse(
         cls, positional: tuple[object, ...], named: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> PipelineArguments:
-        """Take `[tokenizer,] [device,] [config]`, each of which may be `named` instead.
+        """Parse `[tokenizer,] [device,] [config]`, each of which may be `named` instead.
 
         Raises:
             InvalidTypeError: other arguments than these.
-            InvalidValueError: a scheduler configuration that asks for more than is served.
+            InvalidValueError: a scheduler configuration with unsupported settings.
         """
         left = list(positional)
         if left and isinstance(left[0], ov.Tensor):
@@ -77,10 +77,10 @@ class PipelineArguments:
         return made
 
     def prefill_chunk(self, asked: object) -> int:
-        """Rows of a pass while a prompt is read: as asked, else of a `SchedulerConfig`, else the default.
+        """Rows of a prefill pass: the given number, else that of a `SchedulerConfig`, else the default.
 
         Raises:
-            InvalidValueError: what is asked is no positive number.
+            InvalidValueError: the number is not positive.
         """
         chunk = self.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS if asked is None else asked
         if not isinstance(chunk, int) or chunk < 1:
@@ -97,7 +97,7 @@ class PipelineArguments:
         ]
         for name in names:
             value, default = getattr(scheduler, name), getattr(usual, name)
-            # Objects have no equality of their own; they count where a switch beside them is on.
+            # These objects do not define equality; a switch decides whether they are used.
             if name not in _HONOURED and isinstance(default, (int, bool, type(None))) and value != default:
                 raise InvalidValueError(
                     f"scheduler_config.{name}={value!r} is not supported: leave it at {default!r}"

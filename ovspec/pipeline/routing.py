@@ -11,7 +11,6 @@ from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
-from ovspec_models import ChannelSets
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
@@ -59,36 +58,32 @@ def expert_routing(
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
         raise ValueError(
-            f"expert budget {limits[0].budget} ({limits[0].rule}) of verify and {limits[-1].budget} "
-            f"({limits[-1].rule}) of the drafter differ: one model has one"
+            f"expert budget {limits[0].budget} of verify and {limits[-1].budget} of the drafter differ: one "
+            "model has one"
         )
     return limits[0] if limits else None
 
 
 def ffn_routing(
-    backend: FfnBackend | None,
-    verify: VerifyMode,
-    choice: DrafterChoice | None,
-    channels: ChannelSets | None,
+    backend: FfnBackend | None, verify: VerifyMode, choice: DrafterChoice | None
 ) -> FfnConfig | None:
     """How channels are limited, `None` where they are not; as `ffn_config`.
 
     Raises:
-        ValueError: verification and the drafter ask for different limits, a rule that the backend does not
-            know, or channels that were not calibrated.
+        ValueError: verification and the drafter ask for different limits, or the backend can't limit.
     """
-    asked = (ffn_config(backend, sparse, channels) for sparse in sparse_passes(verify, choice))
+    asked = (ffn_config(backend, sparse) for sparse in sparse_passes(verify, choice))
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
-        mine, other = (f"{c.rule} {c.density or c.threshold}" for c in (limits[0], limits[-1]))
-        raise ValueError(f"ffn limits of verify ({mine}) and the drafter ({other}) differ: one model has one")
+        raise ValueError(
+            f"ffn density {limits[0].density} of verify and {limits[-1].density} of the drafter differ: one "
+            "model has one"
+        )
     return limits[0] if limits else None
 
 
-def limit_anew(
-    target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None, channels: ChannelSets | None
-) -> None:
-    """Let a target's next passes read what another setting says; `channels` as in `ffn_routing`.
+def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None) -> None:
+    """Let a target's next passes read what another setting says.
 
     Raises:
         ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
@@ -101,8 +96,7 @@ def limit_anew(
             f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
         )
     experts = expert_routing(target.experts.backend if target.experts else "stock", verify, choice)
-    backend = before.backend if before and before.rule else None
-    if (limits := ffn_routing(backend, verify, choice, channels)) is not None:
+    if (limits := ffn_routing(None, verify, choice)) is not None:
         target.set_ffn(limits)
     try:
         if experts is not None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-import openvino as ov
+from dataclasses import dataclass
+from typing import Any
 
 from ovspec.drafters import DrafterChoice
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
-from ovspec.memory.model_plan import Backends
 from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.pipeline.routing import expert_routing, ffn_routing, routing, sparse_passes
+from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
 from ovspec.runtime.attention_config import Attention, AttentionConfig
-from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
-from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, calibrated_channels
+from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.paged_graph import graph_choices
 from ovspec.runtime.reference_check import check_reference
-from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -32,16 +27,11 @@ class TargetChoices:
 
     Attributes:
         info: of its folder.
-        device, properties, attention, experts, ffn, linear: as `ModelRunner` takes them.
+        backends: the operations that compute it.
     """
 
     info: ModelInfo
-    device: str
-    properties: Mapping[str, object]
-    attention: AttentionConfig
-    experts: ExpertConfig
-    ffn: FfnConfig | None
-    linear: LinearBackend | None
+    backends: Backends
 
     @classmethod
     def of(
@@ -56,7 +46,7 @@ class TargetChoices:
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
     ) -> TargetChoices:
-        """What the user says, and what verification and the drafter need of the graph.
+        """Resolve what the user says, and what verification and the drafter need of the graph.
 
         Args:
             info: of the target's folder.
@@ -65,35 +55,13 @@ class TargetChoices:
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
 
         Raises:
-            ValueError: verification and the drafter ask for different things, or channels that were not
-                calibrated.
+            ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
         graph = routing(attention, verify, drafter)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
-        channels = calibrated_channels(info.folder, sparse_passes(verify, drafter))
-        mlps = ffn_routing(ffn, verify, drafter, channels) or (FfnConfig(ffn) if ffn else None)
-        return cls(info, device, properties, graph, limits, mlps, linear)
-
-    def backends(self) -> Backends:
-        """The operations that are chosen, and whether CACHE_DIR holds the model as they are.
-
-        Raises:
-            ValueError: a CACHE_DIR, or a property, that can't be served.
-        """
-        wanted = rounding_settings(self.info.folder, self.properties)
-        backends = Backends.default(
-            wanted, self.device, self.attention.backend, self.linear, self.experts.backend, self.ffn
-        )
-        if not backends.keeps:
-            return backends
-        core, settings = ov.Core(), with_defaults(self.properties, self.device)
-        check_properties(core, self.device, settings)
-        rounds = rounds_rows(self.info.folder, self.ffn, backends.linear)
-        rounding = row_bits(self.device, wanted) if rounds else None
-        choices = graph_choices(self.attention, self.experts, self.ffn, backends.linear, rounding)
-        cache = ModelCache(core, self.info.folder, self.device, settings, choices)
-        return replace(backends, keeps=not cache.refuses(), kept=cache.holds())
+        mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)
+        return cls(info, Backends.resolve(info.folder, device, properties, graph, limits, mlps, linear))
 
     def plan_memory(
         self, max_context: int | None, max_num_batched_tokens: int, assistant: AssistantChoices | None
@@ -106,20 +74,16 @@ class TargetChoices:
             assistant: how its draft model is computed.
 
         Raises:
-            ValueError: as `ovspec.memory.memory_plan.plan_memory` and `backends`.
+            ValueError: as `ovspec.memory.memory_plan.plan_memory`.
         """
         few = min(32, self.info.max_position_embeddings or 32)
         return plan_memory(
             self.info,
             few if max_context is None else max_context,
-            draft=None if assistant is None else assistant.info,
-            properties=self.properties,
+            draft=assistant.info if assistant else None,
             max_num_batched_tokens=max_num_batched_tokens,
-            device=self.device,
-            backends=self.backends(),
-            draft_backends=None if assistant is None else assistant.backends(),
-            draft_properties=None if assistant is None else assistant.properties,
-            draft_device=None if assistant is None else assistant.device,
+            backends=self.backends,
+            draft_backends=assistant.backends if assistant else None,
         )
 
     def load(self) -> ModelRunner:
@@ -129,28 +93,19 @@ class TargetChoices:
             ValueError: as `ModelRunner`, or the check fails.
             RuntimeError: likewise.
         """
-        if self.device.startswith("CPU"):
-            dense = replace(
-                self,
-                attention=AttentionConfig(self.attention.backend),
-                experts=ExpertConfig(self.experts.backend, optional=True),
-                ffn=None if self.ffn is None else FfnConfig(self.ffn.backend),
-                linear="stock",
-            )
-            check_reference(
-                self.info,
-                lambda exact: replace(dense, properties=exact)._runner(),
-                self.properties.get("CACHE_DIR"),
-            )
-        return self._runner()
+        if self.backends.on_cpu:
+            check_reference(self.info, self._exact_runner, self.backends.properties.get("CACHE_DIR"))
+        return ModelRunner(self.info.folder, backends=self.backends)
 
-    def _runner(self) -> ModelRunner:
+    def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:
+        """The same graph in f32, without limits on what it reads."""
+        chosen = self.backends
         return ModelRunner(
             self.info.folder,
-            self.device,
-            self.attention,
-            self.properties,
-            experts=self.experts,
-            ffn=self.ffn,
-            linear=self.linear,
+            chosen.device,
+            AttentionConfig(chosen.attention.backend),
+            properties,
+            experts=chosen.experts and ExpertConfig(chosen.experts.backend, optional=True),
+            ffn=chosen.ffn and FfnConfig(chosen.ffn.backend),
+            linear="stock",
         )

@@ -1,4 +1,4 @@
-"""The choice of the attention that verification rows take."""
+"""Attention of the rows under verification: backend and selection."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Attention = Literal["native", "stock"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Which attention verification rows take.
+    """Attention of the rows under verification.
 
     Attributes:
-        backend: "native" routes them to our operation, "stock" takes OpenVINO's operations only.
+        backend: "native" is VerifyAttention, "stock" uses OpenVINO's operations only.
         selects: whether the graph can select blocks.
         anchor_layers: layers that select, or `None` for the default rule.
-        selection: what they go by.
-        coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone counts.
-        watches: every layer selects and the lists are returned, as `selected_blocks`, but attention stays
-            dense; for calibration, with "native".
+        selection: rule by which they select.
+        coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone decides.
+        watches: every layer selects and returns its list as `selected_blocks`, but attention stays dense. For
+            calibration, with "native" only.
     """
 
     backend: Attention = "native"
@@ -37,7 +37,7 @@ class AttentionConfig:
 
     @property
     def graph(self) -> dict[str, object]:
-        """What of it decides the graph, in words of JSON; the coverage is an input of every pass."""
+        """The settings that determine the graph, as JSON values; the coverage is an input of every pass."""
         fields = asdict(self)
         del fields["coverage"]
         return fields

@@ -1,4 +1,4 @@
-"""The paged KV cache: block tables of sequences, and the tensors behind them."""
+"""The paged KV cache: block tables of sequences, block pool, tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _FIRST_BLOCKS = 64
 
 @dataclass(slots=True)
 class HeldKeys:
-    """Keys of a sequence's last tokens at the anchor layers, where the cache itself can't be read.
+    """Keys of a sequence's last tokens at the anchor layers, for backends that cannot read the cache.
 
     Attributes:
-        begin: position of the first of them.
-        keys: per anchor f32 `[tokens, kv_heads * size]`. After a rollback some are past the sequence's end.
-        unknown: logical blocks that hold keys that were not at hand when they were last written.
+        begin: position of the first key.
+        keys: per anchor f32 `[tokens, kv_heads * size]`. After a rollback some may be past the sequence's
+            end.
+        unknown: logical blocks whose keys were not all known when the block was last written.
     """
 
     begin: int = 0
@@ -31,27 +32,27 @@ class HeldKeys:
 
     @property
     def end(self) -> int:
-        """Position past the last of them."""
+        """Position after the last key."""
         return self.begin + (len(self.keys[0]) if self.keys else 0)
 
     def slice(self, begin: int, end: int) -> list[NDArray[np.float32]]:
-        """Per anchor the keys of positions `begin` .. `end - 1`."""
+        """Keys of positions `begin` .. `end - 1`, per anchor."""
         return [keys[begin - self.begin : end - self.begin] for keys in self.keys]
 
 
 @dataclass(slots=True)
 class CachedSequence:
-    """One sequence's share of one model's cache.
+    """Blocks and state of one sequence in the cache of one model.
 
     Attributes:
         table: i32 `[blocks]`, physical block of every logical block.
-        length: tokens whose keys and values are valid. Rolling back is setting it lower: rows past
-            it are rewritten by the next pass before anything reads them.
-        list_age: verification passes that its block lists have served, `None` where it has no valid ones.
-        verified_from: its length before its last pass.
+        length: tokens whose keys and values are valid. A rollback sets it lower: the next pass overwrites the
+            rows after it before anything reads them.
+        list_age: verification passes that used its current block lists; `None`: no valid lists.
+        verified_from: length before the last pass.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
-        tokens: i64 `[length or more]`, what it holds; kept for models with long RoPE only.
-        long_rope: whether its keys took the long frequencies of such a model.
+        tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
+        long_rope: whether its keys have the long frequencies of such a model.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -63,21 +64,21 @@ class CachedSequence:
     long_rope: bool = False
 
     def rollback(self, length: int) -> None:
-        """Forget every token from `length` on.
+        """Drop every token from `length` on.
 
         Raises:
-            ValueError: `length` is negative or beyond what is cached.
+            ValueError: `length` is negative or larger than the cached length.
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
-        # Of a pass' rows the first is a token that stands; the others were a draft, and none of it is left.
+        # The first row of a pass is an accepted token; the others were a draft, of which nothing is left.
         if length < self.length and length <= self.verified_from + 1:
             self.list_age = None
         self.length = length
 
 
 class BlockManager:
-    """Hands out physical block numbers."""
+    """Allocates physical blocks."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -85,7 +86,7 @@ class BlockManager:
         self._free: list[int] = []
 
     def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
-        """Blocks that the cache must have once each of these sequences holds so many tokens."""
+        """Blocks that the cache needs when these sequences have the given numbers of tokens."""
         missing = sum(
             max(0, -(-length // self.block_size) - len(sequence.table)) for sequence, length in lengths
         )
@@ -103,7 +104,7 @@ class BlockManager:
         sequence.table = np.concatenate([sequence.table, np.array(blocks, np.int32)])
 
     def release(self, sequence: CachedSequence) -> None:
-        """Take the sequence's blocks back."""
+        """Free the blocks of the sequence."""
         self._free.extend(reversed(sequence.table.tolist()))
         sequence.table = np.zeros(0, np.int32)
         sequence.length = 0
@@ -124,7 +125,7 @@ class KVCache:
     """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
 
     Attributes:
-        max_bytes: what they may take together, or `None`.
+        max_bytes: limit for all tensors together, or `None`.
     """
 
     def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
@@ -140,12 +141,12 @@ class KVCache:
         return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
 
     def ensure(self, num_blocks: int) -> None:
-        """Grow every tensor to at least `num_blocks` blocks, keeping what is in them.
+        """Grow every tensor to at least `num_blocks` blocks and keep the contents.
 
-        Doubling keeps the copies rare; one tensor is replaced at a time, so the peak is one layer.
+        Doubling makes copies rare. One tensor is replaced at a time, so the additional peak is one layer.
 
         Raises:
-            RuntimeError: they would take more than `max_bytes`, or than there is memory.
+            RuntimeError: they would exceed `max_bytes`, or the memory of the machine.
         """
         if num_blocks <= self._capacity:
             return
@@ -162,7 +163,7 @@ class KVCache:
             old = self._tensors.get(spec.name)
             grown = self._allocate(spec, capacity)
             if old is not None:
-                # After a failed attempt some tensors are ahead of the others.
+                # After a failed attempt some tensors may be larger than others.
                 _bytes(grown)[: self._capacity] = _bytes(old)[: self._capacity]
             self._tensors[spec.name] = grown
             self._request.set_tensor(spec.name, grown)
@@ -185,7 +186,7 @@ class KVCache:
 
 
 def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:
-    # bf16 has no NumPy type, so blocks are moved as bytes.
+    # NumPy has no bf16, so blocks are copied as bytes.
     data: NDArray[np.uint8] = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
     return data
 

@@ -1,4 +1,4 @@
-"""The clock that passes and calls are timed with."""
+"""The clock for durations of passes and calls."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def microseconds() -> float:
-    """A clock for durations, in microseconds."""
+    """Monotonic time in microseconds."""
     return time.perf_counter_ns() / 1e3

@@ -1,4 +1,4 @@
-"""Cache rows of an accepted tree path, moved together so that the sequence continues behind them."""
+"""Compaction: moves the cache rows of an accepted tree path to consecutive slots."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ovspec_ops.common import decode_block
 
 
 def check_path(rows: Sequence[int], length: int, past: int) -> None:
-    """Refuse a path that is no ascending part of the last pass' rows.
+    """Refuse a path that is not an ascending subset of the last pass' rows.
 
     Raises:
-        ValueError: it says what was expected.
+        ValueError: with the expected range.
     """
     ascending = all(a < b for a, b in itertools.pairwise(rows))
     if not ascending or (rows and (rows[0] < 0 or past + rows[-1] >= length)):
@@ -28,10 +28,10 @@ def check_path(rows: Sequence[int], length: int, past: int) -> None:
 def compact(
     cache: KVCache, sequence: CachedSequence, past: int, rows: Sequence[int], block_size: int
 ) -> None:
-    """Keep the rows of an accepted path behind the first `past` tokens, and forget the others.
+    """Keep the rows of an accepted path after the first `past` tokens, and drop the others.
 
-    The keys and values in slot `past + rows[i]` go to slot `past + i`, in every layer; summaries of the
-    blocks that change are made anew. Afterwards the sequence is `past + len(rows)` tokens long.
+    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of changed
+    blocks are recomputed. The new length of the sequence is `past + len(rows)`.
 
     Args:
         cache: the model's tensors.
@@ -41,13 +41,13 @@ def compact(
         block_size: tokens per block.
 
     Raises:
-        ValueError: rows that are no path of the pass, or a path with gaps in a cache whose tokens can't be
-            moved one by one: u8 keys by channel share their scales within a block.
+        ValueError: rows that are not a path of the pass, or a path with gaps in a cache whose tokens cannot
+            be moved one by one: u8 keys by channel share their scales within a block.
     """
     check_path(rows, sequence.length, past)
     first = next((i for i, row in enumerate(rows) if row != i), len(rows))
     if first < len(rows):
-        # Block lists stay: the blocks of a pass' own rows are on all of them.
+        # Block lists stay valid: they all contain the blocks of the rows of the pass.
         tensors = [spec for spec in cache.specs if spec.name.startswith(("key_cache.", "value_cache."))]
         for spec in tensors:
             _check_layout(spec, block_size)
@@ -77,7 +77,7 @@ def _move(
     targets: NDArray[np.int64],
     block_size: int,
 ) -> None:
-    # bf16 has no NumPy type, so rows are moved as bytes. Indexing with arrays copies before it writes.
+    # NumPy has no bf16, so rows are moved as bytes. Indexing with arrays copies before it writes.
     data = tensor.data.view(np.uint8)
     moved = data[table[sources // block_size], :, sources % block_size]
     data[table[targets // block_size], :, targets % block_size] = moved
@@ -91,7 +91,7 @@ def _summarise(
     length: int,
     block_size: int,
 ) -> None:
-    """Summaries of a sequence's blocks: mean keys, or minima and maxima where rows are twice as long."""
+    """Summaries of blocks: mean keys, or minima and maxima if the rows are twice as long."""
     tensor = cache.tensor(spec.name.replace("key_summary.", "key_cache."))
     keys = tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
     summary: NDArray[Any] = cache.tensor(spec.name).data

@@ -1,4 +1,4 @@
-"""From a model folder to a compiled paged model, with every setting honoured or refused."""
+"""Read and compile a paged model; every setting is honoured or refused."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.", "kept_blocks.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
-    """Read `openvino_model.xml` of a folder; an IR with our operations gets them loaded.
+    """Read `openvino_model.xml` of a folder; load the native library if the IR contains native operations.
 
     Raises:
-        ValueError: the folder holds no model, the IR can't be read, or config.json does not fit it.
-        RuntimeError: it holds our operations, and the native library does not fit the OpenVINO at hand.
+        ValueError: the folder has no model, the IR cannot be read, or config.json does not fit it.
+        RuntimeError: the IR contains native operations, and the native library does not fit the installed
+            OpenVINO.
     """
     info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
     if config is not None and config.operations:
@@ -31,7 +32,7 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
     xml = models_path / "openvino_model.xml"
     remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
     with xml.open("rb") as file:
-        # Whatever is not XML would be tried, and complained about, by the readers of other formats.
+        # OpenVINO would try its readers of other formats on a file that is not XML, with confusing errors.
         if not file.read(64).lstrip().startswith(b"<"):
             raise ValueError(f"{xml} is no XML; {remedy}")
     try:
@@ -45,16 +46,17 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
 def compile_paged(
     core: ov.Core, model: ov.Model, device: str, settings: Mapping[str, object]
 ) -> ov.CompiledModel:
-    """Compile a paged model; the cache precision in force is the one asked for, or it is an error.
+    """Compile a paged model; a cache precision other than the requested one is an error.
 
     Args:
-        core: with the operations that the model holds.
-        model: behind its transforms.
+        core: with the operations of the model loaded.
+        model: after its transforms.
         device: OpenVINO device.
-        settings: OpenVINO properties, of which `check_properties` holds.
+        settings: OpenVINO properties that passed `check_properties`.
 
     Raises:
-        ValueError: a bad value, or a cache precision that this device and inference precision do not give.
+        ValueError: a bad value, or a cache precision that the device does not use with this inference
+            precision.
     """
     try:
         compiled = core.compile_model(model, device, dict(settings))
@@ -72,7 +74,7 @@ def compile_paged(
 
 
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
-    """The user's properties plus ours: a u8 cache, by token, which verification reads fastest."""
+    """The user's properties with ovspec's defaults: a u8 cache by token, the fastest for verification."""
     settings = dict(properties)
     if not device.startswith("CPU"):
         return settings
@@ -84,7 +86,7 @@ def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, ob
 
 
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
-    """Refuse what the device does not know, and what `check_cache_precisions` refuses."""
+    """Refuse unknown devices and properties, and what `check_cache_precisions` refuses."""
     try:
         known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
     except RuntimeError as error:
@@ -101,10 +103,10 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
 
 
 def check_cache_precisions(settings: Mapping[str, object]) -> None:
-    """Refuse precisions and modes of a cache that nothing here supports.
+    """Refuse unsupported cache precisions and quantisation modes.
 
     Raises:
-        ValueError: one of them.
+        ValueError: an unsupported precision or mode.
     """
     mode, keys = settings.get("KEY_CACHE_QUANT_MODE"), _key_precision(settings)
     if mode is not None and keys not in ("", "u8"):
@@ -140,10 +142,10 @@ def _key_precision(settings: Mapping[str, object]) -> str:
 
 
 def _check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:
-    """Refuse a cache precision other than the one asked for: under bf16 the device may take another.
+    """Refuse a cache precision other than the requested one; in bf16 the device may silently use another.
 
     Raises:
-        ValueError: the compiled model keeps keys or values in another precision than `settings` name.
+        ValueError: keys or values of the compiled model have another precision than `settings`.
     """
     for cache in cache_tensors(compiled):
         side = {"key_cache": "KEY_CACHE_PRECISION", "value_cache": "VALUE_CACHE_PRECISION"}.get(

@@ -1,4 +1,4 @@
-"""Memory that was freed, which the C library keeps for later."""
+"""Return freed memory from the C library to the system."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 
 
 def give_back_freed_memory() -> None:
-    """Give the system what this process has freed; with a C library that can't be asked, nothing happens.
+    """Return freed memory of this process to the system; does nothing without glibc.
 
-    What transforms make on the way is as large as layers are: kept, it stays resident beside the model.
+    Intermediate results of transforms are as large as layers; without this they stay resident.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # of glibc
     if trim is not None:

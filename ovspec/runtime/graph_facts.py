@@ -1,4 +1,4 @@
-"""What a runner has to know of a transformed graph beside the compiled model."""
+"""Facts about a transformed graph that a runner needs in addition to the compiled model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ovspec_transforms import FfnLayer, MoELayer, PassReport, moe_layers
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """Facts of one graph, which are kept with it where the compiled model is kept.
+    """Facts about one graph; CACHE_DIR stores them with the compiled model.
 
     Attributes:
-        reports: what the transforms changed, in their order.
-        rope_limit: length of text up to which the short rotary frequencies hold, `None` without long ones.
+        reports: reports of the transforms, in order.
+        rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
         expert_layers: layers with routed experts.
         ffn_layers: gated MLPs.
     """
@@ -35,7 +35,7 @@ class GraphFacts:
         rope_limit: int | None,
         mlps: Sequence[FfnLayer],
     ) -> GraphFacts:
-        """Read a graph behind its transforms; `mlps` are those that it had before."""
+        """Read a graph after its transforms; `mlps` are those that it had before."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
 
     def as_json(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class GraphFacts:
         """The facts that `as_json` wrote.
 
         Raises:
-            KeyError, TypeError: it is something else.
+            KeyError, TypeError: the object is not of this form.
         """
         return cls(
             tuple(

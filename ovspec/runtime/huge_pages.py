@@ -1,4 +1,4 @@
-"""Large memory pages for buffers that a pass reads from end to end."""
+"""Huge pages (2 MB) for buffers that a pass reads from end to end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import mmap
 import numpy as np
 import openvino as ov
 
-# The kernel's own; below a few of them there is nothing to gain.
+# Page size of the kernel; buffers below two pages gain nothing.
 _HUGE_PAGE = 1 << 21
 _LEAST_BYTES = 2 * _HUGE_PAGE
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def advise_huge_pages(tensor: ov.Tensor) -> None:
-    """Ask the kernel to back a tensor that nothing was written to yet with pages of 2 MB.
+    """Ask the kernel to back a tensor with pages of 2 MB; call this before the first write.
 
-    Reading gigabytes a second, a core otherwise waits at the end of every 4 KB for the next page's address,
-    and its prefetcher stops there. Advice only: a kernel without such pages keeps the small ones.
+    With pages of 4 KB, a core that streams weights waits for an address translation at the end of every page,
+    and the hardware prefetcher stops there. This is advice only: a kernel without huge pages keeps the small
+    ones.
     """
-    data = tensor.data.view(np.uint8)  # bf16 has no NumPy type
+    data = tensor.data.view(np.uint8)  # NumPy has no bf16
     if _ADVICE is None or data.nbytes < _LEAST_BYTES:
         return
     begin = -(-data.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE

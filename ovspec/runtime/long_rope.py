@@ -1,4 +1,4 @@
-"""Models whose rotary frequencies change at a length of text, as in Phi-3: a text takes one or the other."""
+"""Long RoPE: rotary frequencies that change at a length of text, as in Phi-3."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ovspec.runtime.tables import Rows
 
 
 class LongRope:
-    """Keeps the cached keys of every sequence to one kind of frequencies.
+    """Keeps the cached keys of every sequence consistent: all with short or all with long frequencies.
 
-    A text longer than `limit` takes the long ones for all of its tokens. When one grows past it, what is
-    cached of it is computed anew: the output is that of transformers without a cache.
+    A text longer than `limit` uses the long frequencies for all tokens. When a text grows past the limit, its
+    keys are computed again, so that the output equals that of transformers without a cache.
 
     Args:
         limit: the model's `original_max_position_embeddings`.
@@ -25,10 +25,10 @@ class LongRope:
         self.limit = limit
 
     def outdated(self, rows: Rows) -> NDArray[np.int64]:
-        """Tokens of a sequence whose keys have to be computed anew before a pass; it forgets them.
+        """Drop the cached keys of a sequence if its frequencies change; return the tokens to compute again.
 
         Returns:
-            i64 `[tokens]`, none where they fit.
+            i64 `[tokens]`, empty if the frequencies do not change.
         """
         sequence, is_long = rows.sequence, max(rows.text_length, rows.context) > self.limit
         fits = sequence.length == 0 or sequence.long_rope == is_long
@@ -39,20 +39,20 @@ class LongRope:
         return tokens
 
     def room(self, length: int) -> int | None:
-        """Draft tokens that a pass over a text of `length` may hold, `None` for any number.
+        """Largest number of draft tokens for a text of `length`; `None`: no limit.
 
-        The tokens up to the limit and those past it do not share a pass.
+        Tokens up to the limit and tokens past it cannot be in one pass.
         """
         return self.limit - length if length <= self.limit else None
 
     @staticmethod
     def remember(batch: Sequence[Rows]) -> None:
-        """Keep the tokens of a pass that has run, before its sequences advance."""
+        """Store the tokens of a finished pass; call this before the sequences advance."""
         for rows in batch:
             known = rows.sequence.tokens[: rows.sequence.length]
             rows.sequence.tokens = np.concatenate([known, rows.tokens])
 
     @staticmethod
     def compact(sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
-        """Move the tokens of an accepted tree path as their keys are moved."""
+        """Move the tokens of an accepted tree path in the same way as their keys."""
         sequence.tokens = np.concatenate([sequence.tokens[:past], sequence.tokens[past + np.array(rows)]])

@@ -14,6 +14,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import compile_paged
 from ovspec.runtime.graph_facts import GraphFacts
 from ovspec.runtime.model_identity import entry_name, fingerprint, identity
@@ -53,28 +54,19 @@ class ModelCache:
     Args:
         core: with the operations that the model holds.
         folder: of the model.
-        device: OpenVINO device that can map what it exports, "CPU".
-        settings: OpenVINO properties, of which `compile.check_properties` holds, with CACHE_DIR.
-        choices: what decided the transforms, in words of JSON.
+        backends: what computes it, on a CPU, with CACHE_DIR among the properties.
 
     Raises:
         ValueError: a CACHE_DIR that is no folder, or a property that contradicts it.
     """
 
-    def __init__(
-        self,
-        core: ov.Core,
-        folder: Path,
-        device: str,
-        settings: Mapping[str, object],
-        choices: Mapping[str, object],
-    ) -> None:
-        self._core, self._device = core, device
+    def __init__(self, core: ov.Core, folder: Path, backends: Backends) -> None:
+        self._core, self._device, settings = core, backends.device, backends.properties
         self._settings = {name: value for name, value in settings.items() if name != "CACHE_DIR"}
         _check(settings)
         self._place = Path(str(settings["CACHE_DIR"]))
-        chosen = {"graph": choices, "properties": self._settings}
-        self._entry = self._place / entry_name(core, folder, device, chosen)
+        chosen = {"graph": backends.graph, "properties": self._settings}
+        self._entry = self._place / entry_name(core, folder, backends.device, chosen)
         self._identity = identity(folder)
 
     def holds(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a folder's config.json speaks of the model that lies beside it."""
+"""Check that config.json of a folder describes the model in it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _KV_RANK = 4
 
 
 def check_config(info: ModelInfo, model: ov.Model) -> None:
-    """Compare a folder's config.json with its stateful IR, before anything is made of either.
+    """Compare a folder's config.json with its stateful IR.
 
-    Only the vocabulary is compared for families that were not tested: theirs may keep other states.
+    For untested families only the vocabulary is compared, because they may have other states.
 
     Raises:
-        ValueError: the IR has no states, or they differ; it names the first difference.
+        ValueError: the IR has no states, or differs from config.json; the message names the first difference.
     """
     if not model.get_variables():
         raise ValueError(
@@ -47,10 +47,10 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
 
 
 def check_windows(info: ModelInfo, layers: list[PagedLayer]) -> None:
-    """Compare the sliding windows of config.json with those that the paged graph has found in its masks.
+    """Compare the sliding windows of config.json with those of the paged graph.
 
     Raises:
-        ValueError: a layer would see more, or less, than its model was trained to see.
+        ValueError: a layer has another window than config.json says.
     """
     limit = info.max_position_embeddings or 2**31
     for layer, said in zip(layers, info.layer_windows, strict=False):

@@ -1,4 +1,4 @@
-"""By what a compiled model is found again, and by what it is known to be outdated."""
+"""Cache key of a compiled model, and the identity by which an entry is known to be outdated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import openvino as ov
 
-import ovspec
 import ovspec_models
 import ovspec_ops
 import ovspec_transforms
@@ -46,10 +45,10 @@ def entry_name(core: ov.Core, folder: Path, device: str, choices: Mapping[str, o
 
 
 def identity(folder: Path) -> dict[str, str]:
-    """What the model of a folder, and the code that compiles it, are now.
+    """Identity of the model in a folder and of the code that compiles it.
 
     Returns:
-        A text per part; an entry in which one differs is outdated. The parts' names are for messages.
+        One text per part, by its name. An entry with another text in any part is outdated.
 
     Raises:
         ValueError: the folder holds no model.
@@ -58,7 +57,7 @@ def identity(folder: Path) -> dict[str, str]:
     xml, weights = folder / "openvino_model.xml", folder / "openvino_model.bin"
     return {
         "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
-        # The size and time of two trainings of one model can be equal, their weights are not.
+        # Two trainings of a model can have files of equal size and time, but not equal weights.
         "weights": f"{weights.stat().st_mtime_ns} {fingerprint(weights)}",
         "configuration": _digest(folder / name for name in _CONFIGS),
         "ovspec": f"{version('ovspec')} {_code_state()}",
@@ -68,7 +67,7 @@ def identity(folder: Path) -> dict[str, str]:
 
 
 def fingerprint(path: Path) -> str:
-    """A checksum of a file's size, its last 4 MB and samples of the rest: large files are not read whole."""
+    """Checksum of a file's size, its last 4 MB and samples of the rest; large files are not read whole."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -81,8 +80,9 @@ def fingerprint(path: Path) -> str:
 
 def _code_state() -> str:
     """Of the code as it is installed: with an editable install it changes without the version."""
-    files = (ovspec.__file__, ovspec_models.__file__, ovspec_transforms.__file__, ovspec_ops.__file__)
-    paths = [path for file in files for path in sorted(Path(file).parent.rglob("*.py"))]
+    own = str(Path(__file__).parents[1])  # the package ovspec; a room must not import it
+    folders = [own, *ovspec_models.__path__, *ovspec_transforms.__path__, *ovspec_ops.__path__]
+    paths = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
     return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
 
 

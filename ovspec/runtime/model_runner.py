@@ -1,4 +1,4 @@
-"""One compiled paged model: rows of tokens in, logits of the sampled rows out."""
+"""One compiled paged model: runs passes over rows of tokens and returns logits of the sampled rows."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import BlockManager, CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
-from ovspec.runtime.compile import cache_tensors, check_properties, compile_paged, read_model, with_defaults
+from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.linear_backend import LinearBackend, linear_backend
+from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.native_selection import NativeSelection
-from ovspec.runtime.paged_graph import graph_choices, transform
+from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.row_rounding import rounding_settings, rounds_rows, row_bits
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
+from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
     CHANNELS_READ,
@@ -49,13 +50,14 @@ _PROBE_ROWS = 40
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """What one pass did.
+    """Measurements of one pass.
 
     Attributes:
         duration: time inside the model, microseconds.
         attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
-        context_tokens: those that dense attention would have read for the same rows.
-        experts_read: routed experts that each layer with experts read; empty where the graph does not count.
+        context_tokens: context tokens that dense attention would have read for the same rows.
+        experts_read: routed experts that each layer with experts read; empty if the graph does not count
+            them.
         experts_held: experts that each of these layers has.
         channels_read: channels of which each gated MLP read the up and down weights; empty likewise.
         channels_held: channels that each of these has.
@@ -80,9 +82,16 @@ class ModelRunner:
         properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: "native" computes linear layers with compressed weights with our operation, "stock" with
-            OpenVINO's own, `None` with what `default_linear` says.
+        linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
+            what `default_linear` says.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+        backends: all of these choices, where they are resolved already; the others are then left out.
+        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
+            is never kept in CACHE_DIR.
+
+    Attributes:
+        backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
+            force, which may be set anew.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -99,35 +108,25 @@ class ModelRunner:
         experts: ExpertConfig | None = None,
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
+        backends: Backends | None = None,
+        watch: bool = False,
     ) -> None:
-        self.attention = attention or AttentionConfig()
+        self._watch, self.watched = watch, list[str]()
+        if backends is None:
+            backends = Backends.resolve(
+                model, device, properties, attention, experts, ffn, linear, plugin_defaults
+            )
+        self.backends, self.attention = backends, backends.attention
+        self.experts, self.ffn = backends.experts, backends.ffn
+        self.linear, self.row_bits = backends.linear, backends.row_bits
+        self.block_size = ovspec_ops.BLOCK_SIZE if backends.on_cpu else GPU_BLOCK_SIZE
         core = ov.Core()
-        if self.attention.backend == "native":
-            if not device.startswith("CPU"):
-                raise ValueError(
-                    f"device={device!r}: native attention runs on CPU only; pass attention='stock'"
-                )
+        if backends.native:
             ovspec_ops.load(core)
-        backends = {"experts": experts and experts.backend, "ffn": ffn and ffn.backend, "linear": linear}
-        for what, backend in backends.items():
-            if backend != "native":
-                continue
-            if not device.startswith("CPU"):
-                raise ValueError(f"device={device!r}: native {what} run on CPU only; pass {what}='stock'")
-            ovspec_ops.load(core)
-        settings = dict(properties or {}) if plugin_defaults else with_defaults(properties or {}, device)
-        check_properties(core, device, settings)
-        self.block_size = ovspec_ops.BLOCK_SIZE if device.startswith("CPU") else GPU_BLOCK_SIZE
-        self.experts, self.ffn = experts, ffn
-        self._asks_linear = linear == "native"
-        rounding = rounding_settings(model, properties)
-        self.linear = linear_backend(linear, self.attention.backend, device, rounding, plugin_defaults)
-        # Of the integers that rows become in Linear and GatedMLP; none where there is no such operation.
-        self.row_bits = row_bits(device, rounding) if rounds_rows(model, ffn, self.linear) else None
-        self._attach(*self._compile(core, model, device, settings))
+        self._attach(*self._compile(core, model))
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
-        """Run passes through a compiled model from now on, with an empty cache."""
+        """Use a compiled model for the passes from now on, with an empty cache."""
         experts, ffn = self.experts, self.ffn
         if experts:
             experts.check(facts.expert_layers)
@@ -140,16 +139,15 @@ class ModelRunner:
         self.reports = facts.reports
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
-            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.rule else None
+            ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
-        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.rule else None
+        self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
 
-    def _compile(
-        self, core: ov.Core, model: str | Path | ov.Model, device: str, settings: dict[str, object]
-    ) -> tuple[ov.CompiledModel, GraphFacts]:
-        """The transformed model, from the user's CACHE_DIR where there is one."""
+    def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
+        """The transformed model, from the user's CACHE_DIR if it has an entry."""
+        backends = self.backends
 
         def build() -> tuple[ov.Model, GraphFacts]:
             graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
@@ -164,12 +162,15 @@ class ModelRunner:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late))
+            if self._watch:
+                self.watched = watch_rows(graph)
             give_back_freed_memory()
             return graph, facts
 
-        if "CACHE_DIR" not in settings or not device.startswith("CPU"):
+        if self._watch or not backends.uses_cache_dir:
             graph, facts = build()
-            return compile_paged(core, graph, device, settings), facts
+            settings = {name: value for name, value in backends.properties.items() if name != "CACHE_DIR"}
+            return compile_paged(core, graph, backends.device, settings), facts
         if isinstance(model, ov.Model):
             raise ValueError(
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
@@ -177,20 +178,19 @@ class ModelRunner:
         config = OvspecConfig.load(Path(model))
         if config is not None and config.operations:  # of the IR itself, which an entry holds as well
             ovspec_ops.load(core)
-        choices = graph_choices(self.attention, self.experts, self.ffn, self.linear, self.row_bits)
-        compiled, facts = ModelCache(core, Path(model), device, settings, choices).compile(build, self._probe)
+        compiled, facts = ModelCache(core, Path(model), backends).compile(build, self._probe)
         give_back_freed_memory()
         return compiled, facts
 
     def _linear_layers(self, graph: ov.Model) -> PassReport:
-        """Turn linear layers into ours; none at all is an error where the user asked for that.
+        """Replace linear layers by `Linear`; a model without any is an error if the user asked for it.
 
         Raises:
             ValueError: there are none.
         """
-        report = native_linear(graph)
-        if self._asks_linear and not report.changed:
-            found = report.left[0] if report.left else "its weights are not compressed"
+        report = native_linear(graph, self.backends.arithmetic)
+        if self.backends.linear_required and not report.changed:
+            found = report.left[0] if report.left else "it has no product with constant weights"
             raise ValueError(
                 f"linear='native': the model has no linear layer that our operation takes ({found}); "
                 "leave it out, or pass linear='stock'"
@@ -198,7 +198,7 @@ class ModelRunner:
         return report
 
     def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
-        """Logits of a few rows through a compiled model: of a prompt, and verified behind it."""
+        """Logits of a few rows of a compiled model: of a prompt, and of verification after it."""
         self._attach(compiled, facts)
         sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
         passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
@@ -207,7 +207,7 @@ class ModelRunner:
         return logits
 
     def _host_selection(self) -> NativeSelection | None:
-        """The host's part in selection, `None` where the graph does not select."""
+        """Host side of selection; `None` if the graph does not select."""
         attention = self.attention
         if not attention.selects:
             return None
@@ -291,7 +291,7 @@ class ModelRunner:
         return logits
 
     def _recompute(self, batch: Sequence[Rows]) -> float:
-        """Compute anew what a pass can't use because of its frequencies; microseconds inside the model."""
+        """Compute keys again whose rotary frequencies change; return microseconds inside the model."""
         duration = 0.0
         assert self.long_rope is not None
         for rows in batch:
@@ -315,22 +315,22 @@ class ModelRunner:
             self.long_rope.compact(sequence, past, rows)
 
     def set_coverage(self, coverage: float) -> None:
-        """Keep another share of the estimated attention mass, from the next pass on."""
+        """Set the share of the estimated attention mass to keep, from the next pass on."""
         self.attention = replace(self.attention, coverage=coverage)
         if self._selection:
             self._selection.coverage = coverage
 
     def set_experts(self, experts: ExpertConfig) -> None:
-        """Limit experts by other numbers, from the next pass on.
+        """Set other expert budgets, from the next pass on.
 
         Raises:
-            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+            ValueError: numbers that do not fit the model, or a graph without budgets or of another operation.
         """
         graph = self.experts
-        if graph is None or (graph.backend, graph.rule) != (experts.backend, experts.rule):
-            found = f"rule {graph.rule!r}, {graph.backend}" if graph and graph.rule else "no expert budgets"
+        if graph is None or (graph.backend, graph.limits) != (experts.backend, experts.limits):
+            found = f"{graph.backend} experts" if graph and graph.limits else "no expert budgets"
             raise ValueError(
-                f"expert rule {experts.rule!r}, {experts.backend}: this pipeline's graph has {found}; make "
+                f"expert budget {experts.budget}, {experts.backend}: this pipeline's graph has {found}; make "
                 "another LLMPipeline for it"
             )
         experts.check(self._expert_layers)
@@ -338,22 +338,19 @@ class ModelRunner:
         self._expert_budgets = ExpertBudgets(experts, len(self._expert_layers))
 
     def set_ffn(self, ffn: FfnConfig) -> None:
-        """Limit channels by other numbers, from the next pass on.
+        """Set other channel densities, from the next pass on.
 
         Raises:
-            ValueError: numbers that do not fit the model, or another rule or operation than the graph's.
+            ValueError: numbers that do not fit the model, or a graph without limits.
         """
-        graph = self.ffn
-        if graph is None or graph.built_for != ffn.built_for:
-            found = graph.built_for if graph and graph.rule else "no limits"
-            both = graph is not None and graph.rule == ffn.rule == "static"
+        if self.ffn is None or self.ffn.graph != ffn.graph:
             raise ValueError(
-                f"ffn {ffn.built_for}: this pipeline's graph has {found}; make another LLMPipeline for it"
-                + (", or one with ffn='native', which takes any density" if both else "")
+                f"ffn density {ffn.density}: this pipeline's graph has no limits of channels; make another "
+                "LLMPipeline for it"
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give a sequence's blocks back."""
+        """Free the blocks of a sequence."""
         self.blocks.release(sequence)

@@ -1,4 +1,4 @@
-"""What the host does for block selection in the graph: coverage, and how long a list serves."""
+"""Host side of native block selection: coverage and refresh of the lists."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ovspec.runtime.tables import Rows, is_verification
 
 
 def selects(rows: Rows, coverage: float, block_size: int) -> bool:
-    """Whether blocks are selected for these rows, rather than all of them read."""
+    """Whether blocks are selected for these rows; if not, all blocks are read."""
     limited = rows.budget < -(-rows.context // block_size) or coverage < 1.0
     return is_verification(rows) and rows.budget >= 0 and limited
 
 
 class NativeSelection:
-    """The inputs of `BlockSelect` beside the tables, and what becomes of a sequence's lists.
+    """Inputs of `BlockSelect` beside the tables, and the age of the lists of each sequence.
 
     Args:
         coverage: share of the estimated attention mass to keep, up to 1.
-        refresh_interval: verification steps that a list serves.
+        refresh_interval: number of verification steps that use one list.
         block_size: tokens per cache block.
     """
 
@@ -44,14 +44,14 @@ class NativeSelection:
         }
 
     def refreshes(self, rows: Rows) -> bool:
-        """Whether the next selection for these rows is a new one."""
+        """Whether the next pass computes a new list for these rows."""
         age = rows.sequence.list_age
         return age is None or age >= self._refresh_interval
 
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
-        """Count the pass that `request` has run; the sequences have not advanced yet.
+        """Update the age of the lists after a pass; call this before the sequences advance.
 
-        A pass that does not select leaves lists behind that know nothing of the blocks it wrote.
+        A pass without selection invalidates the lists: they do not contain the blocks that it wrote.
         """
         for rows in batch:
             sequence = rows.sequence

@@ -1,4 +1,4 @@
-"""What becomes of an exported graph before it is compiled, and what decides it."""
+"""Transforms of an exported graph before it is compiled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import openvino as ov
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.linear_backend import LinearBackend
 from ovspec_transforms import (
     PassReport,
-    RowBits,
     gather_logits,
     rope_limit,
     route_rows,
@@ -49,19 +47,3 @@ def transform(
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
     return reports
-
-
-def graph_choices(
-    attention: AttentionConfig,
-    experts: ExpertConfig | None,
-    ffn: FfnConfig | None,
-    linear: LinearBackend,
-    rounding: RowBits | None,
-) -> dict[str, object]:
-    """What decides the transforms, in words of JSON, as `ModelCache` takes it."""
-    parts = {"attention": attention, "experts": experts, "ffn": ffn}
-    return {
-        **{name: part.graph if part else None for name, part in parts.items()},
-        "linear": linear,
-        "row_bits": rounding,
-    }

@@ -1,4 +1,4 @@
-"""The small input tensors of a request, made once per shape."""
+"""Input tensors of a request, allocated once per shape."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _KEPT_SHAPES = 64
 
 
 class PassInputs:
-    """Writes a pass's inputs into tensors that the request already holds.
+    """Writes the inputs of a pass into tensors that the request already has.
 
-    Making and setting ten tensors costs more than filling them, and from one decoding step to the
-    next shapes hardly change.
+    Creating and setting ten tensors costs more than filling them, and shapes rarely change between decoding
+    steps.
 
     Args:
         request: the request to feed.
-        names: the inputs that its model has; others are left out.
+        names: the inputs of its model; others are ignored.
     """
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
@@ -31,7 +31,7 @@ class PassInputs:
         self._current: dict[str, NDArray[np.generic]] = {}
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
-        """Hand the values to the request."""
+        """Set the inputs of the request."""
         for name in self._names:
             value = values[name]
             current = self._current.get(name)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import openvino as ov
+from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
+from ovspec_models.ir_facts import IrFacts
 from ovspec_ops.common.byte_values import GROUP, ISAS
-from ovspec_transforms import RowBits
+from ovspec_transforms import Arithmetic, RowBits
 
 _GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-_OPTIONS_BYTES = 1 << 16
+_PRECISION_HINTS: Final = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
 
 
 def rounding_settings(
@@ -32,19 +34,9 @@ def rounding_settings(
     if isinstance(model, ov.Model):
         of_model = str(model.get_rt_info(path).value) if model.has_rt_info(path) else None
     else:
-        of_model = _written_group_size(Path(model) / "openvino_model.xml")
+        xml = Path(model) / "openvino_model.xml"  # one that is not there is refused elsewhere
+        of_model = IrFacts.read(xml).runtime_options.get(_GROUP_SIZE) if xml.is_file() else None
     return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
-
-
-def _written_group_size(file: Path) -> str | None:
-    """What an IR's runtime options, at its end, say; a file that can't be read is refused elsewhere."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - _OPTIONS_BYTES))
-            found = re.search(rf'<{_GROUP_SIZE} value="([^"]*)"'.encode(), stream.read())
-    except OSError:
-        return None
-    return found[1].decode() if found else None
 
 
 def asks_accuracy(properties: Mapping[str, object]) -> bool:
@@ -84,13 +76,31 @@ def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None, linear: str
 
 
 def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
-    """Bits of the integers that rows become in `Linear` and `GatedMLP`: 8 only where OpenVINO does so too.
+    """Bits to which rows are rounded in `Linear` and `GatedMLP`: 8 only where OpenVINO does so too.
 
     Args:
         device: OpenVINO device.
-        properties: as `rounding_settings` has them. Execution for accuracy, groups of 0 and groups below ours
-            ask for more than 8 bits. INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
+        properties: as `rounding_settings` has them. Execution for accuracy and groups of 0 ask for rows that
+            are not rounded: 32, which is 16 in GatedMLP. Groups below ours ask for more than 8 bits.
+            INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.
     """
-    if not device.startswith("CPU") or ovspec_ops.active_isa() not in ISAS or asks_exact_rows(properties):
+    if asks_exact_rows(properties):
+        return 32
+    if not device.startswith("CPU") or ovspec_ops.active_isa() not in ISAS:
         return 16
     return 16 if _group_size(properties) < GROUP else 8
+
+
+def arithmetic(properties: Mapping[str, object]) -> Arithmetic:
+    """Arithmetic of products with floating-point weights on CPU: what OpenVINO's own would take.
+
+    The plugin is asked with a model of one product, since it does not take every hint on every processor.
+
+    Args:
+        properties: of the user; INFERENCE_PRECISION_HINT and EXECUTION_MODE_HINT count.
+    """
+    hints = {key: properties[key] for key in _PRECISION_HINTS if key in properties}
+    rows = ops.parameter(ov.PartialShape([-1, 1]), ov.Type.f32)
+    product = ov.Model([ops.matmul(rows, ops.constant(np.ones((1, 1), np.float32)), False, True)], [rows])
+    compiled = ov.Core().compile_model(product, "CPU", hints)
+    return "bf16" if compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.bf16 else "f32"

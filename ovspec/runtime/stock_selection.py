@@ -1,4 +1,4 @@
-"""What the host does for selection in stock operations: padded tables, summaries, keys of the last tokens."""
+"""Host side of stock block selection: padded tables, summaries, keys of the last tokens."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class SequencePass:
-    """What one sequence does in a pass.
+    """The part of one sequence in a pass.
 
     Attributes:
         rows: its rows.
-        table: physical blocks, those that it writes included.
+        table: physical blocks, with those that the pass writes.
         first_row: its first row in the pass.
         written: the first block that it writes; `held` tokens of it are in the cache.
-        known: whether their keys are at hand, so that the block can be summarised.
+        known: whether the host has their keys, so that the block can be summarised.
         returned: the first row, counted from its own, whose key the graph returns.
     """
 
@@ -45,7 +45,7 @@ class SequencePass:
 
     @classmethod
     def of(cls, rows: Rows, first_row: int, block_size: int) -> SequencePass:
-        """Plan the pass; the sequence's table reaches its last row already."""
+        """Plan the pass; the table of the sequence must already cover its last row."""
         past, context, keys = rows.sequence.length, rows.context, rows.sequence.held_keys
         written = past // block_size
         return cls(
@@ -60,21 +60,21 @@ class SequencePass:
 
 
 class StockSelection(NativeSelection):
-    """The inputs of `select_blocks_stock`, and what becomes of its outputs.
+    """Inputs and outputs of `select_blocks_stock`.
 
-    Stock operations can't write summaries in place and can't read the cache, whose layout is the device's
-    own. So the graph returns the summaries of the blocks that a pass wrote and the keys of its last rows,
-    and the host keeps both: per anchor `[cache blocks, kv_heads, values]` f32, and per sequence and anchor
-    the keys, f32, of the last 64 tokens and the beginning of their first block, which is what rolling a
-    whole pass back may leave in a block. Where a longer rollback ends within a block, that block's keys are
-    not known, and it is always kept.
+    Stock operations cannot write summaries in place and cannot read the cache, whose layout belongs to the
+    device. The graph therefore returns the summaries of the blocks that a pass wrote and the keys of its last
+    rows, and the host stores both: per anchor `[cache blocks, kv_heads, values]` f32, and per sequence and
+    anchor the f32 keys of the last 64 tokens and the beginning of their first block. This covers a rollback
+    of a whole pass. If a longer rollback ends within a block, the keys of that block are unknown, and the
+    block is always read.
 
     Args:
-        rule: what the graph selects by.
+        rule: the selection rule of the graph.
         coverage: share of the estimated attention mass to keep, up to 1.
         block_size: tokens per cache block.
         compiled: the compiled model.
-        cache: its caches, summaries and lists.
+        cache: its keys, values, summaries and lists.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StockSelection(NativeSelection):
         self._rule = rule
         self._cache = cache
         self._plan: list[SequencePass] = []
-        # Anchor layer: values of a token's key.
+        # Per anchor layer: number of values of a token's key.
         self._anchors: dict[int, int] = {}
         for port in compiled.inputs:
             name, _, layer = port.get_any_name().partition(".")
@@ -108,12 +108,13 @@ class StockSelection(NativeSelection):
             if not one.known:
                 keys.unknown.add(one.written)
                 for anchor in self._anchors:
-                    # Kept without a share of the mass, so that coverage errs towards more blocks.
+                    # These blocks are read without counting their mass, so that coverage reads rather more
+                    # blocks.
                     self._cache.tensor(f"key_summary.{anchor}").data[one.table[one.written]] = np.nan
         return super().inputs(batch) | self._select_inputs() | self._summary_inputs()
 
     def _select_inputs(self) -> dict[str, NDArray[np.generic]]:
-        """Padded tables `[sequences, blocks]`, and what is scored in them."""
+        """Padded tables `[sequences, blocks]`, and the blocks that are scored."""
         rule, shape = self._rule, (len(self._plan), max(len(one.table) for one in self._plan))
         tables, always = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
         tokens = np.zeros(shape, np.float32)
@@ -152,7 +153,7 @@ class StockSelection(NativeSelection):
         }
 
     def _summary_inputs(self) -> dict[str, NDArray[np.generic]]:
-        """Which keys make up the blocks that the pass writes; an empty list would upset stock operations."""
+        """Keys of the blocks that the pass writes; never empty, because stock operations need one entry."""
         size = self._block_size
         held = 1 + sum(one.held for one in self._plan if one.known)
         tokens, weights, returned = [], [], []
@@ -162,7 +163,7 @@ class StockSelection(NativeSelection):
         offset = 1
         for one in self._plan:
             past, context, sequence = one.rows.sequence.length, one.rows.context, one.rows.sequence
-            # Row of the first token of the first written block; those of the pass follow all that are held.
+            # Row of the first token of the first written block; the rows of the pass follow the held keys.
             positions = np.arange(one.written * size, context)
             places = np.where(positions < past, offset - one.written * size, held + one.first_row - past)
             places += positions
@@ -188,7 +189,7 @@ class StockSelection(NativeSelection):
         }
 
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
-        """Take what the pass returned; the sequences have not advanced yet."""
+        """Store the outputs of the pass; call this before the sequences advance."""
         written = [one.table[one.written + (not one.known) :] for one in self._plan]
         physical = np.concatenate(written)
         for anchor in self._anchors:
@@ -204,7 +205,7 @@ class StockSelection(NativeSelection):
         super().finish(batch, request)
 
     def _hold(self, request: ov.InferRequest) -> None:
-        """Keep the keys of the last tokens, as many of them as are known."""
+        """Keep the keys of the last tokens, as far as they are known."""
         new = [request.get_tensor(f"new_keys.{anchor}").data for anchor in self._anchors]
         offset = 0
         for one in self._plan:
@@ -222,5 +223,5 @@ class StockSelection(NativeSelection):
 
 
 def _first_held(context: int, block_size: int) -> int:
-    """The first token whose key a later pass may need: of the block that a rejected draft begins in."""
+    """The first token whose key a later pass may need: that of the block where a rejected draft begins."""
     return max(0, context - MAX_VERIFY_ROWS) // block_size * block_size

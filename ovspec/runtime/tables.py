@@ -1,7 +1,8 @@
-"""The small inputs of a paged pass: positions, block tables, budgets."""
+"""Inputs of a paged pass: positions, block tables, budgets."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,15 +20,15 @@ Integer = TypeVar("Integer", bound=np.integer)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one sequence in a pass; they continue what its cache holds.
+    """Rows of one sequence in a pass; they follow the tokens in its cache.
 
     Attributes:
         sequence: the sequence in the cache of the model that runs the pass.
         tokens: i64 `[rows]`.
-        sampled: logits are wanted for the last `sampled` rows.
+        sampled: logits are computed for the last `sampled` rows.
         budget: blocks of context that verification attention may read, -1 for all.
-        limits_experts: whether the model's expert budget, if it has one, holds in this pass.
-        limits_channels: whether the model's limits of FFN channels, if it has any, hold for these rows.
+        limits_experts: whether the model's expert budget, if it has one, applies in this pass.
+        limits_channels: whether the model's limits of FFN channels, if it has any, apply to these rows.
         parents: i32 `[rows]`, the row that each row of a draft tree follows, -1 for the context; `None` for a
             chain. A parent comes before its children.
         text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
@@ -45,7 +46,7 @@ class Rows:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the rows read whatever the model reads."""
+        """Whether the rows have no limits."""
         return self.budget < 0 and not (self.limits_experts or self.limits_channels)
 
     @property
@@ -72,21 +73,23 @@ def is_verification(rows: Rows) -> bool:
 def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches.
 
-    With `native`, the stock node gets only the tail of a verified sequence's block table, with
-    `past_lens` and `max_context_len` counted from there; the true values go to the `verify_*` inputs.
+    With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
+    block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
+    counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables.
     """
-    stock_past, stock_tables, past, tables = [], [], [], []
-    sampled, begins, longest = [], [0], 1
+    stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
+    past, tables, sampled, begins = [], [], [], [0]
     for rows in batch:
         length, new = rows.sequence.length, len(rows.tokens)
         table = rows.sequence.table[: -(-(length + new) // block_size)]
-        verified = native and is_verification(rows)
-        skipped = length // block_size if verified else 0
-        stock_tables.append(table[skipped:])
-        stock_past.append(length - skipped * block_size)
-        past.append(length if verified else -1)
-        tables.append(table if verified else table[:0])
-        longest = max(longest, stock_past[-1] + new)
+        for begin, end in _pieces(length, new, block_size) if native else [(0, new)]:
+            skipped = (length + begin) // block_size if native else 0
+            stock_tables.append(table[skipped : -(-(length + end) // block_size)])
+            stock_past.append(length + begin - skipped * block_size)
+            stock_begins.append(begins[-1] + end)
+            longest = max(longest, stock_past[-1] + end - begin)
+        past.append(length if native and is_verification(rows) else -1)
+        tables.append(table if native else table[:0])
         sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
         begins.append(begins[-1] + new)
     return {
@@ -94,10 +97,12 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "position_ids": _joined([rows.positions for rows in batch]),
         "past_lens": _i32(stock_past),
         "subsequence_begins": _i32(begins),
+        "written_begins": _i32(stock_begins),
         "block_indices": _joined(stock_tables),
         "block_indices_begins": _begins(stock_tables),
         "max_context_len": np.array(longest, np.int32),
         "sampled_tokens_indices": _joined(sampled),
+        "row_past_lens": _i32([rows.sequence.length for rows in batch]),
         "verify_past_lens": _i32(past),
         "verify_block_indices": _joined(tables),
         "verify_block_indices_begins": _begins(tables),
@@ -108,6 +113,17 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
             [len(rows.tokens) for rows in batch],
         ),
     }
+
+
+def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
+    """Ranges of a sequence's rows that the stock node takes as sequences of their own.
+
+    It attends within a piece, in vain: a long chunk goes to it block by block.
+    """
+    if rows <= MAX_VERIFY_ROWS:
+        return [(0, rows)]
+    cuts = [0, *range(block_size - past % block_size, rows, block_size), rows]
+    return list(itertools.pairwise(cuts))
 
 
 def attended_tokens(
@@ -161,5 +177,5 @@ def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
 
 
 def _joined(arrays: list[NDArray[Integer]]) -> NDArray[Integer]:
-    # One sequence is the common case, and this is on the path of every drafted token.
+    # Fast path for one sequence, the common case: this runs for every drafted token.
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,8 +1,8 @@
-"""Acceptance rules of speculative decoding: which draft tokens stand, and which token follows them.
+"""Acceptance rules of speculative decoding: which draft tokens are accepted, and which token follows.
 
-Notation of Leviathan et al. 2023 (arXiv 2211.17192), whose rule Chen et al. 2023 (arXiv 2302.01318) found
-independently: draft tokens x_1 .. x_k were proposed from q_1 .. q_k, the target gives p_1 .. p_{k+1}, and the
-tokens that come out are distributed exactly as if each had been drawn from p.
+Notation and rule of Leviathan et al. 2023 (arXiv 2211.17192), also in Chen et al. 2023 (arXiv 2302.01318):
+draft tokens x_1 .. x_k are drawn from q_1 .. q_k, the target gives p_1 .. p_{k+1}, and the output is
+distributed exactly as if each token had been drawn from p.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ovspec.sampling.sampling import Distribution
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Outcome of one verification: the first `n` draft tokens stand, and `next_token` follows them.
+    """Outcome of one verification: the first `n` draft tokens are accepted, and `next_token` follows them.
 
     Attributes:
         n: number of accepted draft tokens, 0 to k.
@@ -31,12 +31,12 @@ class Accepted:
 class RandomStreams:
     """The random numbers of one sequence, as three independent streams.
 
-    How many numbers one of them has given never shifts the others: a drafter that draws more, or none, leaves
-    the sequence of uniforms for the acceptance tests as it is.
+    The streams are independent: a drafter that draws more numbers, or none, does not change the uniforms of
+    the acceptance tests.
 
     Attributes:
         draft: for drawing draft tokens from q.
-        accept: for the acceptance tests.
+        accept: for the acceptance tests u < p/q.
         residual: for drawing the correction or the bonus token.
 
     Raises:
@@ -87,15 +87,15 @@ def lenient_accept(
     ratio: Callable[[int], float],
     threshold: float,
 ) -> Accepted:
-    """Accept draft tokens as long as each is the target's own choice, or nearly as probable. Lossy.
+    """Accept draft tokens while each is the target's own choice or nearly as probable. Lossy.
 
     The lenience of Leviathan et al., appendix A.5.
 
     Args:
         draft_tokens: x_1 .. x_k; k may be 0.
         target_choice: the k + 1 tokens that the target chooses; an iterator is read only as far as needed.
-        ratio: `ratio(i)` is how probable the target holds x_{i+1}, as a share of its most probable token
-            under greedy decoding, of the drafter's probability under sampling.
+        ratio: `ratio(i)` is the target's probability of x_{i+1}, divided by that of its most probable token
+            in greedy decoding, and by the drafter's probability in sampling.
         threshold: t, the smallest ratio that is accepted.
     """
     for i, token in enumerate(target_choice):
@@ -116,18 +116,18 @@ def speculative_sample(
 ) -> Accepted:
     """Accept x_i with probability min(1, p_i(x_i) / q_i(x_i)), in turn, until one is rejected.
 
-    In the place of a rejected token one is drawn from norm(max(0, p_i - q_i)); after k accepted tokens the
-    bonus token is drawn from p_{k+1}.
+    A rejected token is replaced by a draw from norm(max(0, p_i - q_i)), the residual distribution; after k
+    accepted tokens the bonus token is drawn from p_{k+1}.
 
     Args:
         draft_tokens: x_1 .. x_k; k may be 0. Each must be drawn from its q, with numbers that are independent
             of `streams.accept` and `streams.residual`.
-        q: q_1 .. q_k. None, for one position or for all, is a proposal without probabilities: q is then all
-            on x_i, which is exact however x_i was chosen.
+        q: q_1 .. q_k. None, for one position or for all, is a proposal without probabilities: q is then
+            one-hot at x_i, which is exact however x_i was chosen.
         p: `p(i)` is p_{i+1}, for i from 0 to k. Called in order, once each, not past the first rejection.
         streams: random numbers. A call uses one uniform of `accept` per tested token and one of `residual`.
-        threshold: t. Tokens with p/q >= t are accepted without a test; at 1.0 that is the exact rule, which
-            accepts them anyway, below it is lossy.
+        threshold: t. Tokens with p/q >= t are accepted without a test. 1.0 is the exact rule, which always
+            accepts these tokens; a lower value is lossy.
 
     Raises:
         ValueError: `q` does not have k entries, or gives zero to a token that was drawn from it.
@@ -152,8 +152,8 @@ def speculative_sample(
         p_x = p_i.prob(x)
         if streams.accept.random() * q_x < p_x or (threshold < 1.0 and p_x >= threshold * q_x):
             continue
-        # No mass left means p <= q everywhere. Both sum to 1, so they differ by rounding only, and this
-        # rejection had no more than that rounding's probability: drawing from p stays as exact as p is.
+        # No residual mass means p <= q everywhere. Both sum to 1, so they differ by rounding only, and this
+        # rejection had at most the probability of that rounding error. A draw from p is then exact enough.
         correction = p_i.residual(q_i)
         return Accepted(i, (p_i if correction is None else correction).sample(streams.residual.random()))
     return Accepted(k, p(k).sample(streams.residual.random()))

@@ -1,9 +1,9 @@
-"""Sampling whose random numbers belong to positions, so that drafts of any length give the same text.
+"""Coupled sampling: random numbers belong to positions, so that the text does not depend on the drafts.
 
-The exponential race that couples drafter and target in arXiv 2408.07978: with independent E(x) ~ Exp(1), the
-token argmin_x E(x) / p(x) follows p. At one position drafter and target take the same E; the draft token
-stands if it is the target's own token, and is replaced by that otherwise. What comes out is always the
-target's own token, whatever was drafted.
+The exponential race of arXiv 2408.07978: with independent E(x) ~ Exp(1), the token argmin_x E(x) / p(x)
+follows p. At one position, drafter and target use the same E. A draft token is accepted if it is the target's
+own token, and is replaced by that token otherwise. The output is always the target's own token, whatever was
+drafted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _STREAM = 3  # beside the three streams of `RandomStreams`
 
 
 class Coupling:
-    """The random numbers of one sequence, a function of position and token.
+    """Random numbers of one sequence as a function of position and token.
 
     Args:
-        seed: of the call.
-        sequence_index: sets the numbers apart from those of its siblings.
+        seed: seed of the call.
+        sequence_index: gives the sequences of a call different numbers.
     """
 
     __slots__ = ("_key",)
@@ -35,7 +35,7 @@ class Coupling:
         """E(x) of the token ids at a position, float64 `[ids]`."""
         key = _mixed(self._key + np.array([position + 1], np.uint64) * _GOLDEN)
         bits = _mixed(key + (ids.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-        # The middle of 2**53 equal steps: neither 0 nor 1.
+        # Midpoints of 2**53 equal steps: never 0 or 1.
         uniform: NDArray[np.float64] = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         return -np.log(uniform)
 

@@ -1,4 +1,4 @@
-"""Logits processors that look at the context: stop-token suppression and the penalties of OpenVINO GenAI."""
+"""Logits processors that depend on the context: stop-token suppression and OpenVINO GenAI's penalties."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ovspec.sampling.sampling import Distribution, SamplingParams, greedy_token,
 
 
 class LogitsProcessor:
-    """Turns the logits of one sequence into what is sampled from, given the tokens of its context.
+    """Turns the logits of one sequence into a distribution, given the tokens of its context.
 
-    It holds the set of prompt tokens and the counts of generated ones. A row of a verification pass sees the
-    context plus the draft tokens before it, given as `drafted`; these are counted for that row only, in time
-    proportional to their number. Use one object for the rows of target and drafter, so that p and q follow
-    the same rules.
+    It stores the set of prompt tokens and the counts of generated tokens. The context of a row of a
+    verification pass includes the draft tokens before it (`drafted`); these are counted for that row only, in
+    time proportional to their number. Use the same object for target and drafter, so that p and q follow the
+    same rules.
 
     The order is that of OpenVINO GenAI: stop-token suppression, repetition, presence, frequency penalty, then
     those of `sampling_distribution`. Each penalty is rounded to float32 before the next, as there.
@@ -28,8 +28,8 @@ class LogitsProcessor:
         self._params = params
         self._tokens: list[int] = []
         self._stop_ids = np.array(sorted(params.stop_token_ids), dtype=np.int64)
-        # Slots: distinct prompt tokens first, then distinct generated tokens in the order they appeared, so
-        # that taking back the newest token frees the last slot. A prompt no penalty looks at is not kept.
+        # Slots: distinct prompt tokens, then distinct generated tokens in order of appearance, so that
+        # removing the newest token frees the last slot. The prompt is not stored if no penalty needs it.
         unique = np.unique(np.asarray(prompt if params.penalises else [], dtype=np.int64))
         if unique.size and unique[0] < 0:
             raise ValueError(
@@ -55,7 +55,7 @@ class LogitsProcessor:
             self._push(token)
 
     def rollback(self, count: int) -> None:
-        """Take the last `count` generated tokens back.
+        """Remove the last `count` generated tokens.
 
         Raises:
             ValueError: fewer tokens were generated.
@@ -84,7 +84,7 @@ class LogitsProcessor:
         return greedy_token(self.process(logits, drafted))
 
     def process(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> NDArray[np.float32]:
-        """Logits `[vocab]` after suppression and penalties; the argument itself where nothing applies."""
+        """Logits `[vocab]` after suppression and penalties; the argument itself if nothing applies."""
         suppress = self._stop_ids.size > 0 and len(self._tokens) + len(drafted) < self._params.min_new_tokens
         if not suppress and not self._params.penalises:
             return logits
@@ -110,7 +110,7 @@ class LogitsProcessor:
             values = row[ids]
             row[ids] = np.where(values >= 0, values / penalty, values * penalty)
         counts = self._counts[: self._used]
-        # Prompt tokens that were not generated are no business of the other two.
+        # The other two penalties ignore prompt tokens that were not generated.
         generated = np.flatnonzero(counts)
         ids, counts = ids[generated], counts[generated]
         if params.presence_penalty != 0.0:
@@ -149,7 +149,7 @@ class LogitsProcessor:
 def _shrink(
     row: NDArray[np.float32], ids: NDArray[np.int64], amount: np.float64 | NDArray[np.float64]
 ) -> None:
-    """Take `amount` from the magnitude of `row[ids]`, in place, rounded once."""
+    """Subtract `amount` from the magnitude of `row[ids]`, in place, with one rounding."""
     values = row[ids].astype(np.float64)
     row[ids] = np.where(values >= 0, values - amount, values + amount)
 

@@ -1,9 +1,10 @@
-"""Sampling: the parameters of OpenVINO GenAI, and the probability distribution they make of a row of logits.
+"""Sampling parameters of OpenVINO GenAI, and the distribution that they give for a row of logits.
 
-The processors and their order are those of OpenVINO GenAI, so that one configuration means one distribution
-in both: stop-token suppression, repetition, presence and frequency penalty (`logits_processors`), then top_k,
-temperature, min_p and top_p (`sampling_distribution`). Ties go to the lower token id everywhere, so that a
-distribution is a function of its logits and nothing else.
+The processors and their order are those of OpenVINO GenAI, so that a configuration gives the same
+distribution in
+both: stop-token suppression, repetition, presence and frequency penalty (`logits_processors`), then top_k,
+temperature, min_p and top_p (`sampling_distribution`). Among equal values the lower token id comes
+first, so that a distribution depends on the logits alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from openvino_genai import GenerationConfig  # type: ignore[import-untyped,unused-ignore]
 
 _MAX_SEED = 2**64 - 1
-# np.cumsum costs one dependent addition per element (0.12 ms at 32,000); sums of blocks are SIMD.
+# np.cumsum is one chain of dependent additions; sums of blocks use SIMD.
 _PREFIX_BLOCK = 256
-# Below this size a sort costs no more than the partitions that would spare it.
+# Below this size a sort is as fast as the partitions that avoid it.
 _SORTED_POOL = 1024
 
 
@@ -145,7 +146,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
-    """A probability distribution over token ids, stored on its support only where that is smaller.
+    """A probability distribution over token ids; only the support is stored if it is smaller.
 
     Attributes:
         probs: `[support]` float64, non-negative, sums to 1 (to float64 rounding).
@@ -206,8 +207,8 @@ class Distribution:
         return self._scattered(vocab_size)
 
     def residual(self, q: Distribution) -> Distribution | None:
-        """norm(max(0, p - q)), or None where no entry is left, which needs p <= q everywhere."""
-        # Drafter and target may pad one vocabulary to different sizes; past the end of p there is no excess.
+        """norm(max(0, p - q)), the residual distribution; None if p <= q everywhere."""
+        # Drafter and target may pad the vocabulary to different sizes; past the end of p, max(0, p - q) is 0.
         q_dense = q._scattered(self._end)
         excess = self.probs - (q_dense if self.ids is None else q_dense[self.ids])
         np.maximum(excess, 0.0, out=excess)
@@ -231,10 +232,10 @@ class Distribution:
 
 
 def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
-    """Distribution that top_k, temperature, min_p and top_p, in this order, make of one row of logits.
+    """Apply top_k, temperature, min_p and top_p, in this order, to one row of logits.
 
-    top_p counts its mass in the probabilities before min_p removed any, as OpenVINO GenAI does. Without
-    `do_sample` all mass lies on the most probable token, so the rules for sampling give greedy decoding.
+    top_p uses the probabilities before min_p removes tokens, as OpenVINO GenAI does. Without `do_sample` the
+    result is one-hot at the most probable token, so that the rules for sampling give greedy decoding.
 
     Args:
         logits: `[vocab]` float32, penalties already applied; -inf excludes a token. Not modified.
@@ -294,7 +295,8 @@ def _nucleus(weights: NDArray[np.float32], bound: float) -> NDArray[np.int64]:
     spare = float(weights.sum(dtype=np.float64)) - bound
     if spare <= 0:
         return np.arange(weights.size)
-    # Weights below spare / (2 * size) hold at most half the mass that may go: leave them out if that helps.
+    # Weights below spare / (2 * size) hold at most half the mass that may be dropped: drop them if that
+    # helps.
     heavy = weights >= np.float32(0.5 * spare / weights.size)
     pool = weights if 2 * np.count_nonzero(heavy) > heavy.size else weights[np.flatnonzero(heavy)]
     count = 0
@@ -319,7 +321,7 @@ def _largest(values: NDArray[np.float32], threshold: np.float32, count: int) -> 
     kept = np.flatnonzero(values >= threshold)
     surplus = kept.size - count
     if surplus > 0:
-        # Of the values equal to the threshold only the first, that is the lowest ids, fit.
+        # Of the values equal to the threshold, take those with the lowest ids.
         dropped = np.flatnonzero(values == threshold)[-surplus:]
         kept = np.delete(kept, np.searchsorted(kept, dropped))
     return kept
@@ -336,7 +338,7 @@ def _first_prefix_above(weights: NDArray[np.float64], bound: float) -> int:
     at = int((inside.cumsum() + before).searchsorted(bound, side="right"))
     if at < inside.size:
         return start + at
-    # The bound lies past the end, or the block's sum and its running sum differ by rounding.
+    # The bound is past the end, or the sum of the block and its running sum differ by rounding.
     positive = np.flatnonzero(weights[: start + inside.size])
     return int(positive[-1]) if positive.size else 0
 
@@ -351,7 +353,7 @@ def _check_row(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32:
-    # NaN passes through max and argmax, so looking at the largest value is enough.
+    # max and argmax propagate NaN, so checking the largest value is enough.
     if not np.isfinite(largest):
         raise ValueError(
             f"logits must be finite or -inf with one finite value at least, got a maximum of {largest} over "
@@ -361,7 +363,7 @@ def _checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32
 
 
 def _is_positive_float32(value: float) -> bool:
-    # Logits are float32: what vanishes there would divide by zero.
+    # Logits are float32: a temperature that underflows there would divide by zero.
     with np.errstate(over="ignore", under="ignore"):
         return bool(0 < np.float32(value) < math.inf)
 

@@ -1,9 +1,9 @@
-"""Acceptance over a draft tree: which path of it stands, and which token follows.
+"""Acceptance of a draft tree: which path is accepted, and which token follows.
 
-A tree offers several tokens for a position. Greedy decoding follows the target's own choices as far as the
-tree has them. Sampling is the recursive rejection of SpecInfer (arXiv 2305.09781): a node's children are
-tried in turn, and each rejection takes the child's q out of what the next one is compared with, so that what
-comes out is distributed by p whatever was offered.
+A tree proposes several tokens for a position. Greedy decoding follows the target's own choices while they are
+in the tree. Sampling uses the multi-step rejection of SpecInfer (arXiv 2305.09781): the children of a node
+are tried in turn; after a rejection, p becomes norm(max(0, p - q)) for the next child. The output follows p
+whatever the tree contains.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class AcceptedPath:
     """Outcome of one verification.
 
     Attributes:
-        nodes: indices of the accepted tokens, from the root down.
-        next_token: what follows the last of them.
+        nodes: indices of the accepted tokens, root first.
+        next_token: the token that follows them.
     """
 
     nodes: list[int]
@@ -33,7 +33,7 @@ class AcceptedPath:
 def follow_choices(
     tokens: Sequence[int], parents: Sequence[int], choice: Callable[[list[int]], int]
 ) -> AcceptedPath:
-    """Accept children as long as one of them is the target's own choice.
+    """Accept children while one of them is the target's own choice.
 
     Args:
         tokens: of all nodes.
@@ -77,7 +77,7 @@ def sample_path(
             if streams.accept.random() * q_x.prob(x) < remaining.prob(x):
                 accepted = child
                 break
-            # Nothing is left where p and q agree up to rounding; then p itself is as exact.
+            # If p and q agree up to rounding, no residual mass is left; p itself is then exact enough.
             remaining = remaining.residual(q_x) or remaining
         if accepted is None:
             return AcceptedPath(path, remaining.sample(streams.residual.random()))

@@ -12,16 +12,16 @@ MAX_INTERVAL = MAX_VERIFY_ROWS - 1
 
 @dataclass(frozen=True, slots=True)
 class CommitVerify:
-    """Sparse verification made lossless.
+    """Lossless sparse verification.
 
-    What the sparse verifier accepts is provisional. Every `interval` tokens, and at the end, one dense pass
-    goes over them: it rewrites their keys and values and confirms them up to the first that dense decoding
-    would not have given. Only confirmed tokens are emitted, so output comes in pieces of that size.
+    Tokens that the sparse verifier accepts are provisional. After every `interval` tokens, and at the end,
+    one dense pass rewrites their keys and values and confirms them up to the first that dense decoding would
+    not give. Only confirmed tokens are emitted, so the output comes in pieces of that size.
 
     Args:
         sparse: the sparse verification.
-        interval: provisional tokens of a sequence after which the dense pass comes, 1 to 63; `None` adapts
-            it between 16 and 32.
+        interval: number of provisional tokens that triggers the dense pass, 1 to 63; `None` adapts it between
+            16 and 32.
 
     Raises:
         ValueError: a value of another type or out of range.

@@ -1,9 +1,12 @@
-"""What the rows of a pass may read."""
+"""Limits of what the rows of a pass may read."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypedDict
+
+from ovspec_models import SparseVerify
 
 MAX_VERIFY_ROWS = 64
 """Rows of one sequence that verification attention takes in a pass."""
@@ -23,13 +26,31 @@ class Limits:
 
     Attributes:
         blocks: blocks of context that verification attention may read, -1 for all.
-        experts: whether the model's expert budget holds.
-        channels: whether the model's limits of feed-forward channels hold.
+        experts: whether the model's expert budget applies.
+        channels: whether the model's limits of feed-forward channels apply.
     """
 
     blocks: int = -1
     experts: bool = False
     channels: bool = False
+
+    @classmethod
+    def of(cls, sparse: SparseVerify | None, context: int, block_size: int, scale: float = 1.0) -> Limits:
+        """What a verification pass may read.
+
+        Args:
+            sparse: the settings, `None` for a dense pass.
+            context: tokens that its last row sees.
+            block_size: tokens per block.
+            scale: multiple of attention's budget, `math.inf` for a dense pass.
+        """
+        if sparse is None or scale == math.inf:
+            return DENSE
+        blocks = sparse.budget_blocks(context, block_size)
+        if scale != 1.0:
+            tokens = math.ceil(scale * sparse.budget_tokens(context))
+            blocks = -1 if tokens >= context else max(1, math.ceil(tokens / block_size))
+        return cls(blocks, sparse.limits_experts, sparse.limits_channels)
 
     @property
     def rows(self) -> RowLimits:

@@ -1,4 +1,4 @@
-"""The modes of verification: what a user may ask for, and which of them change the output."""
+"""The modes of verification, and which of them are lossy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_verify(verify: object) -> VerifyMode:
     """Check a user's `verify` argument; "sparse" is `SparseVerify()`, "commit" is `CommitVerify()`.
 
     Raises:
-        ValueError: it is no mode.
+        ValueError: it is not a mode.
     """
     if verify == "dense":
         return "dense"
@@ -34,7 +34,7 @@ def parse_verify(verify: object) -> VerifyMode:
 
 
 def calibrated_mode(verify: VerifyMode, config: OvspecConfig | None) -> VerifyMode:
-    """Fill what the user left open with what was calibrated for the model, if it was."""
+    """Fill settings that the user did not give with calibrated values of the model, if there are any."""
     if isinstance(verify, CommitVerify):
         sparse = calibrated(verify.sparse, config)
         assert isinstance(sparse, SparseVerify)
@@ -43,14 +43,14 @@ def calibrated_mode(verify: VerifyMode, config: OvspecConfig | None) -> VerifyMo
 
 
 def sparse_part(verify: VerifyMode) -> SparseVerify | None:
-    """The sparse verification in a mode, provisional or not; `None` where there is none."""
+    """The sparse verification of a mode, provisional or not; `None` for dense."""
     if isinstance(verify, CommitVerify):
         return verify.sparse
     return verify if isinstance(verify, SparseVerify) else None
 
 
 def attention_part(verify: VerifyMode) -> SparseVerify | None:
-    """The sparse verification in a mode if attention is sparse in it."""
+    """The sparse verification of a mode if it makes attention sparse."""
     sparse = sparse_part(verify)
     return sparse if sparse is not None and sparse.limits_attention else None
 
@@ -58,8 +58,8 @@ def attention_part(verify: VerifyMode) -> SparseVerify | None:
 def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
     """Multiples of attention's budget that a schedule may choose from, `math.inf` for dense passes.
 
-    Sparse verification keeps to the budget that it was given. With commits the budget changes nothing but the
-    speed: one that the user gave stands, and one that was left open is free.
+    Sparse verification uses its budget as given. With commits, the budget changes only the speed: a budget
+    that the user gave is kept, otherwise the schedule may choose.
     """
     if not isinstance(verify, CommitVerify):
         return (1.0,)
@@ -69,7 +69,7 @@ def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
 
 
 def why_lossy(verify: VerifyMode, acceptance_threshold: float = 1.0) -> str:
-    """What makes the output differ from the model's own, in a few words; empty where nothing does."""
+    """Why the output may differ from the model's own, in a few words; empty if it cannot."""
     reasons = []
     if isinstance(verify, SparseVerify):
         parts = "" if verify.parts == ("attention",) else f" ({', '.join(verify.parts)})"

@@ -48,4 +48,4 @@ def test_no_drafter_is_refused(demo_ir: Path, prompts: Path, tmp_path: Path) -> 
     arguments = ["-m", str(demo_ir), "--prompts", str(prompts), "-o", str(tmp_path / "t.json")]
     result = CliRunner().invoke(cli, ["bench", "trace", *arguments, "--draft-model", "none"])
     assert isinstance(result.exception, ValueError)
-    assert "a trace is of drafts" in str(result.exception)
+    assert "a trace needs drafts" in str(result.exception)

@@ -32,9 +32,9 @@ def test_runs_offline_and_says_what_the_installation_here_says(bundle: Path) -> 
     assert ours["draft_model"] == str(bundle / "model" / "draft")
 
 
-def test_the_commands_of_the_readme(bundle: Path) -> None:
+def test_the_commands_of_the_page(bundle: Path) -> None:
     """The fixtures ran the first two, with the demo pair in the place of the exported one."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     make, install, run = text.partition("```sh\novspec bundle")[2].partition("```")[0].strip().splitlines()
     assert (make, install) == ("qwen3 bundle", "bundle/install.sh")
     assert run.startswith("python3 bundle/run.py")

@@ -4,62 +4,44 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from docs.pages import code_blocks, inline_commands, scaled
 from prompts import STORY
 
-ROOT = Path(__file__).parents[2]
-CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "tools/demo/target", "Qwen/Qwen3-0.6B": ROOT / "tools/demo/draft"}
-# What the README says, on a scale that a test can afford.
-SMALLER = {
-    "--max-new-tokens 200": "--max-new-tokens 12",
-    "max_new_tokens=200": "max_new_tokens=12",
-    "--max-new-tokens 64": "--max-new-tokens 4",
-    "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
-    "bench verify --shape qwen3-moe-64x8": "bench verify --shape qwen3-moe-64x8 --layers 1 --repeat 1",
-    "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
-    "--context 128,4096,16384,32768": "--context 64,128",
-    "--target-kl 0.05": "--target-kl 0.05 --positions 12",
-    "--context 16384": "--context 128",
-    "--max-new-tokens 96": "--max-new-tokens 8",
-    "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
-    "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
-    "--skip-tokens 8 --lengths 0,2",
-    "bench memory --shape qwen3-0.6b": "bench memory --shape qwen3-0.6b --layers 1 --context 64 --repeat 1",
-    "ovspec bench host": "ovspec bench host --steps 10",
-    "--budget 512": "--budget 128",
+# Commands that are not run here, by their beginning, and why.
+NOT_RUN = {
+    "make ": "builds an environment and runs these tests",
+    "ovspec bundle": "needs an installed ovspec; tests/bundle runs it",
+    "bundle/": "tests/bundle runs it",
+    "python3 bundle/": "tests/bundle runs it",
+    "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
+# Commands that the text names without their arguments.
+NAMES = {
+    *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
+    *(
+        "ovspec bundle",
+        "ovspec calibrate",
+        "ovspec calibrate --target-kl",
+        "ovspec demo",
+        "ovspec eval fidelity",
+    ),
+    *(
+        "ovspec eval fidelity --ffn-densities",
+        "ovspec export",
+        "ovspec export --sparse-moe",
+        "ovspec generate",
+    ),
+}
+COMMANDS = [(page, line) for page, block in code_blocks("sh") for line in block.splitlines()]
 
 
-# Pages that are made of the code name commands; they give none to be run.
-MADE = ("cli.md", "python-api.md", "operations.md")
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in MADE)]
-
-
-def text_of_pages() -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
-
-
-def blocks(language: str) -> list[str]:
-    text = text_of_pages()
-    found = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
-    # tests/bundle runs the commands about bundles, for which ovspec must have been installed.
-    return [block for block in found if not block.startswith(("make ", "ovspec bundle"))]
-
-
-def inline_commands() -> list[str]:
-    text = text_of_pages()
-    return re.findall(r"`(ovspec [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-
-
-def scaled(text: str) -> str:
-    for old, new in {**{k: str(v) for k, v in CHECKPOINTS.items()}, **SMALLER, " DIR": " qwen3"}.items():
-        text = text.replace(old, new)
-    return text
+def is_run(command: str) -> bool:
+    return not command.startswith(tuple(NOT_RUN))
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +51,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "long.txt").write_text(STORY, encoding="utf-8")
     (folder / "prompts.jsonl").write_text(json.dumps(STORY) + "\n", encoding="utf-8")
     (folder / "texts.jsonl").write_text(json.dumps({"text": STORY}), encoding="utf-8")
-    export = next(line for line in blocks("sh")[0].splitlines() if line.startswith("ovspec export"))
-    run(scaled(export), folder)
+    run(scaled(next(line for _, line in COMMANDS if line.startswith("ovspec export"))), folder)
     return folder
 
 
@@ -90,25 +71,26 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("number", range(len(blocks("sh"))))
-def test_commands(workplace: Path, number: int) -> None:
-    for command in scaled(blocks("sh")[number]).splitlines():
-        if command.startswith("ovspec export"):
-            continue  # the fixture ran it; a second time it would refuse the folder
-        assert run(command, workplace).strip()
+@pytest.mark.parametrize(("page", "command"), [entry for entry in COMMANDS if is_run(entry[1])])
+def test_commands(workplace: Path, page: str, command: str) -> None:
+    assert run(scaled(command), workplace).strip()
 
 
-# Commands that a text names without what they need.
-NAMES = {"ovspec demo", "ovspec export", "ovspec generate", "ovspec bundle"}
+def test_what_is_not_run_is_on_a_page() -> None:
+    assert not [start for start in NOT_RUN if not any(line.startswith(start) for _, line in COMMANDS)]
 
 
-@pytest.mark.parametrize("command", sorted(set(inline_commands()) - NAMES))
+def test_the_names_are_in_the_text() -> None:
+    assert not NAMES - inline_commands()
+
+
+@pytest.mark.parametrize("command", sorted(inline_commands() - NAMES))
 def test_commands_in_the_text(workplace: Path, command: str) -> None:
     assert run(scaled(command), workplace).strip()
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_examples(workplace: Path, number: int) -> None:
+@pytest.mark.parametrize(("page", "example"), code_blocks("python"))
+def test_examples(workplace: Path, page: str, example: str) -> None:
     script = workplace / "example.py"
-    script.write_text(scaled(blocks("python")[number]), encoding="utf-8")
+    script.write_text(scaled(example), encoding="utf-8")
     assert run(f"{sys.executable} {script}", workplace).strip()

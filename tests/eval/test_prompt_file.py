@@ -40,7 +40,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "list": (b'["a", "b"]', "line 1: the prompt is an array"),
     "chat": (b'{"prompt": {"role": "user"}}', "line 1: the prompt is an object"),
     "empty prompt": (b'{"prompt": " \\n"}', "line 1: the prompt is empty; give it text or remove the line"),
-    "lone surrogate": (b'"\\ud800"', "line 1: the prompt is no text (surrogates not allowed)"),
+    "lone surrogate": (b'"\\ud800"', "line 1: the prompt is not valid text (surrogates not allowed)"),
 }
 
 

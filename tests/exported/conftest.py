@@ -7,20 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_once import MakeOnce
 from numpy.typing import NDArray
 from tiny_checkpoints import TINY, VOCAB, export_tiny, random_model
 
 
 @pytest.fixture(scope="session")
-def exported_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def exported_family(make_once: MakeOnce) -> Callable[[str], Path]:
     """Give the folder of a family, exported in fp32; the checkpoint lies beside it."""
     pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
-    made: dict[str, Path] = {}
 
     def get(name: str) -> Path:
-        if name not in made:
-            made[name] = export_tiny(name, tmp_path_factory.mktemp("family"))
-        return made[name]
+        return make_once(f"tiny {name}", lambda folder: export_tiny(name, folder)) / "ir"
 
     return get
 

@@ -12,7 +12,7 @@ import openvino_genai
 import pytest
 from numpy.typing import NDArray
 from settings import F32
-from tiny_checkpoints import LONG_FROM, TINY, random_model
+from tiny_checkpoints import LONG_FROM, TINY, by_tier, random_model
 
 import ovspec
 from ovspec.runtime.attention_config import AttentionConfig
@@ -47,7 +47,7 @@ def test_every_family_of_the_registry_is_built() -> None:
 
 @pytest.fixture(scope="module")
 def runner(exported_family: Exported) -> Callable[[str], ModelRunner]:
-    @functools.cache
+    @functools.lru_cache(2)
     def get(name: str) -> ModelRunner:
         attention = AttentionConfig(attention_of(name))
         return ModelRunner(exported_family(name), "CPU", attention, F32, linear="stock")
@@ -76,7 +76,8 @@ def several_rows(model: ModelRunner, prompt: NDArray[np.int64]) -> NDArray[np.fl
     return np.concatenate(parts)
 
 
-@pytest.mark.parametrize("name", SERVED)
+# The scope groups the tests by family, so that one runner is kept at a time.
+@pytest.mark.parametrize("name", by_tier(SERVED), scope="module")
 class TestServed:
     def test_comes_back_from_a_cache(
         self,
@@ -144,7 +145,7 @@ class TestServed:
         assert logits.argmax(-1).tolist() == texts[0]
 
 
-@pytest.mark.parametrize("name", [name for name, tiny in TINY.items() if tiny.moe_layers])
+@pytest.mark.parametrize("name", by_tier(name for name, tiny in TINY.items() if tiny.moe_layers))
 def test_native_experts(
     name: str, exported_family: Exported, reference: Reference, prompt: NDArray[np.int64]
 ) -> None:
@@ -153,7 +154,7 @@ def test_native_experts(
     check_logits(model, prompt, reference(name))
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", by_tier(SERVED))
 def test_sparse_verification_reads_less(
     name: str, exported_family: Exported, prompt: NDArray[np.int64]
 ) -> None:
@@ -175,7 +176,7 @@ def test_sparse_verification_reads_less(
     assert result.perf_metrics.why_lossy
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", by_tier(REFUSED))
 @pytest.mark.parametrize("attention", ["native", "stock"])
 def test_bias_that_would_be_lost_is_refused(name: str, attention: str, exported_family: Exported) -> None:
     with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\).*optimum-intel") as caught:

@@ -13,7 +13,6 @@ from typing import Any
 import openvino as ov
 import pytest
 
-from ovspec.bench.backends import random_channels
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
@@ -27,7 +26,6 @@ LIBRARIES = 80_000_000  # mapped after the start
 # Two threads, as each has buffers of its own.
 THREADS = {"INFERENCE_NUM_THREADS": 2}
 F32_F16 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
-PARTS = {"verify": {"ffn_density": 0.5, "ffn_rule": "static"}, "drafter": "prompt_lookup"}
 
 CHILD = """
 import json, sys
@@ -63,8 +61,6 @@ def folder_of(folder: Path, layers: int, weight_format: str, shape_name: str) ->
     for path in demo_pair_path().glob("openvino_*tokenizer.*"):
         shutil.copy(path, folder)
     (folder / "config.json").write_text(json.dumps({**asdict(shape), "eos_token_id": 0}))
-    if not shape.is_moe:
-        random_channels(model).save(folder)
     return folder
 
 
@@ -115,13 +111,6 @@ def test_experts_stay_mapped(folders: dict[str, Path]) -> None:
     ours = compare(folders["moe"])
     theirs = compare(folders["moe"], experts="stock")
     assert theirs["target"]["weights"] > 3 * ours["target"]["weights"]
-
-
-def test_parts_are_copies(folders: dict[str, Path]) -> None:
-    parts = compare(folders["int8"], linear="stock", **PARTS)
-    plain = compare(folders["int8"], linear="stock")
-    matrices = 6 * 3 * 1024 * 3072
-    assert parts["target"]["weights"] - plain["target"]["weights"] == matrices
 
 
 def test_channels_limited_by_our_operation(folders: dict[str, Path]) -> None:

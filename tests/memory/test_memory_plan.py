@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from prompts import PROMPTS
@@ -16,9 +15,7 @@ from settings import F32
 import ovspec
 from ovspec.cli import cli, main
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
-from ovspec.memory.model_plan import Backends
-from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec_models import ChannelSets, ModelInfo
+from ovspec_models import ModelInfo
 
 
 @pytest.fixture
@@ -87,19 +84,6 @@ def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, 32, draft=draft, available=alone).check()
     with pytest.raises(ValueError, match="--weight-format int8 or int4"):
         plan(info, 32, available=info.weight_bytes // 2).check()
-
-
-def test_parts_that_do_not_fit_are_named(info: ModelInfo) -> None:
-    """The copies that a rule makes are in the plan, and the flag that makes none is in the refusal."""
-    channels = ChannelSets(tuple(np.arange(8, dtype=np.int32) for _ in range(2)))
-    ffn = FfnConfig("stock", "static", density=0.5, channels=channels)
-    parts = Backends(linear="stock", ffn=ffn)
-    plain = plan(info, 32, available=0, backends=Backends(linear="stock"))
-    copied = plan(info, 32, available=plain.total, backends=parts)
-    assert copied.total >= plain.total + info.weight_sizes().ffn > plain.total
-    with pytest.raises(ValueError, match=r"leave --ffn-rule out.*--ffn-rule top_k") as caught:
-        copied.check()
-    assert f"{copied.total / 1e9:.2f} GB" in str(caught.value)
 
 
 class TestPipeline:

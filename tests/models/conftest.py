@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_once import MakeOnce
 
 from ovspec_models import export_model
 
@@ -26,16 +27,15 @@ def demo_draft() -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, demo_draft: Path) -> Callable[[str], Path]:
+def exported(make_once: MakeOnce, demo_draft: Path) -> Callable[[str], Path]:
     """Give the draft checkpoint exported with a weight format; each is exported once."""
     pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
-    made: dict[str, Path] = {}
 
     def get(weight_format: str) -> Path:
-        if weight_format not in made:
-            out = tmp_path_factory.mktemp(weight_format) / "ir"
-            made[weight_format] = export_model(demo_draft, out, weight_format=weight_format)
-        return made[weight_format]
+        def export(folder: Path) -> None:
+            export_model(demo_draft, folder / "ir", weight_format=weight_format)
+
+        return make_once(f"draft {weight_format}", export) / "ir"
 
     return get
 

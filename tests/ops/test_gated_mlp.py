@@ -13,10 +13,10 @@ from ops.mlps import FORMATS, PARTS, Mlp
 from ops.passes import compile_op, evaluate, infer
 
 from ovspec_ops.gated_mlp import gated_mlp
+from ovspec_ops.gated_mlp.reference import activate, kept_channels
 
 # 16 bits of activations beside f32 accumulation; bf16 would be off by some 3e-3.
 TOLERANCE = 2e-4
-RULES = ("threshold", "top_k", "static")
 
 
 def rows_of(mlp: Mlp, rows: int, seed: int = 1) -> NDArray[np.float32]:
@@ -28,7 +28,6 @@ def tensors_of(
     hidden: NDArray[np.float32],
     limits: tuple[float, ...] = (),
     row_weights: NDArray[np.float32] | None = None,
-    order: NDArray[np.int32] | None = None,
 ) -> dict[str, ov.Tensor]:
     arrays: dict[str, NDArray[Any]] = {"hidden": hidden}
     for part in PARTS:
@@ -36,7 +35,6 @@ def tensors_of(
             arrays[f"{part}_{what}"] = tensor
     arrays["limits"] = np.array(limits, np.float32)
     arrays["row_weights"] = np.zeros(0, np.float32) if row_weights is None else row_weights
-    arrays["order"] = np.zeros(0, np.int32) if order is None else order
     return {name: ov.Tensor(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
 
@@ -44,18 +42,16 @@ def check(
     mlp: Mlp,
     hidden: NDArray[np.float32] | int,
     *,
-    limit: float | None = None,
+    limit: int | None = None,
     row_weights: NDArray[np.float32] | None = None,
-    order: NDArray[np.int32] | None = None,
     tolerance: float = TOLERANCE,
     **attributes: Any,
 ) -> NDArray[np.float32]:
     if isinstance(hidden, int):
         hidden = rows_of(mlp, hidden)
-    rule = {"limit": -1.0 if limit is None else limit, "row_weights": row_weights, "order": order}
-    output, count = gated_mlp(hidden, *mlp.values, **rule, **attributes)
-    limits = () if limit is None else (limit,)
-    tensors = tensors_of(mlp, hidden, limits, row_weights, order)
+    count_kept = -1 if limit is None else limit
+    output, count = gated_mlp(hidden, *mlp.values, limit=count_kept, row_weights=row_weights, **attributes)
+    tensors = tensors_of(mlp, hidden, () if limit is None else (limit,), row_weights)
     got, read = evaluate("GatedMLP", tensors, {**mlp.attributes, **attributes})
     assert_close("output", output, got, tolerance)
     assert read.tolist() == [count]
@@ -85,14 +81,10 @@ def test_any_number_of_groups(isa: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rule", RULES)
-def test_rules(isa: str, fmt: str, rule: str) -> None:
-    mlp = Mlp(128, 150, fmt, (2, 5))
-    order = np.random.default_rng(5).permutation(150).astype(np.int32) if rule == "static" else None
-    for limit in (0.3, 0.0, 1e6) if rule == "threshold" else (1.0, 61.0, 150.0):
-        for score in ("max", "mean"):
-            # A channel alone has no others to even its rounding out.
-            check(mlp, 5, limit=limit, order=order, rule=rule, score=score, tolerance=5e-4)
+def test_limits(isa: str, fmt: str) -> None:
+    for limit in (1, 61, 150):
+        # A channel alone has no others to even its rounding out.
+        check(Mlp(128, 150, fmt, (2, 5)), 5, limit=limit, tolerance=5e-4)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
@@ -102,44 +94,36 @@ def test_activations(isa: str, activation: str) -> None:
         check(mlp, rows_of(mlp, 4) * np.float32(scale), activation=activation, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_rows_that_are_not_limited_take_all_channels(isa: str, rule: str) -> None:
+def test_rows_that_are_not_limited_take_all_channels(isa: str) -> None:
     """And the others do as if those were not there."""
     mlp = Mlp(96, 70, "u8")
     hidden, weights = rows_of(mlp, 11), np.array([1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0.25, 0], np.float32)
-    order = np.arange(70, dtype=np.int32)[::-1].copy() if rule == "static" else None
-    limit = 0.4 if rule == "threshold" else 21.0
-    for score in ("max", "mean"):
-        rules: dict[str, Any] = {"limit": limit, "order": order, "rule": rule, "score": score}
-        got = check(mlp, hidden, row_weights=weights, **rules)
-        kept = check(mlp, hidden[weights > 0], row_weights=weights[weights > 0], **rules)
-        assert np.array_equal(got[weights > 0], kept)
-        assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
+    got = check(mlp, hidden, row_weights=weights, limit=21)
+    kept = check(mlp, hidden[weights > 0], limit=21)
+    assert np.array_equal(got[weights > 0], kept)
+    assert np.array_equal(got[weights == 0], check(mlp, hidden[weights == 0]))
 
 
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_gates_that_another_operation_computed(isa: str, fmt: str, rule: str) -> None:
+def test_gates_that_another_operation_computed(isa: str, fmt: str) -> None:
     """With their values in place of the gate's weights: prompts, limited rows, and both in one pass."""
     mlp = Mlp(96, 150, fmt)
-    order = np.arange(150, dtype=np.int32)[::-1].copy()
-    limit = 0.3 if rule == "threshold" else 61.0
     for rows, limits, weights in (
         (5, (), None),
         (80, (), None),
-        (5, (limit,), None),
-        (4, (limit,), [1, 0, 2, 0]),
+        (5, (61,), None),
+        (4, (61,), [1, 0, 2, 0]),
     ):
         hidden = rows_of(mlp, rows)
         row_weights = None if weights is None else np.array(weights, np.float32)
         gate, up, down = mlp.values
-        chosen = {"limit": limits[0] if limits else -1.0, "row_weights": row_weights, "order": order}
-        expected, count = gated_mlp(hidden, gate, up, down, rule=rule, **chosen)
-        tensors = tensors_of(mlp, hidden, limits, row_weights, order)
+        limit = limits[0] if limits else -1
+        expected, count = gated_mlp(hidden, gate, up, down, limit=limit, row_weights=row_weights)
+        tensors = tensors_of(mlp, hidden, limits, row_weights)
         tensors["gate_data"] = ov.Tensor((hidden.astype(np.float64) @ gate.T).astype(np.float32))
         for part in ("scales", "zero_points"):
             tensors[f"gate_{part}"] = ov.Tensor(np.zeros(0, np.uint8))
-        got, read = evaluate("GatedMLP", tensors, {**mlp.attributes, "gate_format": "values", "rule": rule})
+        got, read = evaluate("GatedMLP", tensors, {**mlp.attributes, "gate_format": "values"})
         assert_close("output", expected, got, 5e-4)
         assert read.tolist() == [count]
 
@@ -161,45 +145,22 @@ def test_equal_scores_keep_the_first_channels() -> None:
     hidden = np.zeros((3, 64), np.float32)
     hidden[:, 5] = 1, 2, 3  # one product: no order of additions tells equal channels apart
     for count in range(1, 41):
-        rules: dict[str, Any] = {"limit": float(count), "rule": "top_k"}
-        output, _ = gated_mlp(hidden, gate, up, down, **rules)
-        got, read = evaluate(
-            "GatedMLP", tensors_of(mlp, hidden, (count,)), {**mlp.attributes, "rule": "top_k"}
-        )
+        output, _ = gated_mlp(hidden, gate, up, down, limit=count)
+        got, read = evaluate("GatedMLP", tensors_of(mlp, hidden, (count,)), mlp.attributes)
         assert_close("output", output, got, 1e-5)
         assert read.tolist() == [count]
-
-
-def test_weights_decide_which_channels_the_mean_keeps(isa: str) -> None:
-    mlp, order = Mlp(64, 64, "f32"), None
-    hidden = rows_of(mlp, 2)
-    first, second = (
-        check(
-            mlp,
-            hidden,
-            limit=8.0,
-            rule="top_k",
-            score="mean",
-            order=order,
-            row_weights=np.array(w, np.float32),
-        )
-        for w in ([1, 1e-6], [1e-6, 1])
-    )
-    assert not np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_nothing_but_kept_channels_is_read(isa: str, fmt: str) -> None:
     mlp = Mlp(192, 96, fmt, (3, 3))
-    order = np.random.default_rng(3).permutation(96).astype(np.int32)
-    rules: dict[str, Any] = {"limit": 40.0, "order": order, "rule": "static"}
     hidden = rows_of(mlp, 9)
-    output, _ = gated_mlp(hidden, *mlp.values, **rules)
-    for part in PARTS:
+    output, _ = gated_mlp(hidden, *mlp.values, limit=40)
+    kept = kept_channels(activate(hidden.astype(np.float64) @ mlp.values[0].T, "silu"), 40)
+    for part in ("up", "down"):
         data = mlp.parts[part][0].view(np.uint8).reshape(96, -1)
-        data[order[40:]] = 0xFF  # NaN in every format that has one
-    tensors = tensors_of(mlp, hidden, (40.0,), order=order)
-    got, _ = evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": "static"})
+        data[np.setdiff1d(np.arange(96), kept)] = 0xFF  # NaN in every format that has one
+    got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden, (40.0,)), mlp.attributes)
     assert_close("output", output, got, TOLERANCE)
 
 
@@ -207,7 +168,7 @@ def test_formats_may_differ_between_projections(isa: str) -> None:
     formats = {"gate": "u4", "up": "u8", "down": "f16"}
     for _ in range(3):
         formats = dict(zip(PARTS, [formats["down"], formats["gate"], formats["up"]], strict=True))
-        check(Mlp(128, 96, "f32", (2, 3), formats=formats), 6, limit=30.0, rule="top_k")
+        check(Mlp(128, 96, "f32", (2, 3), formats=formats), 6, limit=30)
 
 
 def test_rows_of_other_sizes_share_blocks(isa: str) -> None:
@@ -220,22 +181,30 @@ def test_rows_of_other_sizes_share_blocks(isa: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_stays_so_alone(isa: str, fmt: str, rule: str, value: float) -> None:
+def test_a_row_that_is_not_finite_stays_so_alone(isa: str, fmt: str, value: float) -> None:
     mlp = Mlp(64, 64, fmt)
     hidden = rows_of(mlp, 4)
     hidden[2, 5] = value
-    order = np.arange(64, dtype=np.int32) if rule == "static" else None
-    tensors = tensors_of(mlp, hidden, (32.0,), order=order)
-    got, _ = evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": rule})
+    got, _ = evaluate("GatedMLP", tensors_of(mlp, hidden, (32.0,)), mlp.attributes)
     assert not np.isfinite(got[2]).any()
     assert np.isfinite(got[[0, 1, 3]]).all()
 
 
+def test_a_row_of_nan_does_not_choose(isa: str) -> None:
+    """The other rows keep the channels that they keep without it."""
+    mlp, others = Mlp(64, 64, "u8"), np.array([0, 2, 3])
+    hidden = rows_of(mlp, 4)
+    hidden[1] = np.nan
+    got, read = evaluate("GatedMLP", tensors_of(mlp, hidden, (20.0,)), mlp.attributes)
+    alone, count = evaluate("GatedMLP", tensors_of(mlp, hidden[others], (20.0,)), mlp.attributes)
+    assert np.array_equal(got[others], alone) and read.tolist() == count.tolist()
+    assert np.isnan(got[1]).all()
+
+
 def test_no_rows(isa: str) -> None:
     check(Mlp(32, 32, "u8"), 0)
-    check(Mlp(32, 32, "u8"), 0, limit=3.0, rule="top_k")
+    check(Mlp(32, 32, "u8"), 0, limit=3)
 
 
 def test_prefill_in_several_rounds(isa: str) -> None:
@@ -259,7 +228,7 @@ def test_errors_are_no_further_than_bf16(isa: str) -> None:
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     mlp = Mlp(256, 192, "u4", (2, 3))
     tensors = tensors_of(mlp, rows_of(mlp, 40), (90.0,))
-    attributes = {**mlp.attributes, "rule": "top_k"}
+    attributes = mlp.attributes
     first, second = (
         infer(compile_op("GatedMLP", tensors, attributes, INFERENCE_NUM_THREADS=threads), tensors)[0]
         for threads in (1, 2)
@@ -268,20 +237,26 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "limit", "message"),
+    ("limit", "message"),
     [
-        ("threshold", np.nan, r"verify_channel_limits\[0\] is nan, expected -1"),
-        ("threshold", -0.5, r"verify_channel_limits\[0\] is -0.5\d*, expected -1"),
-        ("top_k", 0.0, r"is 0.0\d*, expected -1 \(all channels\) or a whole number of channels from 1 to 32"),
-        ("top_k", 2.5, r"is 2.5\d*, expected -1"),
-        ("static", 33.0, r"is 33.0\d*, expected -1"),
-        ("static", 3.0, "order holds 0 values, expected the 32 channels"),
+        (np.nan, r"verify_channel_limits\[0\] is nan, expected -1"),
+        (-0.5, r"verify_channel_limits\[0\] is -0.5\d*, expected -1"),
+        (0.0, r"is 0.0\d*, expected -1 \(all channels\) or a whole number of channels from 1 to 32"),
+        (2.5, r"is 2.5\d*, expected -1"),
+        (33.0, r"is 33.0\d*, expected -1"),
     ],
 )
-def test_limits_out_of_range_are_refused(rule: str, limit: float, message: str) -> None:
+def test_limits_out_of_range_are_refused(limit: float, message: str) -> None:
     mlp = Mlp(64, 32, "u8")
     with pytest.raises(ValueError, match=f"GatedMLP: .*{message}"):
-        evaluate("GatedMLP", tensors_of(mlp, rows_of(mlp, 1), (limit,)), {**mlp.attributes, "rule": rule})
+        evaluate("GatedMLP", tensors_of(mlp, rows_of(mlp, 1), (limit,)), mlp.attributes)
+
+
+def test_an_operation_of_an_older_export_is_refused_with_the_remedy() -> None:
+    mlp = Mlp(64, 32, "u8")
+    tensors = tensors_of(mlp, rows_of(mlp, 1)) | {"order": ov.Tensor(np.zeros(0, np.int32))}
+    with pytest.raises(ValueError, match=r"GatedMLP: .*export the model again"):
+        evaluate("GatedMLP", tensors, mlp.attributes)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +272,6 @@ def test_limits_out_of_range_are_refused(rule: str, limit: float, message: str) 
             np.array([1, -1], np.float32),
             r"verify_row_weights\[1\] is -1.0\d*, expected a finite",
         ),
-        ("order", np.full(32, 32, np.int32), r"order\[0\] is 32, expected a channel below 32"),
         ("gate_data", np.zeros((32, 65), np.uint8), r"gate weights are of shape \[32,65\] and type u8"),
         ("gate_scales", np.zeros((32, 4), np.uint8), r"gate scales are of shape \[32,4\], expected \[32,2\]"),
         ("up_zero_points", np.zeros(3, np.uint8), r"up zero points are of shape \[3\]"),
@@ -312,19 +286,16 @@ def test_limits_out_of_range_are_refused(rule: str, limit: float, message: str) 
 )
 def test_tensors_that_do_not_fit_are_refused(name: str, value: NDArray[Any], message: str) -> None:
     mlp = Mlp(64, 32, "u8")
-    order = np.arange(32, dtype=np.int32)
-    tensors = tensors_of(mlp, rows_of(mlp, 2), (3.0,), np.ones(2, np.float32), order)
+    tensors = tensors_of(mlp, rows_of(mlp, 2), (3.0,), np.ones(2, np.float32))
     tensors[name] = ov.Tensor(value)
     with pytest.raises(ValueError, match=f"GatedMLP: {message}"):
-        evaluate("GatedMLP", tensors, {**mlp.attributes, "rule": "static"})
+        evaluate("GatedMLP", tensors, mlp.attributes)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("activation", "relu", "expected silu, gelu_tanh or gelu_erf"),
-        ("rule", "mass", "expected threshold, top_k or static"),
-        ("score", "sum", "expected max or mean"),
         ("down_format", "int8", "expected f32, f16, u8 or u4"),
         ("layer", -1, "expected at least 0"),
     ],

@@ -15,10 +15,21 @@ from ops.passes import compile_op, evaluate, infer
 
 import ovspec_ops
 from ovspec_ops import loader
-from ovspec_ops.linear import MOST_INPUTS, linear, pack_linear
-from ovspec_ops.linear.layout import unpack_linear
+from ovspec_ops.linear import MOST_INPUTS, NUMBERS, linear, pack_linear
+from ovspec_ops.linear.layout import bf16_bits, bf16_values, unpack_linear, unpack_numbers
 
 TOPS = {"u8": 256, "u4": 16}
+# Formats, groups of 256 inputs and row bits of every arithmetic that rows meet weights in.
+FORMS = [
+    *((fmt, groups, bits) for fmt, groups in (("u8", 1), ("u4", 4), ("u4", 8)) for bits in (8, 16, 32)),
+    *((fmt, 1, 32) for fmt in NUMBERS),
+    ("bf16", 1, 16),
+]
+every_form = pytest.mark.parametrize(("fmt", "groups", "row_bits"), FORMS)
+ONE_GROUP = [form for form in FORMS if form[1] == 1]
+every_number = pytest.mark.parametrize(
+    ("fmt", "row_bits"), [(fmt, bits) for fmt, _, bits in FORMS if fmt in NUMBERS]
+)
 
 
 both_roundings = pytest.mark.parametrize("row_bits", [16, 8])
@@ -29,8 +40,10 @@ def rounds(row_bits: int) -> bool:
     return row_bits == 8 and loader.active_isa() in ROUNDS
 
 
-def tolerance(row_bits: int = 16) -> float:
+def tolerance(row_bits: int = 16, fmt: str = "u8") -> float:
     """Rows of 16 bits where the instruction set has products of integers (bf16: 3e-3), else f32 sums."""
+    if fmt in NUMBERS or row_bits == 32:
+        return 2e-6
     if rounds(row_bits):
         return ROUNDED_TOLERANCE
     return 2e-4 if loader.active_isa().endswith(("amx", "vnni", "dot")) else 1e-5
@@ -48,8 +61,13 @@ class Layers:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        rng, top = np.random.default_rng(self.seed), TOPS[self.fmt]
-        parts = []
+        rng = np.random.default_rng(self.seed)
+        if self.fmt in NUMBERS:
+            shapes = [(size, self.inputs) for size in self.sizes]
+            numbers = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+            self.packed = np.concatenate([pack_linear(n, fmt=self.fmt) for n in numbers])
+            return
+        parts, top = [], TOPS[self.fmt]
         for size in self.sizes:
             values = rng.integers(0, top, (size, self.inputs), dtype=np.uint8)
             zero_points = rng.integers(0, top, (size, self.groups), dtype=np.uint8)
@@ -80,12 +98,12 @@ class Layers:
 
 def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.float32]]:
     rows = layers.rows(hidden) if isinstance(hidden, int) else hidden
-    byte_rows = rounds(layers.row_bits)
-    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups, byte_rows)
+    byte_rows, bf16_rows = rounds(layers.row_bits), layers.row_bits == 16 and layers.fmt == "bf16"
+    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups, byte_rows, bf16_rows)
     got = layers.run(rows)
     for size, want, have in zip(layers.sizes, expected, got, strict=True):
         assert have.shape == (*rows.shape[:-1], size)
-        assert_close(f"output of {size}", want, have, tolerance(layers.row_bits))
+        assert_close(f"output of {size}", want, have, tolerance(layers.row_bits, layers.fmt))
     return got
 
 
@@ -115,19 +133,67 @@ def test_more_dimensions(isa: str) -> None:
     check(layers, layers.rows(6).reshape(2, 3, 64))
 
 
-@both_roundings
-@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 4), ("u4", 8)])
+@every_form
 def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, row_bits: int) -> None:
-    """To the last bit: a pass that verifies says what plain decoding would have."""
+    """To the last bit, beside any number of rows: more than a block, and more than a round of 256."""
     layers = Layers(256, (48, 32), fmt, groups, row_bits)
     hidden = layers.rows(300)
-    alone = [
-        np.concatenate(parts)
-        for parts in zip(*(layers.run(hidden[r : r + 1]) for r in range(20)), strict=True)
-    ]
-    for count in (2, 5, 8, 9, 16, 20, 300):
-        for one, together in zip(alone, layers.run(hidden[:count]), strict=True):
-            np.testing.assert_array_equal(together[:20], one[: min(count, 20)])
+    together = layers.run(hidden)
+    for count in (1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 64, 100):
+        for all_rows, some in zip(together, layers.run(hidden[:count]), strict=True):
+            np.testing.assert_array_equal(some, all_rows[:count])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_split_of_the_rows_gives_the_same_bits(isa: str, seed: int) -> None:
+    """Shapes, formats and splits at random; prompts of up to 700 rows beside passes of few."""
+    rng = np.random.default_rng(seed)
+    fmt, groups, row_bits = FORMS[rng.integers(len(FORMS))]
+    inputs = 8 * groups * int(rng.integers(1, 60)) if fmt == "u4" else int(rng.integers(1, 900))
+    sizes = tuple(int(size) for size in rng.integers(1, 150, rng.integers(1, 4)))
+    layers = Layers(inputs, sizes, fmt, groups if fmt == "u4" else 1, row_bits, seed)
+    hidden = layers.rows(int(rng.integers(300, 700)), seed)
+    order = rng.permutation(len(hidden))
+    together = layers.run(hidden)
+    first = 0
+    while first < len(hidden):
+        count = int(rng.choice([1, 2, 4, 5, 8, 11, 16, 40, 64, 100, 260]))
+        some = order[first : first + count]
+        first += count
+        for all_rows, part in zip(together, layers.run(hidden[some]), strict=True):
+            np.testing.assert_array_equal(part, all_rows[some])
+
+
+@every_number
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 40, 300])
+def test_rows_of_floating_point_weights(isa: str, fmt: str, rows: int, row_bits: int) -> None:
+    check(Layers(300, (80, 33), fmt, row_bits=row_bits), rows)
+
+
+@every_number
+@pytest.mark.parametrize("inputs", [1, 2, 15, 17, 255, 256, 257, 1000])
+def test_odd_inputs_of_floating_point_weights(isa: str, fmt: str, inputs: int, row_bits: int) -> None:
+    check(Layers(inputs, (33, 1), fmt, row_bits=row_bits), 5)
+
+
+@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 10)])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_rows_that_are_not_rounded(isa: str, fmt: str, groups: int, rows: int) -> None:
+    check(Layers(400, (50,), fmt, groups, 32), rows)
+
+
+def test_pairs_of_bf16_have_the_same_bits_with_and_without_their_instruction(isa: str) -> None:
+    """VDPBF16PS adds the second product of a pair first, and rounds each sum, as multiply-adds do."""
+    layers = Layers(600, (40,), "bf16", row_bits=16)
+    hidden = layers.rows(9)
+    before = loader.active_isa()
+    if before == "plain":
+        pytest.skip("has no fused multiply-add")
+    (got,) = layers.run(hidden)
+    loader.set_isa("avx2")
+    (emulated,) = layers.run(hidden)
+    loader.set_isa(before)
+    np.testing.assert_array_equal(got, emulated)
 
 
 def test_no_rows(isa: str) -> None:
@@ -168,9 +234,9 @@ def test_outliers(isa: str) -> None:
     assert np.abs(got - expected).max() < 0.3 * np.abs(rounded - expected).max()
 
 
-@both_roundings
-def test_rows_of_zeros_and_not_finite(isa: str, row_bits: int) -> None:
-    layers = Layers(128, (32,), row_bits=row_bits)
+@pytest.mark.parametrize(("fmt", "groups", "row_bits"), ONE_GROUP)
+def test_rows_of_zeros_and_not_finite(isa: str, fmt: str, groups: int, row_bits: int) -> None:
+    layers = Layers(128, (32,), fmt, groups, row_bits)
     hidden = layers.rows(4)
     hidden[0], hidden[1, 3], hidden[2, 5] = 0.0, np.inf, np.nan
     (got,) = layers.run(hidden)
@@ -179,10 +245,10 @@ def test_rows_of_zeros_and_not_finite(isa: str, row_bits: int) -> None:
     np.testing.assert_array_equal(got[3], layers.run(hidden[3:])[0][0])
 
 
-@both_roundings
-def test_reads_no_byte_beyond_its_inputs(isa: str, row_bits: int) -> None:
+@pytest.mark.parametrize(("fmt", "groups", "row_bits"), [*ONE_GROUP, ("u4", 1, 8)])
+def test_reads_no_byte_beyond_its_inputs(isa: str, fmt: str, groups: int, row_bits: int) -> None:
     """What surrounds rows and results in memory is poisoned, and stays so."""
-    layers = Layers(72, (21,), "u4", row_bits=row_bits)
+    layers = Layers(72, (21,), fmt, groups, row_bits)
     memory = np.full((7, 72), np.nan, np.float32)
     memory[1:6] = layers.rows(5)
     check(layers, memory[1:6].copy())
@@ -212,10 +278,10 @@ def test_in_a_compiled_graph(isa: str) -> None:
         assert_close("output", want, have, tolerance())
 
 
-@both_roundings
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_any_number_of_threads(threads: int, row_bits: int) -> None:
-    layers = Layers(512, (700,), row_bits=row_bits)
+@pytest.mark.parametrize(("fmt", "groups", "row_bits"), ONE_GROUP)
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 32])
+def test_any_number_of_threads(threads: int, fmt: str, groups: int, row_bits: int) -> None:
+    layers = Layers(512, (700,), fmt, groups, row_bits)
     hidden = layers.rows(8)
     compiled = compile_op("Linear", layers.tensors(hidden), layers.attributes, INFERENCE_NUM_THREADS=threads)
     np.testing.assert_array_equal(infer(compiled, layers.tensors(hidden))[0], layers.run(hidden)[0])
@@ -232,13 +298,30 @@ def test_layout_is_invertible(fmt: str, groups: int) -> None:
         np.testing.assert_array_equal(now, was)
 
 
+@pytest.mark.parametrize("fmt", NUMBERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_layout_of_numbers_is_invertible(fmt: str, dtype: type) -> None:
+    values = np.random.default_rng(3).standard_normal((37, 201)).astype(dtype)
+    rounded = {"f32": np.float32, "f16": np.float16}
+    expected = bf16_values(bf16_bits(values)) if fmt == "bf16" else values.astype(rounded[fmt])
+    np.testing.assert_array_equal(unpack_numbers(pack_linear(values, fmt=fmt), 37, 201, fmt), expected)
+
+
+def test_bf16_is_rounded_to_the_nearest() -> None:
+    values = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.0, np.inf, np.nan], np.float32)
+    expected = np.array([1.0, 1.0, 1 + 2**-6, 1 + 2**-7, -3.0, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(bf16_values(bf16_bits(values)), expected)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "f16"}, "attribute format is 'f16', expected u8 or u4"),
+        ({"format": "f64"}, "attribute format is 'f64', expected u8, u4, f32, f16 or bf16"),
+        ({"format": "f16", "row_bits": 16}, "attribute row_bits is 16, expected 32"),
+        ({"format": "bf16", "row_bits": 8}, "attribute row_bits is 8, expected 32 or 16"),
         ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),
         ({"groups": 0}, "attribute groups is 0"),
-        ({"row_bits": 4}, "attribute row_bits is 4, expected 16 or 8"),
+        ({"row_bits": 4}, "attribute row_bits is 4, expected 32, 16 or 8"),
         ({"sizes": []}, "attribute sizes holds 0 sizes, expected 1 to 16"),
         ({"sizes": [16] * 17}, "attribute sizes holds 17 sizes"),
         ({"sizes": [0]}, "attribute sizes holds 0"),

@@ -36,6 +36,19 @@ def test_best_instruction_set_is_first_and_plain_is_last() -> None:
     assert isas[-1] == "plain"
 
 
+def test_instruction_sets_for_tests_are_never_offered() -> None:
+    for_tests = {"avx512tiles", "avx2x16", "avx2dot"}
+    assert for_tests.isdisjoint(ovspec_ops.available_isas())
+    assert set(loader.isas_for_tests()) <= for_tests
+
+
+def test_the_library_under_test_is_a_developers_build() -> None:
+    """Else the instruction sets for tests are missing, and their tests are skipped."""
+    assert loader.build_info()["developer"] == "ON", (
+        "build it with -DOVSPEC_DEVELOPER=ON, as `make test` does"
+    )
+
+
 def test_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"instruction set is 'avx1024', which is no instruction set"):
         loader.set_isa("avx1024")

@@ -1,4 +1,4 @@
-"""What `openvino_genai.LLMPipeline` documents, and what becomes of it here; the README has it as a table."""
+"""The documented interface of `openvino_genai.LLMPipeline`, and how ovspec differs from it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,13 @@ TABLE: dict[str, tuple[str, str]] = {
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
     ),
     "streamers": (
-        "callable, `StreamerBase`, `TextStreamer`, `TextParserStreamer`; `None`, "
-        "`bool`, `int` or `StreamingStatus` as the answer",
-        "the text ends with the piece that was answered by a stop; an exception ends the "
-        "call and is passed on",
+        "callable, `StreamerBase`, `TextStreamer`, `TextParserStreamer`; the answer is `None`, `bool`, `int` "
+        "or `StreamingStatus`",
+        "the text ends with the piece that was answered by a stop; an exception ends the call and is raised",
     ),
     "chat": (
         "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
-        "one answer a turn",
+        "one answer per turn",
     ),
     "results": (
         "all fields, `str()`",
@@ -80,13 +79,18 @@ TABLE: dict[str, tuple[str, str]] = {
         "drafting rounds",
     ),
     "errors": (
-        "what raises a `RuntimeError` or a `TypeError` there raises a kind of it here",
-        "one line, also a `ValueError`",
+        "what raises a `RuntimeError` or `TypeError` there raises a subclass of it here",
+        "one line; also a `ValueError`",
+    ),
+    "stop strings": (
+        "the same texts stop the output",
+        "the text ends exactly where the stop string begins; OpenVINO GenAI drops the whole token that "
+        "contains it",
     ),
 }
 
 
 def table() -> str:
-    """The table as the README has it."""
+    """The table as the page has it."""
     lines = ["| | as in OpenVINO GenAI | differs |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {part} | {same} | {other} |" for part, (same, other) in TABLE.items())])

@@ -31,7 +31,7 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 
 
 BAD_OPTIONS = {
-    "unknown": ({"max_tokens": 3}, "max_tokens=3: generate knows no such option"),
+    "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
     "beams": ({"num_beams": 2}, "num_beams=2 is not supported"),
     "echo": ({"echo": True}, "echo=True is not supported"),
     "logprobs": ({"logprobs": 1}, "logprobs=1 is not supported"),

@@ -17,8 +17,9 @@ import ovspec
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
 from ovspec.cli import cli
 from ovspec.drafters import SparseSelf
+from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import calibrated
-from ovspec_models import ModelSection, OvspecConfig, VerifySection
+from ovspec_models import ModelSection, OvspecConfig
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 LIMITED = SparseVerify(expert_budget=TOP_K)
@@ -91,8 +92,6 @@ def test_sparse_passes_keep_to_the_budget_and_say_so(make: Make, plain: str) -> 
     assert TOP_K <= metrics.get_experts_read() < free.get_experts_read() <= EXPERTS
     assert metrics.get_expert_density() == pytest.approx(metrics.get_experts_read() / EXPERTS)
     assert metrics.summary()["experts_read"] == metrics.get_experts_read()
-    text, single = answer(make(verify=SparseVerify(expert_budget=1, expert_rule="top_k")))
-    assert text != plain and single.get_experts_read() == 1.0
     _, both = answer(make(verify=SparseVerify(expert_budget=TOP_K, budget=64), drafter=Echo()))
     assert both.why_lossy == "sparse verification approximates the model (attention, experts)"
     assert both.get_attention_density() < 1.0 and both.get_experts_read() < EXPERTS
@@ -111,11 +110,7 @@ def test_budget_is_set_anew_without_another_model(make: Make, plain: str) -> Non
     # One row reads no more than its top-k.
     assert answer(pipeline)[0] == tight == plain
     assert pipeline.runner is runner
-    with pytest.raises(
-        ValueError, match=r"expert rule 'top_k', native: this pipeline's graph has rule 'mass'"
-    ):
-        pipeline.verify = SparseVerify(expert_budget=1, expert_rule="top_k")
-    with pytest.raises(ValueError, match="expert budget 9 of rule 'mass' is out of range"):
+    with pytest.raises(ValueError, match="expert budget 9 is out of range"):
         pipeline.verify = SparseVerify(expert_budget=EXPERTS + 1)
     assert pipeline.verify == LIMITED
     with pytest.raises(ValueError, match="this pipeline's graph has no expert budgets; make another"):
@@ -124,13 +119,13 @@ def test_budget_is_set_anew_without_another_model(make: Make, plain: str) -> Non
 
 def test_what_does_not_fit_the_model_is_refused(make: Make, demo_ir: Path) -> None:
     for budget in (TOP_K - 1, EXPERTS + 1, 10**20):
-        with pytest.raises(ValueError, match=r"expert budget \d+ of rule 'mass' is out of range"):
+        with pytest.raises(ValueError, match=r"expert budget \d+ is out of range"):
             make(verify=SparseVerify(expert_budget=budget))
     with pytest.raises(ValueError, match="expert budget 4: this model has no routed experts"):
         LLMPipeline(demo_ir, "CPU", verify=SparseVerify(expert_budget=4))
     with pytest.raises(ValueError, match="experts='gpu': expected 'native' or 'stock'"):
         make(experts="gpu")
-    with pytest.raises(ValueError, match=r"expert budget 3 \(mass\) of verify and 4 \(mass\) of the drafter"):
+    with pytest.raises(ValueError, match="expert budget 3 of verify and 4 of the drafter"):
         make(verify=LIMITED, drafter=SparseSelf(SparseVerify(expert_budget=4)))
 
 
@@ -139,18 +134,6 @@ def test_what_does_not_fit_the_model_is_refused(make: Make, demo_ir: Path) -> No
     [
         ({"expert_budget": 1.5}, "expert_budget=1.5: expected a number of experts, or -1"),
         ({"expert_budget": (4, -2)}, "expert_budget=-2: expected"),
-        (
-            {"expert_budget": 4, "expert_rule": "best"},
-            "expert rule 'best': expected one of mass, share, top_k",
-        ),
-        ({"expert_rule": "mass"}, "expert_rule='mass' needs a budget"),
-        ({"expert_share_bound": 0.1}, "expert_share_bound=0.1 needs a budget"),
-        ({"expert_budget": 1, "expert_rule": "share"}, "rule 'share' has a bound"),
-        ({"expert_budget": 4, "expert_share_bound": 0.1}, "rule 'share' has a bound, others none"),
-        (
-            {"expert_budget": 1, "expert_rule": "share", "expert_share_bound": float("nan")},
-            "expert_share_bound=nan: expected a share from 0 to 1",
-        ),
     ],
 )
 def test_bad_expert_settings(settings: dict[str, Any], message: str) -> None:
@@ -164,22 +147,22 @@ def test_parts_are_their_own() -> None:
     assert SparseVerify(expert_budget=8).parts == ("experts",)
     assert SparseVerify(expert_budget=-1).parts == ("attention",)
     assert SparseVerify(expert_budget=8, query="union").parts == ("attention", "experts")
-    assert SparseVerify(expert_budget=8).limits(100_000, 32).blocks == -1
+    assert Limits.of(SparseVerify(expert_budget=8), 100_000, 32).blocks == -1
 
 
 def test_calibrated_values_fill_the_parts_left_open() -> None:
     model = ModelSection("x", "qwen3_moe", "int8", 2, 4, 2, 32, 96, 128)
-    experts = {"expert_budget": [8, -1], "expert_rule": "mass"}
-    config = OvspecConfig(model, verify=VerifySection(**experts))
-    assert calibrated(SparseVerify(), config) == SparseVerify(expert_budget=(8, -1), expert_rule="mass")
+    experts = {"expert_budget": [8, -1]}
+    config = OvspecConfig(model, verify=SparseVerify(**experts))
+    assert calibrated(SparseVerify(), config) == SparseVerify(expert_budget=(8, -1))
     mine = calibrated(SparseVerify(budget=64), config)
-    assert mine == SparseVerify(budget=64, expert_budget=(8, -1), expert_rule="mass")
-    given = SparseVerify(expert_budget=2, expert_rule="top_k")
+    assert mine == SparseVerify(budget=64, expert_budget=(8, -1))
+    given = SparseVerify(expert_budget=2)
     assert calibrated(given, config) == given
-    anchors = OvspecConfig(model, verify=VerifySection(anchor_layers=[0], query="union", **experts))
+    anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], query="union", **experts))
     # Anchors alone say nothing about how much attention may read.
     assert calibrated(given, anchors) == given
-    whole = OvspecConfig(model, verify=VerifySection(anchor_layers=[0], coverage=0.9, **experts))
+    whole = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], coverage=0.9, **experts))
     assert calibrated(given, whole).parts == ("attention", "experts")
     assert calibrated(SparseVerify(expert_budget=-1, coverage=0.8), whole).parts == ("attention",)
 
@@ -191,14 +174,17 @@ def command(folder: Path, *arguments: str) -> Result:
 
 
 def test_command_says_what_was_read(folder: Path) -> None:
-    limits = ("--verify", "sparse", "--expert-rule", "top_k", "--expert-budget", "1,2")
+    limits = ("--verify", "sparse", "--expert-budget", f"{TOP_K},{TOP_K + 1}", "--draft-model", "none")
     run = command(folder, *limits, "--json")
     assert run.exit_code == 0, run.output
     report = json.loads(run.stdout)
-    assert report["metrics"]["experts_read"] == 1.5 and report["lossless"] is False
+    assert report["metrics"]["experts_read"] == TOP_K and report["lossless"] is False
     assert report["metrics"]["why_lossy"] == "sparse verification approximates the model (experts)"
     run = command(folder, *limits)
-    assert "1.5 experts a layer read, density 0.19" in run.stderr and "LOSSY" in run.stderr
+    assert (
+        f"{TOP_K}.0 experts a layer read, density {TOP_K / EXPERTS:.2f}" in run.stderr
+        and "LOSSY" in run.stderr
+    )
     run = command(folder, "--expert-budget", "4")
     assert isinstance(run.exception, ValueError)
     assert "--expert-budget 4 contradicts --verify dense" in str(run.exception)

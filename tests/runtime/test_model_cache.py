@@ -41,8 +41,8 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "native, selecting": {"attention": AttentionConfig("native", True)},
     "stock, selecting": {"attention": AttentionConfig("stock", True)},
     "every layer watched": {"attention": AttentionConfig("native", True, watches=True)},
-    "experts": {"experts": ExpertConfig("native", "mass", TOP_K)},
-    "channels": {"ffn": FfnConfig("native", "top_k", density=0.5)},
+    "experts": {"experts": ExpertConfig("native", TOP_K)},
+    "channels": {"ffn": FfnConfig("native", density=0.5)},
 }
 
 
@@ -175,18 +175,18 @@ class TestHit:
         for coverage in (1.0, 0.5):
             start(demo_ir, tmp_path, attention=AttentionConfig("native", True, coverage=coverage))
         for density in (0.5, 0.25):
-            start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=density))
+            start(demo_ir, tmp_path, ffn=FfnConfig("native", density=density))
         for budget in (TOP_K, TOP_K + 1):
-            start(moe, tmp_path, experts=ExpertConfig("native", "mass", budget))
+            start(moe, tmp_path, experts=ExpertConfig("native", budget))
         assert len(entries(tmp_path)) == 3
 
     def test_numbers_are_checked(self, demo_ir: Path, moe: Path, tmp_path: Path) -> None:
-        start(moe, tmp_path, experts=ExpertConfig("native", "mass", TOP_K))
-        start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=0.5))
+        start(moe, tmp_path, experts=ExpertConfig("native", TOP_K))
+        start(demo_ir, tmp_path, ffn=FfnConfig("native", density=0.5))
         with pytest.raises(ValueError, match="expert budget 999"):
-            start(moe, tmp_path, experts=ExpertConfig("native", "mass", 999))
+            start(moe, tmp_path, experts=ExpertConfig("native", 999))
         with pytest.raises(ValueError, match="ffn density holds 1 values"):
-            start(demo_ir, tmp_path, ffn=FfnConfig("native", "top_k", density=(0.5,)))
+            start(demo_ir, tmp_path, ffn=FfnConfig("native", density=(0.5,)))
 
     def test_settings_lie_side_by_side(self, demo_ir: Path, tmp_path: Path, said: Said) -> None:
         folder = demo_ir / "draft"

@@ -35,8 +35,8 @@ EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
         ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}, 8),
         ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "128"}, 8),
         ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 16}, 16),
-        ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}, 16),
-        ("avx512vnni", "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"}, 16),
+        ("avx512vnni", "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}, 32),
+        ("avx512vnni", "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"}, 32),
         ("avx512vnni", "GPU", {}, 16),
         ("avx2vnni", "CPU", {}, 8),
         ("avx512", "CPU", {}, 16),
@@ -114,12 +114,14 @@ def test_an_ir_keeps_its_bits_and_a_runner_sets_its_own(vnni: None, tmp_path: Pa
     assert bits_of(runner_of(read, F32)) == {8}
 
 
-@pytest.mark.parametrize("value", [0, "0", "0.0", " 0", "+0", 16, "16.0", " 16", "0x10", "some"])
-def test_other_spellings_of_small_groups_ask_for_16_bits(
-    monkeypatch: pytest.MonkeyPatch, value: object
+@pytest.mark.parametrize(
+    ("values", "bits"), [((0, "0", "0.0", " 0", "+0", "0x10", "some"), 32), ((16, "16.0", " 16"), 16)]
+)
+def test_spellings_of_small_groups(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[object, ...], bits: int
 ) -> None:
     monkeypatch.setattr(ovspec_ops, "active_isa", lambda: "avx512vnni")
-    assert row_bits("CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": value}) == 16
+    assert {row_bits("CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": value}) for value in values} == {bits}
 
 
 def test_what_a_model_asks_for_counts_below_what_its_user_does(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
+from made_once import MakeOnce
 from transforms.ffn_models import export_dense
 from transforms.moe_models import compress, export_family
 
@@ -21,37 +22,33 @@ def loaded_operations() -> None:
     ovspec_ops.load(ov.Core())
 
 
-def _exporter(
-    export: Callable[[str, Path], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], ov.Model]:
+def _exporter(export: Callable[[str, Path], Path], make_once: MakeOnce) -> Callable[[str, str], ov.Model]:
     """Give a family's model with weights of a format; each is exported and compressed once."""
     pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
-    made: dict[tuple[str, str], Path] = {}
 
     def get(family: str, weight_format: str) -> ov.Model:
-        core, key = ov.Core(), (family, weight_format)
-        if (family, "f32") not in made:
-            made[family, "f32"] = export(family, tmp_path_factory.mktemp(family))
-        if key not in made:
-            path = tmp_path_factory.mktemp(f"{family}-{weight_format}") / "openvino_model.xml"
-            source = core.read_model(made[family, "f32"])
-            if weight_format == "f16":
-                ov.save_model(source, path, compress_to_fp16=True)
-            else:
-                ov.save_model(compress(source, weight_format), path, compress_to_fp16=False)
-            made[key] = path
-        return core.read_model(made[key])
+        core = ov.Core()
+        exported = make_once(f"random {family}", lambda folder: export(family, folder)) / "openvino_model.xml"
+
+        def write(folder: Path) -> None:
+            source, half = core.read_model(exported), weight_format == "f16"
+            model = source if half else compress(source, weight_format)
+            ov.save_model(model, folder / "openvino_model.xml", compress_to_fp16=half)
+
+        if weight_format == "f32":
+            return core.read_model(exported)
+        return core.read_model(make_once(f"random {family} {weight_format}", write) / "openvino_model.xml")
 
     return get
 
 
 @pytest.fixture(scope="session")
-def exported_moe(tmp_path_factory: pytest.TempPathFactory) -> ExportedMoE:
+def exported_moe(make_once: MakeOnce) -> ExportedMoE:
     """Models with experts by family and weight format."""
-    return _exporter(export_family, tmp_path_factory)
+    return _exporter(export_family, make_once)
 
 
 @pytest.fixture(scope="session")
-def exported_dense(tmp_path_factory: pytest.TempPathFactory) -> ExportedDense:
+def exported_dense(make_once: MakeOnce) -> ExportedDense:
     """Dense models by family and weight format."""
-    return _exporter(export_dense, tmp_path_factory)
+    return _exporter(export_dense, make_once)

@@ -14,8 +14,6 @@ from transforms.moe_models import EXACT, EXPERTS, FAMILIES, LAYERS, TOP_K, logit
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import (
-    EXPERT_RULES,
-    ExpertRule,
     budget_experts,
     budget_experts_stock,
     check_expert_budget,
@@ -27,39 +25,32 @@ from ovspec_transforms import (
 from ovspec_transforms.graph import nodes_of_type
 
 
-def native(model: ov.Model, rule: ExpertRule) -> ov.Model:
+def native(model: ov.Model) -> ov.Model:
     sparse_moe(model)
-    assert budget_experts(model, rule).count == LAYERS
+    assert budget_experts(model).count == LAYERS
     return model
 
 
-def stock(model: ov.Model, rule: ExpertRule) -> ov.Model:
-    assert budget_experts_stock(model, rule).count == LAYERS
+def stock(model: ov.Model) -> ov.Model:
+    assert budget_experts_stock(model).count == LAYERS
     return model
 
 
-def budgets(*values: int, bound: float = 0.45) -> dict[str, NDArray[Any]]:
-    return {
-        "verify_expert_budgets": np.array(values, np.int32),
-        "verify_expert_share_bounds": np.full(LAYERS, bound, np.float32),
-    }
+def budgets(*values: int) -> dict[str, NDArray[Any]]:
+    return {"verify_expert_budgets": np.array(values, np.int32)}
 
 
 def assert_same(expected: NDArray[np.float32], got: NDArray[np.float32]) -> None:
     assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
 
 
-CASES = {"mass": [3, 5, 8], "share": [1, 2], "top_k": [1, 2]}
-
-
-@pytest.mark.parametrize("rule", EXPERT_RULES)
-def test_both_backends_agree_and_limit(rule: ExpertRule) -> None:
+def test_both_backends_agree_and_limit() -> None:
     dense, _ = logits(tiny_moe("fp32"))
-    ours, theirs = native(tiny_moe("fp32"), rule), stock(tiny_moe("fp32"), rule)
+    ours, theirs = native(tiny_moe("fp32")), stock(tiny_moe("fp32"))
     for model in (ours, theirs):
         got, _ = logits(model, **budgets(-1, -1))
         assert_same(dense, got)
-    for budget in CASES[rule]:
+    for budget in (3, 5, 8):
         got, read = logits(ours, **budgets(budget, budget))
         other, read_stock = logits(theirs, **budgets(budget, budget))
         assert_same(got, other)
@@ -71,20 +62,18 @@ def test_both_backends_agree_and_limit(rule: ExpertRule) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_exported_families_agree(exported_moe: ExportedMoE, family: str) -> None:
     inputs = budgets(4, 5)
-    got, read = logits(native(exported_moe(family, "int8"), "mass"), **inputs)
-    other, read_stock = logits(stock(exported_moe(family, "int8"), "mass"), **inputs)
+    got, read = logits(native(exported_moe(family, "int8")), **inputs)
+    other, read_stock = logits(stock(exported_moe(family, "int8")), **inputs)
     assert_same(got, other)
     assert read == read_stock
 
 
 def test_experts_read_of_one_row() -> None:
-    model = native(tiny_moe(), "top_k")
-    assert logits(model, 1, **budgets(-1, -1))[1] == [TOP_K] * LAYERS
-    assert logits(model, 1, **budgets(1, 2))[1] == [1, 2]
+    assert logits(native(tiny_moe()), 1, **budgets(-1, -1))[1] == [TOP_K] * LAYERS
 
 
 def test_the_stock_backend_keeps_the_fusion_of_experts() -> None:
-    compiled = ov.Core().compile_model(stock(tiny_moe(), "mass"), "CPU", EXACT)
+    compiled = ov.Core().compile_model(stock(tiny_moe()), "CPU", EXACT)
     kinds = [node.get_rt_info()["layerType"].value for node in compiled.get_runtime_model().get_ops()]
     assert kinds.count("GatherMatmul") == 3 * LAYERS
 
@@ -94,26 +83,24 @@ def test_rows_of_other_sequences_are_left_in_a_routed_graph() -> None:
     to_paged(model)
     route_rows(model)
     sparse_moe(model)
-    budget_experts(model, "mass")
+    budget_experts(model)
     names = {name for node in model.get_parameters() for name in node.output(0).get_names()}
     for node in nodes_of_type(model, "ExpertBudget"):
         sources = [port.get_source_output() for port in node.inputs()]
-        assert sources[4].get_names() & names == {"subsequence_begins"}
-        assert sources[5].get_names() & names == {"verify_past_lens"}
+        assert sources[3].get_names() & names == {"subsequence_begins"}
+        assert sources[4].get_names() & names == {"verify_past_lens"}
 
 
 def test_inputs_and_output_are_shared_by_layers() -> None:
-    for rule in EXPERT_RULES:
-        model = native(tiny_moe(), rule)
-        shapes = {
-            name: list(node.output(0).get_partial_shape())
-            for node in model.get_parameters()
-            for name in node.output(0).get_names()
-            if "expert" in name
-        }
-        assert shapes.pop("verify_expert_budgets") == [LAYERS]
-        assert shapes == ({"verify_expert_share_bounds": [LAYERS]} if rule == "share" else {})
-        assert list(model.output("experts_read").get_partial_shape()) == [LAYERS]
+    model = native(tiny_moe())
+    shapes = {
+        name: list(node.output(0).get_partial_shape())
+        for node in model.get_parameters()
+        for name in node.output(0).get_names()
+        if "expert" in name
+    }
+    assert shapes == {"verify_expert_budgets": [LAYERS]}
+    assert list(model.output("experts_read").get_partial_shape()) == [LAYERS]
 
 
 def test_a_model_without_experts_is_refused() -> None:
@@ -124,31 +111,15 @@ def test_a_model_without_experts_is_refused() -> None:
         budget_experts_stock(dense)
 
 
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ValueError, match="expert rule 'best': expected one of mass, share, top_k"):
-        budget_experts(tiny_moe(), "best")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("rule", "budget", "expected"),
-    [
-        ("mass", TOP_K - 1, "expected 3 to 8 "),
-        ("mass", EXPERTS + 1, "expected 3 to 8 "),
-        ("top_k", 0, "expected 1 to 3 "),
-        ("top_k", TOP_K + 1, "expected 1 to 3 "),
-        ("share", -1, "expected 0 to 2 "),
-        ("share", TOP_K, "expected 0 to 2 "),
-    ],
-)
-def test_a_budget_out_of_range_is_refused_with_the_layer(rule: str, budget: int, expected: str) -> None:
+@pytest.mark.parametrize("budget", [-1, TOP_K - 1, EXPERTS + 1])
+def test_a_budget_out_of_range_is_refused_with_the_layer(budget: int) -> None:
     layers = moe_layers(tiny_moe())
-    with pytest.raises(ValueError, match=expected) as error:
-        check_expert_budget(rule, budget, layers)
+    with pytest.raises(ValueError, match="expected 3 to 8 ") as error:
+        check_expert_budget(budget, layers)
     assert layers[0].name in str(error.value)
 
 
 def test_budgets_within_range_pass() -> None:
     layers = moe_layers(tiny_moe())
-    for rule, values in {"mass": (3, 8), "top_k": (1, 3), "share": (0, 2)}.items():
-        for budget in values:
-            check_expert_budget(rule, budget, layers)
+    for budget in (TOP_K, EXPERTS):
+        check_expert_budget(budget, layers)

@@ -1,15 +1,20 @@
-"""Linear layers with compressed weights as Linear."""
+"""Linear layers as Linear."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import openvino as ov
 import pytest
+from numpy.typing import NDArray
 from openvino import opset15 as ops
 from transforms.conftest import ExportedDense
 from transforms.ffn_models import FAMILIES, LAYERS, tiny_dense
 from transforms.moe_models import assert_same_logits, logits
 
+import ovspec_ops
+from ovspec_ops.linear.layout import bf16_bits, bf16_values
 from ovspec_transforms import native_linear, sparse_ffn
 from ovspec_transforms.graph import nodes_of_type
 
@@ -44,10 +49,83 @@ def test_synthetic_models(weight_format: str) -> None:
 
 
 @pytest.mark.parametrize("weight_format", ["fp16", "fp32"])
-def test_weights_that_are_not_compressed_stay(weight_format: str) -> None:
+def test_floating_point_weights(weight_format: str) -> None:
+    expected, _ = logits(tiny_dense(weight_format))
     model = tiny_dense(weight_format)
+    assert native_linear(model).require(LAYERS * 7 + 1).left == ()
+    assert {node.get_attributes()["row_bits"] for node in nodes_of_type(model, "Linear")} == {32}
+    got, _ = logits(model)
+    assert_same_logits(expected, got)
+
+
+@pytest.mark.parametrize("weight_format", ["fp16", "fp32"])
+def test_arithmetic_in_bf16(weight_format: str) -> None:
+    expected, _ = logits(tiny_dense(weight_format))
+    model = tiny_dense(weight_format)
+    native_linear(model, "bf16").require(LAYERS * 7 + 1)
+    linears = nodes_of_type(model, "Linear")
+    assert {(a["format"], a["row_bits"]) for a in (node.get_attributes() for node in linears)} == {
+        ("bf16", 16)
+    }
+    got, _ = logits(model)
+    rounded = float(np.abs(got - expected).max() / np.abs(expected).max())
+    assert 1e-4 < rounded < 2e-2  # that of 8 significant bits
+
+
+def product(weights: ov.Node, transpose_b: bool = True, rows: ov.Type = ov.Type.f32) -> ov.Model:
+    """Rows of 24 values times constant weights."""
+    hidden = ops.parameter(ov.PartialShape([-1, 24]), rows, name="rows")
+    result = ops.matmul(hidden, weights, False, transpose_b)
+    result.set_friendly_name("odd")
+    return ov.Model([result], [hidden])
+
+
+def bf16_constant(values: NDArray[np.float32]) -> ov.Node:
+    tensor = ov.Tensor(ov.Type.bf16, ov.Shape(list(values.shape)))
+    tensor.data.view(np.uint16)[...] = bf16_bits(values)
+    return ops.convert(ov.op.Constant(tensor, shared_memory=False), "f32")
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "not transposed"])
+def test_weights_of_every_type_and_order(kind: str) -> None:
+    values = np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32)
+    hidden = np.random.default_rng(1).standard_normal((5, 24)).astype(np.float32)
+    nodes = {
+        "f32": lambda: ops.constant(values),
+        "f16": lambda: ops.convert(ops.constant(values.astype(np.float16)), "f32"),
+        "bf16": lambda: bf16_constant(values),
+        "not transposed": lambda: ops.constant(np.ascontiguousarray(values.T)),
+    }
+    held = {"f16": values.astype(np.float16).astype(np.float64), "bf16": bf16_values(bf16_bits(values))}
+    model = product(nodes[kind](), transpose_b=kind != "not transposed")
+    assert native_linear(model).require(1).left == ()
+    core = ov.Core()
+    ovspec_ops.load(core)
+    got = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([hidden])[0]
+    expected = hidden.astype(np.float64) @ held.get(kind, values).T.astype(np.float64)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: product(ops.constant(np.ones((2, 8, 24), np.float32))), r"weights of a linear layer are"),
+        (
+            lambda: product(ops.constant(np.ones((8, 24), np.float16)), rows=ov.Type.f16),
+            "its rows are of type f16",
+        ),
+    ],
+)
+def test_products_that_are_left_are_named(model: Callable[[], ov.Model], reason: str) -> None:
+    (left,) = native_linear(model()).require(0).left
+    assert left.startswith("odd: ")
+    assert reason in left
+
+
+def test_products_of_two_activations_are_no_linear_layers() -> None:
+    one, other = (ops.parameter(ov.PartialShape([-1, 24]), ov.Type.f32) for _ in range(2))
+    model = ov.Model([ops.matmul(one, ops.multiply(other, np.float32(2)), False, True)], [one, other])
     assert native_linear(model).require(0).left == ()
-    assert not nodes_of_type(model, "Linear")
 
 
 def test_what_another_operation_took_stays_with_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -24,6 +26,7 @@ from ovspec_transforms import (
     watch_selections,
 )
 from ovspec_transforms.attention.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
+from ovspec_transforms.graph import NodePass, run_pass
 
 TINY = {
     "hidden_size": 64,
@@ -74,6 +77,18 @@ def test_every_layer_is_paged(shape: ModelShape) -> None:
         (2, 32, 0)
     }
     assert "attention_mask" not in input_names(model) and "past_lens" in input_names(model)
+
+
+def test_a_pass_is_freed_with_its_last_reference() -> None:
+    """What it holds of the graph goes with it; the garbage collector can't see circles through C++."""
+    node_pass = NodePass("Result")
+    node_pass.rewrite = lambda node: False  # type: ignore[method-assign]
+    run_pass(build_model(SHAPES["qwen3"], "int8"), node_pass)
+    freed = weakref.ref(node_pass)
+    gc.disable()
+    del node_pass
+    gc.enable()
+    assert freed() is None
 
 
 def test_paged_twice_is_refused(shape: ModelShape) -> None:

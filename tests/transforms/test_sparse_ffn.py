@@ -64,7 +64,7 @@ def test_channels_matter_in_these_models() -> None:
     expected, _ = logits(tiny_dense("fp32"))
     model = tiny_dense("fp32")
     sparse_ffn(model)
-    limit_channels(model, "top_k")
+    limit_channels(model)
     limits = {
         "verify_channel_limits": np.full(LAYERS, 0.9 * CHANNELS, np.float32).round(),
         "verify_row_weights": np.ones(9, np.float32),
@@ -73,13 +73,11 @@ def test_channels_matter_in_these_models() -> None:
     assert np.abs(got - expected).max() > 1e-3 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("rule", ["threshold", "top_k", "static"])
-def test_limits_hold_for_the_rows_that_they_are_for(rule: str) -> None:
+def test_limits_hold_for_the_rows_that_they_are_for() -> None:
     expected, _ = logits(tiny_dense())
     model = tiny_dense()
     sparse_ffn(model)
-    orders = [np.arange(CHANNELS, dtype=np.int32)] * LAYERS if rule == "static" else None
-    assert limit_channels(model, rule, orders=orders).count == LAYERS
+    assert limit_channels(model).count == LAYERS
     compiled = ov.Core().compile_model(model, "CPU", EXACT)
     request = compiled.create_infer_request()
 
@@ -97,12 +95,12 @@ def test_limits_hold_for_the_rows_that_they_are_for(rule: str) -> None:
         )
         return request.get_tensor("channels_read").data.tolist(), request.get_tensor("logits").data.copy()
 
-    ones, kept = [1.0] * 9, [20.0, 40.0] if rule != "threshold" else [1e9, 0.0]
+    ones, kept = [1.0] * 9, [20.0, 40.0]
     counts, dense = read([-1.0, -1.0], ones)
     assert counts == [CHANNELS, CHANNELS]
     assert_same_logits(expected, dense)
     counts, _ = read(kept, ones)
-    assert counts == ([20, 40] if rule != "threshold" else [0, CHANNELS])
+    assert counts == [20, 40]
     counts, spared = read(kept, [0.0] * 9)
     assert counts == [CHANNELS, CHANNELS]
     assert np.array_equal(spared, dense)
@@ -154,7 +152,7 @@ def test_bits_of_rows_travel_with_the_model(tmp_path: Path) -> None:
     assert bits(model) == [16] * LAYERS
     assert round_rows(model, 8).count == LAYERS
     assert round_rows(model, 8).count == 0
-    limit_channels(model, "top_k")
+    limit_channels(model)
     ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
     core = ov.Core()
     ovspec_ops.load(core)
@@ -234,22 +232,6 @@ def test_feed_forward_layers_that_nothing_known_gates_are_named(form: str) -> No
     assert report.count == 0 and len(report.left) == 1 and re.fullmatch(line, report.left[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rule": "mass"}, "channel rule 'mass': expected one of threshold, top_k, static"),
-        ({"score": "sum"}, "channel score 'sum': expected one of max, mean"),
-        ({"rule": "static"}, "channel rule 'static' with orders False"),
-        ({"orders": []}, "channel rule 'threshold' with orders True"),
-        ({"rule": "static", "orders": [np.arange(CHANNELS)]}, "orders of 1 layers, expected 2"),
-        (
-            {"rule": "static", "orders": [np.zeros(CHANNELS)] * 2},
-            "does not hold each of its 96 channels once",
-        ),
-    ],
-)
-def test_bad_limits_are_refused(arguments: dict[str, object], message: str) -> None:
-    model = tiny_dense()
-    sparse_ffn(model)
-    with pytest.raises(ValueError, match=message):
-        limit_channels(model, **arguments)
+def test_limits_need_the_operation() -> None:
+    with pytest.raises(ValueError, match="no GatedMLP operation to limit"):
+        limit_channels(tiny_dense())

@@ -1,4 +1,4 @@
-"""What budgets of experts and channels cost on trained weights: loss, agreement, acceptance, by rule.
+"""What budgets of experts and channels cost on trained weights: loss, agreement, acceptance.
 
     python tools/demo/upcycle.py --data PACKED --out new/moe
     ovspec export -m new/moe new/moe-ir --weight-format fp16
@@ -12,8 +12,6 @@ demo draft.
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,8 +23,6 @@ from openvino import Core, Model
 
 import ovspec
 from ovspec.calibrate.calibration import ROWS
-from ovspec.calibrate.channel_groups import DEFAULT_GROUPS
-from ovspec.calibrate.channel_profiles import ChannelProfiles
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import Fidelity, FidelityMeter
@@ -34,16 +30,16 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.ffn_budgets import FfnBackend, ffn_config
+from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.verify_config import SparseVerify
-from ovspec_models import ChannelSets, demo_pair_path
+from ovspec_models import demo_pair_path
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 STREAMS, LENGTH, DRAFT = ("stories", "sums"), 384, 5
 Texts = Sequence[NDArray[np.int64]]
-Statistics = TypeVar("Statistics", ExpertStatistics, ChannelStatistics, ChannelProfiles)
+Statistics = TypeVar("Statistics", ExpertStatistics, ChannelStatistics)
 
 
 def observed(folder: Path, kind: Callable[[Model], Statistics], texts: Texts) -> Statistics:
@@ -62,38 +58,20 @@ def observed(folder: Path, kind: Callable[[Model], Statistics], texts: Texts) ->
 
 
 def expert_settings(statistics: ExpertStatistics) -> Iterator[tuple[str, SparseVerify]]:
-    """Settings of the three rules, the mildest first."""
+    """Budgets of experts, the mildest first."""
     experts, top_k = statistics.layers[0].experts, statistics.layers[0].top_k
     for budget in range(experts - 2, top_k - 1, -2):
-        yield f"mass, {budget} of a pass", SparseVerify(expert_budget=budget, expert_rule="mass")
+        yield f"{budget} of a pass", SparseVerify(expert_budget=budget)
     for mass in (0.97, 0.9, 0.8, 0.7):
-        layers = statistics.budgets(mass)
-        yield f"mass, by layer for {mass:g}", SparseVerify(expert_budget=layers, expert_rule="mass")
-    for dropped in range(1, top_k):
-        bounds = statistics.share_bounds(dropped)
-        sparse = SparseVerify(expert_budget=dropped, expert_rule="share", expert_share_bound=bounds)
-        yield f"share, {dropped} of a row may go", sparse
-    for kept in range(top_k - 1, 0, -1):
-        yield f"top_k, {kept} of a row", SparseVerify(expert_budget=kept, expert_rule="top_k")
+        yield f"by layer for {mass:g}", SparseVerify(expert_budget=statistics.budgets(mass))
 
 
 def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, SparseVerify]]:
-    """Settings of the rules for channels, the mildest first."""
-    for score in ("max", "mean"):
-        for density in (0.9, 0.75, 0.5, 0.25):
-            yield f"top_k {density:g}, {score}", SparseVerify(ffn_density=density, ffn_score=score)
-    for energy in (0.999, 0.99, 0.95, 0.8):
-        yield f"top_k by layer for {energy:g}", SparseVerify(ffn_density=statistics.densities(energy))
-    for least in (0.3, 0.5, 0.8, 1.2):
-        yield f"threshold {least:g}", SparseVerify(ffn_threshold=least)
-
-
-def set_settings() -> Iterator[tuple[str, SparseVerify]]:
-    """Settings of the rules that go by sets of channels."""
+    """Densities of channels, the mildest first."""
     for density in (0.9, 0.75, 0.5, 0.25):
-        yield f"static {density:g}", SparseVerify(ffn_density=density, ffn_rule="static")
-    for density in (0.875, 0.75, 0.5, 0.25):
-        yield f"groups {density:g}", SparseVerify(ffn_density=density, ffn_rule="groups")
+        yield f"{density:g}", SparseVerify(ffn_density=density)
+    for energy in (0.999, 0.99, 0.95, 0.8):
+        yield f"by layer for {energy:g}", SparseVerify(ffn_density=statistics.densities(energy))
 
 
 def print_table(
@@ -104,17 +82,9 @@ def print_table(
     known: dict[object, tuple[FidelityMeter, ovspec.LLMPipeline]] = {}
     draft = ovspec.draft_model(demo_pair_path() / "draft")
     for name, sparse in [("dense", SparseVerify(coverage=1.0)), *settings]:
-        rule = (
-            sparse.parts,
-            sparse.expert_rule,
-            sparse.ffn_rule,
-            sparse.ffn_score,
-            sparse.ffn_threshold is None,
-        )
+        rule = sparse.parts
         if rule not in known:
-            backend: FfnBackend = "stock" if sparse.ffn_rule == "groups" else "native"
-            experts, sets = expert_config("native", sparse), ChannelSets.load(folder)
-            ffn = ffn_config(backend, sparse, sets)
+            experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
             pipeline = ovspec.LLMPipeline(
@@ -122,7 +92,7 @@ def print_table(
                 "CPU",
                 draft_model=draft,
                 verify=verify,
-                ffn=None if name == "dense" else backend,
+                ffn=None if name == "dense" else "native",
                 **F32,
             )
             known[rule] = FidelityMeter(runner, texts, LENGTH // 2, 512), pipeline
@@ -161,12 +131,8 @@ def main() -> None:
         experts = observed(arguments.mixture, ExpertStatistics, seen)
         settings = list(expert_settings(experts))
         print_table("experts of the mixture", arguments.mixture, held, prompts, settings)
-    settings = [*channel_settings(observed(target, ChannelStatistics, seen)), *set_settings()]
-    profiles = observed(target, lambda model: ChannelProfiles(model, "groups", DEFAULT_GROUPS), seen)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(shutil.copytree(target, Path(name) / "target"))
-        profiles.sets.save(folder)
-        print_table("channels of the target", folder, held, prompts, settings)
+    settings = list(channel_settings(observed(target, ChannelStatistics, seen)))
+    print_table("channels of the target", target, held, prompts, settings)
 
 
 if __name__ == "__main__":

@@ -16,87 +16,62 @@ from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.experts.budget_experts import (
-    EXPERT_RULES,
     EXPERTS_READ,
     VERIFY_EXPERT_BUDGETS,
-    VERIFY_EXPERT_SHARE_BOUNDS,
-    ExpertRule,
     budget_experts,
     check_expert_budget,
-    check_expert_rule,
 )
 from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock
 from ovspec_transforms.experts.moe_layers import MoELayer, moe_layers
 from ovspec_transforms.experts.sparse_moe import sparse_moe
 from ovspec_transforms.experts.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
 from ovspec_transforms.ffn.ffn_layers import FfnLayer, ffn_layers
-from ovspec_transforms.ffn.group_channels import GroupEstimate, group_ffn_channels, leading_parts
 from ovspec_transforms.ffn.limit_channels import (
-    CHANNEL_RULES,
-    CHANNEL_SCORES,
     CHANNELS_READ,
     VERIFY_CHANNEL_LIMITS,
     VERIFY_ROW_WEIGHTS,
-    ChannelRule,
-    ChannelScore,
     limit_channels,
 )
 from ovspec_transforms.ffn.round_rows import RowBits, round_rows
 from ovspec_transforms.ffn.sparse_ffn import sparse_ffn
 from ovspec_transforms.ffn.watch_channels import (
-    CHANNEL_ENERGIES,
-    CHANNEL_GATES,
     GATE_ACTIVATIONS,
     watch_channels,
-    watch_contributions,
 )
 from ovspec_transforms.heads.gather_logits import gather_logits
-from ovspec_transforms.linear.native_linear import native_linear
+from ovspec_transforms.linear.native_linear import Arithmetic, native_linear
 from ovspec_transforms.report import PassReport
-from ovspec_transforms.weights.weight_parts import WeightParts, decompression_convert
+from ovspec_transforms.weights.decompression import decompression_convert
 
 __all__ = [
     "CHANNELS_READ",
-    "CHANNEL_ENERGIES",
-    "CHANNEL_GATES",
-    "CHANNEL_RULES",
-    "CHANNEL_SCORES",
     "EXPERTS_READ",
-    "EXPERT_RULES",
     "GATE_ACTIVATIONS",
     "ROPE_LENGTHS",
     "ROUTING_INDICES",
     "ROUTING_WEIGHTS",
     "VERIFY_CHANNEL_LIMITS",
     "VERIFY_EXPERT_BUDGETS",
-    "VERIFY_EXPERT_SHARE_BOUNDS",
     "VERIFY_ROW_WEIGHTS",
-    "ChannelRule",
-    "ChannelScore",
-    "ExpertRule",
+    "Arithmetic",
     "FfnLayer",
-    "GroupEstimate",
     "MoELayer",
     "PagedAttentionReader",
     "PagedLayer",
     "PassReport",
     "RowBits",
     "Selection",
-    "WeightParts",
     "anchor_of",
     "budget_experts",
     "budget_experts_stock",
     "check_anchor_layers",
     "check_expert_budget",
-    "check_expert_rule",
     "choose_anchors",
     "decompression_convert",
     "default_anchor_layers",
     "ffn_layers",
     "gather_logits",
-    "group_ffn_channels",
     "last_line",
-    "leading_parts",
     "limit_channels",
     "list_overlap",
     "moe_layers",
@@ -113,7 +88,6 @@ __all__ = [
     "split_long_rope",
     "to_paged",
     "watch_channels",
-    "watch_contributions",
     "watch_routing",
     "watch_selections",
 ]

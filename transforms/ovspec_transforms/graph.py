@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import openvino as ov
@@ -76,7 +77,15 @@ class NodePass(MatcherPass):
         def is_root(output: ov.Output) -> bool:
             return str(output.get_node().get_type_name()) == type_name
 
-        self.register_matcher(Matcher(AnyInput(is_root), type(self).__name__), self._on_match)
+        # The C++ pass keeps its callback, and Python keeps the pass. A strong reference would be a circle
+        # that the garbage collector can't see; it would keep the pass's nodes, and so the whole graph.
+        on_match = weakref.WeakMethod(self._on_match)
+
+        def callback(matcher: Matcher) -> bool:
+            method = on_match()
+            return method is not None and method(matcher)
+
+        self.register_matcher(Matcher(AnyInput(is_root), type(self).__name__), callback)
 
     def _on_match(self, matcher: Matcher) -> bool:
         node = matcher.get_match_root()

@@ -1,4 +1,4 @@
-"""Subgraphs that become one of our operations."""
+"""Base class of passes that replace a subgraph by a native operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OperationPass(NodePass):
     """Replaces the subgraphs that end with a node by an operation.
 
     Attributes:
-        unknown: why subgraphs of a form that is not known were left, by the name of their last node.
+        unknown: reason why a subgraph of an unknown form was left, by the name of its last node.
     """
 
     def __init__(self, node_type: str) -> None:
@@ -28,14 +28,14 @@ class OperationPass(NodePass):
 
     @abstractmethod
     def operation(self, node: ov.Node) -> ov.Node:
-        """The operation that computes it.
+        """The operation that replaces the subgraph.
 
         Raises:
-            UnknownPatternError: it has a form that is not known.
+            UnknownPatternError: the subgraph has an unknown form.
         """
 
     def rewrite(self, node: ov.Node) -> bool:
-        """Replace the subgraph that ends with `node`, or note why it was left."""
+        """Replace the subgraph that ends with `node`, or record why it was left."""
         if not self.matches(node):
             return False
         try:
@@ -50,7 +50,7 @@ class OperationPass(NodePass):
 
 
 def check_served(what: str, served: int, left: Sequence[str], none: str) -> None:
-    """Refuse a model of which not everything became an operation.
+    """Refuse a model of which not all subgraphs were replaced.
 
     Args:
         what: what there may be several of, for the message.

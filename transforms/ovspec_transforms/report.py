@@ -1,4 +1,4 @@
-"""What a graph pass changed."""
+"""Report of a graph pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class PassReport:
     Attributes:
         name: the pass.
         changed: friendly names of the nodes it changed, in graph order.
-        left: places that it knows of and left as they were, each with the reason.
+        left: subgraphs that it recognised and did not change, each with the reason.
     """
 
     name: str

@@ -268,6 +268,7 @@ bool BlockSelect::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape rows = inputs[query].get_shape(), summary = inputs[key_summary].get_shape();
     const auto kv_heads = static_cast<std::size_t>(attributes_.kv_heads);
     const auto k_size = static_cast<std::size_t>(attributes_.k_size);

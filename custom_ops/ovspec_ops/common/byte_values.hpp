@@ -1,9 +1,9 @@
-// Rows as 8-bit integers, a scale for every 32 of them: what OpenVINO's own products take by default
-// ("dynamic quantization").
+// Rows of activations as 8-bit integers with one scale for every 32 values. OpenVINO's own products do the
+// same by default ("dynamic quantization").
 #pragma once
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-#define OVSPEC_BYTES // rows of 8 bits where that is asked for
+#define OVSPEC_BYTES // this instruction set has kernels for rows of 8 bits
 
 #include "common/dot.hpp"
 #include "common/simd.hpp"
@@ -27,7 +27,7 @@ struct Range {
     }
 };
 
-// What one unit of the integers is worth, and its inverse; `poison` makes it NaN, and so are the products.
+// The scale of the integers and its inverse. `poison` makes the scale NaN, and with it the products.
 struct Unit {
     float value, inverse;
 
@@ -38,7 +38,8 @@ struct Unit {
     }
 };
 
-// `lanes` values to the nearest integers, ties to even, which are returned; what is not finite becomes any.
+// Rounds `lanes` values to the nearest integers, ties to even, stores and returns them. What is not finite
+// becomes an arbitrary integer.
 OVSPEC_INLINE IVec round(Vec values, Vec inverse, std::uint8_t* to) {
     const Vec rounder = splat(12582912.0f); // 1.5 * 2^23: rounds to an integer in the low bits
     const IVec numbers = (IVec)fused(values, inverse, rounder) - (IVec)rounder;
@@ -52,7 +53,7 @@ struct Rounder {
     Vec sums = {};   // of the values so far, by lane
     Vec poison = {}; // NaN where a value was not finite
 
-    // Up to 32 values; returns what a unit of their integers is worth.
+    // Rounds up to 32 values; returns their scale.
     OVSPEC_INLINE_MEMBER float group_of(const float* values, std::size_t count, std::uint8_t* to) {
         Vec parts[group / lanes] = {};
         Range range;
@@ -79,7 +80,7 @@ struct Rounder {
         return unit.value;
     }
 
-    // Of all values since the last call.
+    // Sum of all values since the last call.
     OVSPEC_INLINE_MEMBER float take_sum() {
         const float total = sum(sums);
         sums = Vec{};

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/inline.hpp"
+
 namespace ovspec {
 
 constexpr std::size_t block_size = 32; // tokens per cache block in the CPU plugin
@@ -26,7 +28,7 @@ struct CacheView {
     std::size_t row_bytes = 0;   // distance of two tokens
     std::size_t block_bytes = 0; // distance of two heads
 
-    const std::uint8_t* block(std::size_t id, std::size_t head) const {
+    OVSPEC_INLINE_MEMBER const std::uint8_t* block(std::size_t id, std::size_t head) const {
         return data + (id * heads + head) * block_bytes;
     }
 };

@@ -16,8 +16,8 @@ constexpr float largest = 32639.0f; // 127 * 256 + 127
 
 typedef std::int8_t DigitVec __attribute__((vector_size(OVSPEC_LANES)));
 
-// What one unit of the integers is worth, and its inverse; NaN where a value is not finite, and so are the
-// products then.
+// The scale of the integers and its inverse. The scale is NaN where a value is not finite, and with it the
+// products.
 struct Unit {
     float value;
     float inverse;
@@ -38,7 +38,7 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
     return {value + sum(poison), value >= 1e-37f ? 1.0f / value : 0.0f};
 }
 
-// Digits of `lanes` values; what is beyond the range (not finite) becomes any digits.
+// Digits of `lanes` values. What is not finite becomes arbitrary digits.
 OVSPEC_INLINE void split(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
     constexpr float rounder = 12582912.0f; // 1.5 * 2^23: rounds to an integer in the low bits
     const IVec number = (IVec)(values * inverse + rounder) - (IVec)(splat(rounder));

@@ -15,7 +15,7 @@ OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
 #elif OVSPEC_LANES == 8 && defined(__AVXVNNI__)
     return (IVec)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)bytes, (__m256i)parts);
 #else
-    // For tests where the processor has neither: lane by lane.
+    // Emulated, for tests on a processor with neither instruction.
     for (int byte = 0; byte < 4; byte++)
         total += (IVec)(((UVec)bytes >> (8 * byte)) & 255u) * ((IVec)((UVec)parts << (24 - 8 * byte)) >> 24);
     return total;

@@ -21,7 +21,12 @@ OVSPEC_EXPORT const char* ovspec_last_error() {
 }
 
 OVSPEC_EXPORT const char* ovspec_available_isas() {
-    names = ovspec::available_list();
+    names = ovspec::available_isas();
+    return names.c_str();
+}
+
+OVSPEC_EXPORT const char* ovspec_isas_for_tests() {
+    names = ovspec::available_isas(true);
     return names.c_str();
 }
 

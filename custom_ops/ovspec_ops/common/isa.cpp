@@ -15,114 +15,92 @@
 namespace ovspec {
 namespace {
 
-constexpr int unset = -1;
-std::atomic<int> active{unset};
-
-// best first
-constexpr Isa all[] = {Isa::amx,  Isa::avx512vnni, Isa::avx512,  Isa::avx2vnni,
-                       Isa::avx2, Isa::plain,      Isa::avx2x16, Isa::avx2dot};
-
+// Whether the processor has an instruction set; named as the sets in CMakeLists.txt are.
+struct Processor {
+    static bool plain() { return true; }
 #ifdef OVSPEC_X86_KERNELS
-// __builtin_cpu_supports does not know it before GCC 14. Its registers are those of AVX2.
-bool has_avx_vnni() {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
-}
-#endif
+    static bool avx2() {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
+    }
+    static bool avx2vnni() { return avx2() && (cpuid(7, 1).eax >> 4 & 1); } // GCC 14 knows its name
+    static bool avx512() {
+        return avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    }
+    static bool avx512vnni() { return avx512() && __builtin_cpu_supports("avx512vnni"); }
+    static bool amx() {
+        static const bool runs = avx512vnni() && (cpuid(7, 0).edx >> 24 & 3) == 3 && may_use_tiles();
+        return runs;
+    }
 
-#ifdef OVSPEC_X86_KERNELS
-// Linux keeps the state of AMX tiles only for processes that ask for it.
-bool may_use_tiles() {
-    static const bool allowed = [] {
+private:
+    struct Registers {
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    };
+
+    static Registers cpuid(unsigned leaf, unsigned subleaf) {
+        Registers r;
+        __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
+        return r;
+    }
+
+    // Linux keeps the state of AMX tiles only for processes that ask for it.
+    static bool may_use_tiles() {
 #ifdef __linux__
         constexpr long ask_for_state = 0x1023, tile_data = 18; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-        unsigned a = 0, b = 0, c = 0, d = 0;
-        const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) && (d >> 25 & 1);
-        return tiles && syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
+        return syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
 #else
         return false;
 #endif
-    }();
-    return allowed;
-}
-#endif
-
-bool processor_runs(Isa isa) {
-    switch (isa) {
-    case Isa::plain:
-        return true;
-#ifdef OVSPEC_X86_KERNELS
-    case Isa::avx2:
-    case Isa::avx2x16:
-    case Isa::avx2dot:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
-    case Isa::avx2vnni:
-        return processor_runs(Isa::avx2) && has_avx_vnni();
-    case Isa::avx512vnni:
-        return processor_runs(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
-    case Isa::amx:
-        return processor_runs(Isa::avx512vnni) && may_use_tiles();
-    case Isa::avx512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-#endif
-    default:
-        return false;
     }
-}
+#endif
+};
 
-Isa parse(const std::string& name, const char* source) {
-    for (Isa isa : all) {
-        if (name != isa_name(isa))
+struct Entry {
+    const char* name;
+    bool (*runs)();
+    bool for_tests;
+};
+
+#define OVSPEC_ENTRY(isa, needs, for_tests, ...) {#isa, Processor::needs, for_tests},
+constexpr Entry entries[] = {OVSPEC_ISAS(OVSPEC_ENTRY)};
+#undef OVSPEC_ENTRY
+
+constexpr int unset = -1;
+std::atomic<int> active{unset};
+
+int parse(const std::string& name, const char* source) {
+    const std::string found = std::string(source) + " is '" + name + "', which ";
+    for (const Entry& entry : entries) {
+        if (name != entry.name)
             continue;
-        if (!processor_runs(isa))
-            throw std::runtime_error(
-                std::string(source) + " is '" + name +
-                "', which this processor does not support; available: " + available_list());
-        return isa;
+        if (!entry.runs())
+            throw std::runtime_error(found +
+                                     "this processor does not support; available: " + available_isas());
+        return static_cast<int>(&entry - entries);
     }
-    throw std::runtime_error(std::string(source) + " is '" + name +
-                             "', which is no instruction set of ovspec_ops; available: " + available_list());
+    throw std::runtime_error(found + "is no instruction set of ovspec_ops; available: " + available_isas());
+}
+
+int best() {
+    int index = 0;
+    while (entries[index].for_tests || !entries[index].runs())
+        index++; // ends with plain, which every processor runs
+    return index;
 }
 
 } // namespace
 
 const char* isa_name(Isa isa) {
-    switch (isa) {
-    case Isa::plain:
-        return "plain";
-    case Isa::avx2:
-        return "avx2";
-    case Isa::avx512:
-        return "avx512";
-    case Isa::avx2x16:
-        return "avx2x16";
-    case Isa::avx2dot:
-        return "avx2dot";
-    case Isa::avx2vnni:
-        return "avx2vnni";
-    case Isa::avx512vnni:
-        return "avx512vnni";
-    case Isa::amx:
-        return "amx";
-    }
-    return "unknown";
+    return entries[static_cast<int>(isa)].name;
 }
 
-std::vector<Isa> available_isas() {
-    std::vector<Isa> isas;
-    for (Isa isa : all)
-        if (isa != Isa::avx2x16 && isa != Isa::avx2dot && processor_runs(isa))
-            isas.push_back(isa);
-    return isas;
-}
-
-std::string available_list() {
+std::string available_isas(bool for_tests) {
     std::string names;
-    for (Isa isa : available_isas())
-        names += (names.empty() ? "" : ",") + std::string(isa_name(isa));
+    for (const Entry& entry : entries)
+        if (entry.for_tests == for_tests && entry.runs())
+            names += (names.empty() ? "" : ",") + std::string(entry.name);
     return names;
 }
 
@@ -131,13 +109,13 @@ Isa active_isa() {
     if (known != unset)
         return static_cast<Isa>(known);
     const char* forced = std::getenv("OVSPEC_ISA");
-    const Isa isa = forced && *forced ? parse(forced, "OVSPEC_ISA") : available_isas().front();
-    active.store(static_cast<int>(isa), std::memory_order_relaxed);
-    return isa;
+    const int isa = forced && *forced ? parse(forced, "OVSPEC_ISA") : best();
+    active.store(isa, std::memory_order_relaxed);
+    return static_cast<Isa>(isa);
 }
 
 void set_active_isa(const std::string& name) {
-    active.store(static_cast<int>(parse(name, "instruction set")), std::memory_order_relaxed);
+    active.store(parse(name, "instruction set"), std::memory_order_relaxed);
 }
 
 } // namespace ovspec

@@ -1,28 +1,19 @@
-// Declares an operation's table of kernels once per instruction set. No OpenVINO type: kernels include it.
+// An operation's tables of kernels, one per instruction set. No OpenVINO type: kernels include this.
 #pragma once
 
-#define OVSPEC_DECLARE_KERNELS(type, table)                                                                  \
-    namespace plain {                                                                                        \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx2 {                                                                                         \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx2vnni {                                                                                     \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx512 {                                                                                       \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx512vnni {                                                                                   \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace amx {                                                                                          \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx2x16 {                                                                                      \
-    extern const type table;                                                                                 \
-    }                                                                                                        \
-    namespace avx2dot {                                                                                      \
+#include "ovspec_isas.hpp"
+
+#define OVSPEC_DECLARE_TABLE(isa, needs, for_tests, type, table)                                             \
+    namespace isa {                                                                                          \
     extern const type table;                                                                                 \
     }
+#define OVSPEC_DECLARE_KERNELS(type, table) OVSPEC_ISAS(OVSPEC_DECLARE_TABLE, type, table)
+
+// The table for the instruction set in use; needs common/isa.hpp.
+#define OVSPEC_TABLE_ADDRESS(isa, needs, for_tests, table) &::ovspec::isa::table,
+#define OVSPEC_KERNELS(table)                                                                                \
+    ([]() -> decltype(auto) {                                                                                \
+        static constexpr decltype(&::ovspec::plain::table) tables[] = {                                      \
+            OVSPEC_ISAS(OVSPEC_TABLE_ADDRESS, table)};                                                       \
+        return *tables[static_cast<int>(::ovspec::active_isa())];                                            \
+    }())

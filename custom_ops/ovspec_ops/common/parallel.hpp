@@ -32,8 +32,8 @@ template <class Body> void parallel_items(std::size_t count, std::size_t work, c
                       });
 }
 
-// Objects that outlive a call and are used by one caller at a time; a call takes one and gives it back. They
-// are kept per process, so all layers of a model share them, and several infer requests never meet in one.
+// Objects that live as long as the process; a call takes one and gives it back, so that no two calls use one
+// at the same time. All layers of all models share them.
 template <class T> class Pool {
 public:
     class Lease {
@@ -72,7 +72,8 @@ private:
     std::size_t made_ = 0;
 };
 
-// Uninitialised floats on a cache line; grows, never shrinks, and loses its content when it grows.
+// Uninitialised floats, aligned to a cache line. It grows, never shrinks, and loses its content when it
+// grows.
 class FloatBuffer {
 public:
     float* reserve(std::size_t floats) {

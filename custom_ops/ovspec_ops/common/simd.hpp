@@ -1,5 +1,5 @@
 // Vectors of OVSPEC_LANES floats for the kernels. Compiled once per instruction set, everything in the
-// namespace OVSPEC_ISA. Includes no header with inline functions of its own: see CMakeLists.txt.
+// namespace OVSPEC_ISA; includes no standard header with functions: see inline.hpp.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,7 @@
 #include <immintrin.h>
 #endif
 
-#define OVSPEC_INLINE static inline __attribute__((always_inline))
-#define OVSPEC_INLINE_MEMBER inline __attribute__((always_inline))
+#include "common/inline.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -45,8 +44,8 @@ template <class T, class Element> OVSPEC_INLINE T load_part(const Element* from,
     return value;
 }
 
-// The same for a `count` that is known beforehand, in registers: bytes that were just written can't be read
-// as a part of a vector without waiting for them.
+// The same for a `count` known at compile time, without memory in between: a vector load of bytes that were
+// just stored one by one waits for the stores.
 template <class T, std::size_t count, class Element> OVSPEC_INLINE T load_first(const Element* from) {
 #if defined(__AVX2__)
     constexpr std::size_t bytes = count * sizeof(Element);
@@ -79,7 +78,7 @@ OVSPEC_INLINE Vec splat(float x) {
     return x - Vec{};
 }
 
-// b where one of them is NaN, as the x86 instruction has it
+// Returns b where one of them is NaN, as the x86 instruction does.
 OVSPEC_INLINE Vec max(Vec a, Vec b) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
     return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -90,7 +89,8 @@ OVSPEC_INLINE Vec max(Vec a, Vec b) {
 #endif
 }
 
-// a * b + c, rounded once where the instruction set can: the compiler may or may not join the two by itself
+// a * b + c, rounded once where the instruction set has FMA. Explicit, because the compiler decides for each
+// use of a template whether it joins the two, and results would depend on that.
 OVSPEC_INLINE Vec fused(Vec a, Vec b, Vec c) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);

@@ -15,10 +15,6 @@ const char* op_of(const ov::Node& node) {
     return node.get_type_info().name;
 }
 
-bool known(const ov::Dimension& dimension) {
-    return dimension.is_static();
-}
-
 const char* const precisions = "expected f32, f16, bf16 or u8; set KV_CACHE_PRECISION to one of them";
 
 void check_cache_shape(const char* op, const std::string& name, ov::element::Type type,
@@ -45,6 +41,27 @@ void check_cache_shape(const char* op, const std::string& name, ov::element::Typ
                  (type == ov::element::u8 ? u8 : real) + "; check kv_heads and the head size");
 }
 
+void check_value(const char* op, std::size_t index, const char* name, ov::element::Type got_type,
+                 ov::element::Type type, const ov::PartialShape& got, const ov::PartialShape& shape) {
+    const std::string what = std::string(name) + " (input " + text(index) + ")";
+    if (got_type.is_static() && got_type != type)
+        fail(op, what + " is of type " + text(got_type) + ", expected " + text(type));
+    if (got.rank().is_dynamic())
+        return;
+    bool fits = got.size() == shape.size();
+    for (std::size_t i = 0; fits && i < shape.size(); i++)
+        fits = got[i].is_dynamic() || shape[i].is_dynamic() || got[i] == shape[i];
+    if (!fits)
+        fail(op, what + " is of shape " + text(got) + ", expected " + text(shape));
+}
+
+void check_hidden_value(const char* op, ov::element::Type type, const ov::PartialShape& shape) {
+    if (type.is_static() && type != ov::element::f32)
+        fail(op, "hidden (input 0) is of type " + text(type) + ", expected f32");
+    if (shape.rank().is_static() && shape.size() < 2)
+        fail(op, "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
+}
+
 } // namespace
 
 void check_heads(const char* op, std::int64_t kv_heads) {
@@ -65,19 +82,23 @@ void check_input_count(const ov::Node& node, std::size_t count) {
 
 void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
                  const ov::PartialShape& shape) {
-    const auto& got_type = node.get_input_element_type(index);
-    if (got_type.is_static() && got_type != type)
-        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of type " + text(got_type) +
-                              ", expected " + text(type));
-    const auto& got = node.get_input_partial_shape(index);
-    if (got.rank().is_dynamic())
-        return;
-    bool fits = got.size() == shape.size();
-    for (std::size_t i = 0; fits && i < shape.size(); i++)
-        fits = !known(got[i]) || !known(shape[i]) || got[i] == shape[i];
-    if (!fits)
-        fail(op_of(node), std::string(name) + " (input " + text(index) + ") is of shape " + text(got) +
-                              ", expected " + text(shape));
+    check_value(op_of(node), index, name, node.get_input_element_type(index), type,
+                node.get_input_partial_shape(index), shape);
+}
+
+void check_tensor(const char* op, const ov::TensorVector& inputs, std::size_t index, const char* name,
+                  ov::element::Type type, const ov::PartialShape& shape) {
+    check_value(op, index, name, inputs[index].get_element_type(), type, inputs[index].get_shape(), shape);
+}
+
+void check_hidden_input(const ov::Node& node) {
+    check_hidden_value(op_of(node), node.get_input_element_type(0), node.get_input_partial_shape(0));
+}
+
+std::size_t check_hidden(const char* op, const ov::Tensor& hidden) {
+    const ov::Shape shape = hidden.get_shape();
+    check_hidden_value(op, hidden.get_element_type(), shape);
+    return ov::shape_size(shape.begin(), shape.end() - 1);
 }
 
 void check_cache_input(const ov::Node& node, std::size_t index, const char* name, std::int64_t kv_heads,

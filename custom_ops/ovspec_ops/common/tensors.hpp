@@ -1,4 +1,4 @@
-// What the operations share on OpenVINO's side: checks of types and shapes, and caches as CacheView.
+// What the operations share that needs OpenVINO types: checks of types and shapes, caches as CacheView.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "common/cache_view.hpp"
 #include "common/isa.hpp"
+#include "common/kernel_tables.hpp"
 #include "common/sequences.hpp"
 
 namespace ovspec {
@@ -22,6 +23,15 @@ void check_input(const ov::Node& node, std::size_t index, const char* name, ov::
                  const ov::PartialShape& shape);
 void check_input_count(const ov::Node& node, std::size_t count);
 
+// The same for a tensor at run time, whose rank may have been dynamic when the model was compiled. Call it
+// before a dimension is read.
+void check_tensor(const char* op, const ov::TensorVector& inputs, std::size_t index, const char* name,
+                  ov::element::Type type, const ov::PartialShape& shape);
+
+// `hidden`, input 0: f32 `[.., size]` of at least two dimensions. Returns its rows.
+std::size_t check_hidden(const char* op, const ov::Tensor& hidden);
+void check_hidden_input(const ov::Node& node);
+
 // A cache input whose type and shape may still be dynamic: the plugin fixes both when it compiles.
 void check_cache_input(const ov::Node& node, std::size_t index, const char* name, std::int64_t kv_heads,
                        std::int64_t size);
@@ -30,25 +40,9 @@ void check_cache_input(const ov::Node& node, std::size_t index, const char* name
 CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,
                      std::int64_t size);
 
-// Sizes of the tensors against each other at run time; `tensors` start at subsequence_begins of the
-// operation.
+// The sequences of a pass; throws where the tensors' sizes do not fit each other.
 Sequences view_sequences(const char* op, const char* past_name, const char* table_name, std::size_t rows,
                          const ov::Tensor& subsequence_begins, const ov::Tensor& past_lens,
                          const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins);
-
-// The table of `table_of` for the instruction set in use.
-#ifdef OVSPEC_X86_KERNELS
-#define OVSPEC_KERNELS(table)                                                                                \
-    (::ovspec::active_isa() == ::ovspec::Isa::amx          ? ::ovspec::amx::table                            \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx512vnni ? ::ovspec::avx512vnni::table                     \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx512     ? ::ovspec::avx512::table                         \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2vnni   ? ::ovspec::avx2vnni::table                       \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2       ? ::ovspec::avx2::table                           \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2x16    ? ::ovspec::avx2x16::table                        \
-     : ::ovspec::active_isa() == ::ovspec::Isa::avx2dot    ? ::ovspec::avx2dot::table                        \
-                                                           : ::ovspec::plain::table)
-#else
-#define OVSPEC_KERNELS(table) (::ovspec::plain::table)
-#endif
 
 } // namespace ovspec

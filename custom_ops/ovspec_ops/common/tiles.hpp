@@ -1,9 +1,12 @@
-// AMX tiles: their configuration, and a transposition for what they take.
+// AMX tiles: their configuration, and the transposition that brings rows into their layout.
 #pragma once
 
 #ifdef OVSPEC_AMX
 
 #include "common/simd.hpp"
+#ifdef OVSPEC_EMULATED_TILES
+#include "common/emulated_tiles.hpp"
+#endif
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -42,16 +45,14 @@ struct alignas(64) Configuration {
     }
 };
 
-// Tiles in use for keys of `size` channels. Other libraries keep their own configuration between calls, so it
-// is put back.
+// Configures tiles for keys of `size` channels and restores the configuration before: other libraries keep
+// theirs between calls.
 class Session {
 public:
     explicit Session(std::size_t size) : Session(Configuration(size % tile_bytes)) {}
     explicit Session(const Configuration& own) {
         _tile_storeconfig(before_);
-        asm volatile(""
-                     :
-                     : "m"(own)); // GCC's intrinsic says that it reads eight bytes: the others are read too
+        asm volatile("" : : "m"(own)); // GCC's intrinsic declares that it reads eight bytes, not all 64
         _tile_loadconfig(&own);
     }
     ~Session() {

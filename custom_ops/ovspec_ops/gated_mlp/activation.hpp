@@ -1,18 +1,13 @@
-// The activations of gated MLPs, and what is measured of them.
+// Activations of gated MLPs, and scores of channels from activated gates.
 #pragma once
 
+#include "common/sigmoid.hpp"
 #include "common/simd.hpp"
 #include "gated_mlp/kernel.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
 namespace activation {
-
-// x / (1 + e^-p)
-OVSPEC_INLINE Vec gated(Vec x, Vec p) {
-    const Vec e = exp_nonpositive(p >= 0.0f ? -p : p);
-    return x * (p >= 0.0f ? splat(1.0f) : e) / (e + 1.0f);
-}
 
 OVSPEC_INLINE Vec magnitude(Vec x) {
     return (Vec)((UVec)x & 0x7fffffffu);
@@ -30,9 +25,9 @@ OVSPEC_INLINE Vec gelu_erf(Vec x) {
 
 template <Activation kind> OVSPEC_INLINE Vec value(Vec x) {
     if constexpr (kind == Activation::silu)
-        return gated(x, x);
+        return times_sigmoid(x, x);
     else if constexpr (kind == Activation::gelu_tanh) // 1 + tanh(u) is 2 / (1 + e^-2u)
-        return gated(x, x * (x * x * 0.044715f + 1.0f) * 1.5957691216057308f);
+        return times_sigmoid(x, x * (x * x * 0.044715f + 1.0f) * 1.5957691216057308f);
     else
         return gelu_erf(x);
 }
@@ -67,13 +62,7 @@ inline void multiply(float* values, const float* factors, std::size_t count) {
 inline void add_largest(float* scores, const float* values, std::size_t count) {
     change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
         const Vec x = magnitude(some(values + i, left));
-        return (x > score ? x : score) + x * 0.0f; // a NaN stays
-    });
-}
-
-inline void add_weighted(float* scores, const float* values, float weight, std::size_t count) {
-    change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
-        return score + magnitude(some(values + i, left)) * weight;
+        return x > score ? x : score;
     });
 }
 

@@ -17,10 +17,10 @@ using integer_rows::width;
 
 constexpr std::size_t span = byte_values::group / 4; // vectors
 
-// Rows and channels of a tile: what the registers hold as sums.
+// Rows and channels of a tile: as many sums as the registers hold.
 constexpr std::size_t tile_rows = lanes == 16 ? 8 : 4, tile_channels = lanes == 16 ? 3 : 2;
 
-// Groups of weights from `first` on whose scales are met together.
+// The chunk of groups from `first` on, whose sums are scaled together.
 OVSPEC_INLINE RowChunk chunk_at(const ChannelMatrix& m, std::size_t first) {
     if (m.format == WeightFormat::u8)
         return {0, 1, (m.size + width - 1) / width};
@@ -200,8 +200,8 @@ OVSPEC_INLINE void add_products(const Place& place, std::size_t vectors, const s
     }
 }
 
-// Sums by lane of a chunk: acc[r * N + n] of N channels with R rows. A function of its own: what else the
-// compiler would keep in registers makes it spill sums.
+// Sums by lane of a chunk: acc[r * N + n] of N channels with R rows. Not inlined: the
+// compiler would have more values to keep in registers and spill the sums.
 template <WeightFormat format, std::size_t N, std::size_t R>
 __attribute__((noinline)) void products(std::size_t vectors, Place place, const std::uint8_t* const* weights,
                                         const std::uint8_t* const* ahead, const std::uint8_t* const* rows,

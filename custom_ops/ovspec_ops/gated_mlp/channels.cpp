@@ -7,7 +7,7 @@
 namespace ovspec {
 
 void ChannelSet::collect(std::size_t channels) {
-    channels_.resize(channels + 1); // every channel is written, whether it counts or not: no branch to guess
+    channels_.resize(channels + 1); // written without a branch, so one more than are kept
     std::size_t count = 0;
     for (std::size_t c = 0; c < channels; c++) {
         channels_[count] = static_cast<std::uint32_t>(c);
@@ -21,28 +21,19 @@ void ChannelSet::keep_all(std::size_t channels) {
     std::iota(channels_.begin(), channels_.end(), std::uint32_t{0});
 }
 
-void ChannelSet::keep_above(const float* scores, std::size_t channels, float threshold) {
-    channels_.clear();
-    for (std::size_t c = 0; c < channels; c++)
-        if (!(scores[c] < threshold)) // a NaN is kept: it is to reach the output
-            channels_.push_back(static_cast<std::uint32_t>(c));
-}
-
-// A histogram of exponents and leading bits first: what is left to sort is what falls into one of its bins.
+// A histogram of exponents and leading bits finds the bin in which the limit falls; only that bin is sorted.
 void ChannelSet::keep_highest(const float* scores, std::size_t channels, std::size_t count) {
     constexpr unsigned shift = 19; // scores have no sign: 4,096 bins
     keys_.resize(channels);
     bins_.assign(std::size_t{1} << (31 - shift), 0);
     for (std::size_t c = 0; c < channels; c++) {
-        std::uint32_t key;
-        std::memcpy(&key, scores + c, sizeof(key));
-        keys_[c] = scores[c] != scores[c] ? 0x7fffffffu : key; // a NaN is kept: it is to reach the output
+        std::memcpy(&keys_[c], scores + c, sizeof(float)); // no score is NaN
         bins_[keys_[c] >> shift]++;
     }
     std::size_t bin = bins_.size(), above = 0; // channels in higher bins
     while (bin > 0 && above + bins_[bin - 1] <= count)
         above += bins_[--bin];
-    order_.clear(); // the one bin of which a part is kept
+    order_.clear(); // channels of the bin that is kept in part
     kept_.resize(channels);
     for (std::size_t c = 0; c < channels; c++) {
         kept_[c] = keys_[c] >> shift >= bin;
@@ -55,13 +46,6 @@ void ChannelSet::keep_highest(const float* scores, std::size_t channels, std::si
             return keys_[a] != keys_[b] ? keys_[a] > keys_[b] : a < b;
         });
     std::for_each(order_.begin(), middle, [&](std::uint32_t c) { kept_[c] = 1; });
-    collect(channels);
-}
-
-void ChannelSet::keep_first(const std::int32_t* order, std::size_t channels, std::size_t count) {
-    kept_.assign(channels, 0);
-    for (std::size_t i = 0; i < count; i++)
-        kept_[static_cast<std::size_t>(order[i])] = 1;
     collect(channels);
 }
 

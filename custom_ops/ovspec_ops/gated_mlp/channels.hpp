@@ -9,19 +9,11 @@
 
 namespace ovspec {
 
-enum class ChannelRule {
-    threshold, // those whose score is at least the limit
-    top_k,     // as many as the limit says, those with the highest scores
-    fixed,     // as many as the limit says, from the front of a calibrated order
-};
-
 // Vectors keep their capacity from call to call.
 class ChannelSet {
 public:
     void keep_all(std::size_t channels);
-    void keep_above(const float* scores, std::size_t channels, float threshold);
     void keep_highest(const float* scores, std::size_t channels, std::size_t count);
-    void keep_first(const std::int32_t* order, std::size_t channels, std::size_t count);
 
     // Fills the groups of `down` up to multiples of run_step; `group_size` channels belong to one.
     void arrange(std::size_t group_size);
@@ -29,7 +21,7 @@ public:
     // Channels kept.
     std::size_t count() const { return count_; }
     ChannelView view() const { return {entries_.data(), entries_.size(), runs_.data(), runs_.size()}; }
-    // Entries of the view that count for nothing: their values are to be zero.
+    // Entries of the view that only fill a run up: their values must be zero.
     const std::vector<std::size_t>& padding() const { return padding_; }
 
 private:

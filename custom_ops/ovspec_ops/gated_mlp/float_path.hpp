@@ -2,6 +2,7 @@
 // memory, once for all rows.
 #pragma once
 
+#include "common/float_rows.hpp"
 #include "common/simd.hpp"
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
@@ -12,17 +13,6 @@ namespace float_path {
 
 constexpr std::size_t slack = 64; // floats that a vector may write past a row's end
 constexpr std::size_t tile_rows = 3, tile_channels = 4;
-
-OVSPEC_INLINE std::size_t packed_bytes(std::size_t count) {
-    return (count + 15) / 16 * 64;
-}
-
-OVSPEC_INLINE void pack(const float* values, std::size_t count, std::uint8_t* packed) {
-    float* to = (float*)packed;
-    __builtin_memcpy(to, values, count * sizeof(float));
-    for (std::size_t i = count; i < packed_bytes(count) / sizeof(float); i++)
-        to[i] = 0.0f;
-}
 
 // Writes `count` weights, and up to `slack` values more.
 OVSPEC_INLINE void widen_f16(const std::uint8_t* from, std::size_t count, float* to) {
@@ -123,7 +113,7 @@ OVSPEC_INLINE void dots(const float* const* weights, const std::uint8_t* const* 
             const Vec x = load((const float*)rows[r] + k);
 #pragma GCC unroll 4
             for (std::size_t n = 0; n < N; n++)
-                acc[r * N + n] += weight[n] * x;
+                acc[r * N + n] = fused(weight[n], x, acc[r * N + n]);
         }
     };
     std::size_t k = 0;
@@ -143,7 +133,7 @@ OVSPEC_INLINE void project_some(const ChannelMatrix& m, const std::uint32_t* cha
     const float* weights[N];
     for (std::size_t n = 0; n < N; n++)
         weights[n] = weights_of(m, channels[n], scratch + n * (m.size + slack));
-    const std::size_t bytes = packed_bytes(m.size);
+    const std::size_t bytes = float_rows::packed_bytes(m.size);
     std::size_t r = 0;
     for (; r + tile_rows <= row_count; r += tile_rows) {
         const std::uint8_t* rows[tile_rows];

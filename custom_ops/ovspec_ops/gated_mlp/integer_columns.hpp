@@ -1,5 +1,6 @@
-// Sums of channels with down weights of 8 and 4 bits, in integers: four channels make a 32-bit lane, lanes
-// are outputs. Channels may be any: their weights are interleaved in scratch memory, once for all rows.
+// Sums over channels with down weights of 8 and 4 bits, in integers. A 32-bit lane belongs to one output and
+// holds the weights of four channels. The kept channels need not be neighbours: their weights are interleaved
+// in scratch memory, once for all rows.
 #pragma once
 
 #ifdef OVSPEC_DOT
@@ -13,9 +14,9 @@ namespace integer_columns {
 
 constexpr std::size_t header = 64;
 constexpr std::size_t width = 64; // outputs that four channels' interleaved vectors hold
-// Channels that are interleaved at once: of down_width outputs they fill a part of the first cache.
+// Channels that are interleaved at once: for down_width outputs they fit in the L1 cache.
 constexpr std::size_t batch = 128;
-// Channels of its first batch that a task asks for ahead.
+// Channels that a task prefetches ahead in its first batch.
 constexpr std::size_t ahead = 32;
 constexpr std::size_t tile_rows = lanes == 16 ? 4 : 3;
 
@@ -97,8 +98,7 @@ struct Scratch {
 
 constexpr std::size_t panel = batch / 4 * 64; // bytes of 16 outputs
 
-// Where the weights of a task's outputs from `first` on lie in those of a channel, and how many bytes are
-// theirs.
+// The bytes of a channel's weights that belong to a task's outputs, from `first` on.
 struct Part {
     std::size_t offset, bytes;
 
@@ -107,7 +107,7 @@ struct Part {
           bytes(m.format == WeightFormat::u4 ? down_width / 2 : round_up(count, width)) {}
 };
 
-// Asks for weights that are needed later, a channel at a time: `part` of them.
+// Prefetches weights that are needed later, `part` of one channel at a time.
 struct Ahead {
     const ChannelMatrix& m;
     const std::uint32_t* channels;
@@ -124,7 +124,7 @@ struct Ahead {
     }
 };
 
-// `asks`: nobody has asked for these weights.
+// `asks`: these weights have not been prefetched.
 OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::size_t begin, std::size_t end,
                         std::size_t first, std::size_t count, bool asks, Scratch& scratch) {
     const bool nibbles = m.format == WeightFormat::u4;
@@ -186,9 +186,9 @@ struct Batch {
     const InnerLayout& layout;
     const Scratch& scratch;
     std::size_t index, run, group, begin, end;
-    bool counts_sum; // the run's sums of integers count once, with its first batch
+    bool counts_sum; // first batch of its run: the run's sum of integers is added here, once
     std::size_t first, count;
-    Ahead& ahead; // of the batch behind this one: memory is at work during products
+    Ahead& ahead; // prefetches the next batch while this one is multiplied
 
     // Of a vector of outputs, `h` from the task's first.
     const std::uint8_t* weights(std::size_t h) const { return scratch.bytes + h / 16 * panel + h % 16 * 4; }
@@ -214,11 +214,11 @@ struct Outputs {
     }
 
     OVSPEC_INLINE_MEMBER void add(Vec products, float sum, float unit, float* y) const {
-        const Vec term = (products - zero_point * sum) * (scale * unit);
+        const Vec centred = fused(-zero_point, splat(sum), products), factor = scale * unit;
         if (left == lanes)
-            store(y, load(y) + term);
+            store(y, fused(centred, factor, load(y)));
         else
-            store_part(y, load_part<Vec>(y, left) + term, left);
+            store_part(y, fused(centred, factor, load_part<Vec>(y, left)), left);
     }
 };
 

@@ -1,5 +1,5 @@
-// Rows times gate or up weights of 8 and 4 bits, in integers. A lane sums weights of one group from one end
-// of a row to the other, see row_layout.hpp, so that scales are met once a chunk.
+// Rows times gate or up weights of 8 and 4 bits, in integers. A lane sums weights of one group over the whole
+// row (row_layout.hpp), so that scales are applied once per chunk.
 #pragma once
 
 #ifdef OVSPEC_DOT
@@ -18,7 +18,7 @@ constexpr std::size_t part = width / parts; // bytes
 constexpr std::size_t header = 64;          // Header
 constexpr std::size_t staged = 16 * width;  // values that are split at once
 
-// Rows and channels of a tile: what the registers hold as sums.
+// Rows and channels of a tile: as many sums as the registers hold.
 constexpr std::size_t tile_rows = lanes == 16 ? 4 : 2, tile_channels = 3;
 
 // A packed row: this, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights the
@@ -101,7 +101,7 @@ OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
     return load_as<Header>(packed);
 }
 
-// R * N vectors to their sums, each added up in the same order however many they are.
+// Sums of `count` vectors. Each is summed in the same order, whatever `count` is.
 template <std::size_t count> OVSPEC_INLINE void sum_each(const Vec* v, float* sums) {
 #pragma GCC unroll 8
     for (std::size_t i = 0; i + 4 <= count; i += 4)
@@ -127,8 +127,8 @@ OVSPEC_INLINE IVec load_weights(const std::uint8_t* from, std::size_t left) {
 #endif
 }
 
-// dots[r * N + n] of N channels with R rows. A function of its own: what else the compiler would keep in
-// registers makes it spill sums.
+// dots[r * N + n] of N channels with R rows. Not inlined: the
+// compiler would have more values to keep in registers and spill the sums.
 template <std::size_t N, std::size_t R>
 __attribute__((noinline)) void tile_u8(const ChannelMatrix& m, const std::uint8_t* const* weights,
                                        const std::uint8_t* const* ahead, const std::uint8_t* const* rows,
@@ -165,7 +165,7 @@ __attribute__((noinline)) void tile_u8(const ChannelMatrix& m, const std::uint8_
     sum_each<R * N>(acc, dots);
 }
 
-// u8: zero points and scales, which are one a channel.
+// Applies the zero points and scales of u8, one per channel.
 template <std::size_t N, std::size_t R>
 OVSPEC_INLINE void scale_u8(const ChannelMatrix& m, const std::uint32_t* channels,
                             const std::uint8_t* const* rows, float* dots) {
@@ -174,7 +174,7 @@ OVSPEC_INLINE void scale_u8(const ChannelMatrix& m, const std::uint32_t* channel
         const float scale = scalar_f16(m.scales + 2 * channel), zero_point = m.zero_points[channel];
         for (std::size_t r = 0; r < R; r++) {
             const Header head = head_of(rows[r]);
-            dots[r * N + n] = (dots[r * N + n] - zero_point * head.sum) * (scale * head.unit);
+            dots[r * N + n] = __builtin_fmaf(-zero_point, head.sum, dots[r * N + n]) * (scale * head.unit);
         }
     }
 }
@@ -288,7 +288,8 @@ OVSPEC_INLINE void tile_u4(const ChannelMatrix& m, const std::uint32_t* channels
                 const Vec zero_point = load(scales[n].zero_point + p * lanes);
                 for (std::size_t r = 0; r < R; r++) {
                     const Vec sums = load((const float*)(rows[r] + sums_at) + p * lanes);
-                    total[r * N + n] += (acc[r * N + n] - zero_point * sums) * scale;
+                    total[r * N + n] =
+                        fused(fused(-zero_point, sums, acc[r * N + n]), scale, total[r * N + n]);
                 }
             }
         }

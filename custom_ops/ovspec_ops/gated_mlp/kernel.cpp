@@ -14,7 +14,7 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
-// Packed rows that stay in the first cache while weights pass.
+// Bytes of packed rows that stay in the L1 cache while weights stream through it.
 [[maybe_unused]] constexpr std::size_t cached_bytes = 24 * 1024;
 
 OVSPEC_INLINE bool in_integers([[maybe_unused]] WeightFormat format) {
@@ -33,19 +33,10 @@ OVSPEC_INLINE bool in_bytes([[maybe_unused]] const ChannelMatrix& matrix) {
 #endif
 }
 
-// Tiles cost the same for one row as for row_block: below this they cost more than vectors.
-[[maybe_unused]] constexpr std::size_t least_rows = 3;
+// Fewer rows than this cost more in tiles than in vectors.
+[[maybe_unused]] constexpr std::size_t least_tile_rows = 3;
 
-OVSPEC_INLINE bool in_tiles([[maybe_unused]] const ChannelMatrix& matrix,
-                            [[maybe_unused]] std::size_t total) {
-#ifdef OVSPEC_AMX
-    return total >= least_rows && tile_rows::serves(matrix);
-#else
-    return false;
-#endif
-}
-
-// Of one row in a block, where rows are packed one by one.
+// Bytes of one row in a block, where rows are packed one by one.
 OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
 #ifdef OVSPEC_BYTES
     if (in_bytes(matrix))
@@ -55,21 +46,20 @@ OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
     if (in_integers(matrix.format))
         return integer_rows::packed_bytes(matrix);
 #endif
-    return float_path::packed_bytes(matrix.size);
+    return float_rows::packed_bytes(matrix.size);
 }
 
-std::size_t packed_bytes(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
+std::size_t packed_bytes(const ChannelMatrix& matrix) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix, total))
+    if (tile_rows::serves(matrix))
         return tile_rows::BlockLayout(matrix).bytes;
 #endif
     return row_block * row_bytes(matrix);
 }
 
-void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const float* const* values,
-          std::size_t rows, std::uint8_t* packed) {
+void pack(const ChannelMatrix& matrix, const float* const* values, std::size_t rows, std::uint8_t* packed) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix, total))
+    if (tile_rows::serves(matrix))
         return tile_rows::pack(matrix, values, rows, packed);
 #endif
     for (std::size_t r = 0; r < rows; r++) {
@@ -86,7 +76,7 @@ void pack(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total, const
             continue;
         }
 #endif
-        float_path::pack(values[r], matrix.size, to);
+        float_rows::pack(values[r], matrix.size, to);
     }
 }
 
@@ -126,7 +116,7 @@ OVSPEC_INLINE std::size_t tile_of(std::size_t left, Arguments&&... arguments) {
     return R;
 }
 
-// All rows against N channels; others, `next`, are asked for meanwhile.
+// Products of all rows with N channels; prefetches the channels `next` meanwhile.
 template <class Rows, WeightFormat format, std::size_t N>
 void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const std::uint32_t* next,
                  const std::uint8_t* packed, std::size_t bytes, std::size_t row_count, float* y,
@@ -188,9 +178,9 @@ void project_integers(const ChannelMatrix& m, const ChannelSpan& span, const std
 }
 #endif
 
-std::size_t scratch_floats(const ChannelMatrix& matrix, [[maybe_unused]] std::size_t total) {
+std::size_t scratch_floats(const ChannelMatrix& matrix) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix, total))
+    if (tile_rows::serves(matrix))
         return tile_rows::scratch_bytes(matrix) / sizeof(float) + 1;
 #endif
     return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
@@ -199,7 +189,9 @@ std::size_t scratch_floats(const ChannelMatrix& matrix, [[maybe_unused]] std::si
 void project(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
              std::size_t rows, float* y, std::size_t stride, float* scratch) {
 #ifdef OVSPEC_AMX
-    if (in_tiles(matrix, rows))
+    // However few rows there are: vectors add in another order, and a row's bits must not depend on the
+    // others.
+    if (tile_rows::serves(matrix))
         return tile_rows::project(matrix, span, packed, rows, y, stride, scratch);
 #endif
 #ifdef OVSPEC_BYTES
@@ -222,7 +214,7 @@ std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, con
     if (in_integers(matrix.format))
         return integer_columns::InnerLayout(view).bytes();
 #endif
-    return float_path::packed_bytes(view.count);
+    return float_rows::packed_bytes(view.count);
 }
 
 void pack_inner([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view, const float* values,
@@ -235,7 +227,7 @@ void pack_inner([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView&
     if (in_integers(matrix.format))
         return integer_columns::pack(view, values, packed);
 #endif
-    float_path::pack(values, view.count, packed);
+    float_rows::pack(values, view.count, packed);
 }
 
 void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t first, std::size_t count,
@@ -243,7 +235,8 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
     for (std::size_t r = 0; r < row_count; r++)
         __builtin_memset(y + r * stride, 0, count * sizeof(float));
 #ifdef OVSPEC_AMX
-    if (in_integers(matrix.format) && row_count >= least_rows)
+    // The sums of both paths are exact integers, so a row's bits do not depend on the choice.
+    if (in_integers(matrix.format) && row_count >= least_tile_rows)
         return tile_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
 #ifdef OVSPEC_BYTES
@@ -269,7 +262,6 @@ const GatedMlpKernels gated_mlp_kernels = {
     activation::activate,
     activation::multiply,
     activation::add_largest,
-    activation::add_weighted,
     packed_inner_bytes,
     pack_inner,
     down,

@@ -23,8 +23,8 @@ struct ChannelMatrix {
     std::size_t size;
     std::size_t groups;
     std::size_t row_bytes;
-    // Of the integers that rows become where these weights are integers: 16, or 8 with a scale for every 32
-    // values. Kernels may be more exact, and those of floats and of AMX tiles are.
+    // Bits of the integers to which rows are rounded for integer weights: 16, or 8 with a scale for every 32
+    // values. A kernel may be more exact; those of floats and of AMX tiles are.
     std::size_t row_bits = 16;
 };
 
@@ -44,7 +44,7 @@ struct ChannelView {
     std::size_t run_count;
 };
 
-// Channels of one task: the first `count`; memory is asked for up to `known` of them.
+// Channels of one task: the first `count`. Up to `known` of them may be prefetched.
 struct ChannelSpan {
     const std::uint32_t* channels;
     std::size_t count;
@@ -54,24 +54,23 @@ struct ChannelSpan {
 constexpr std::size_t run_step = 4;
 // Outputs of `down` that are summed at once.
 constexpr std::size_t down_width = 128;
-// Of one task at most: neighbouring lines of memory, which the processor fetches together.
+// Most outputs of one task: neighbouring cache lines, which the processor fetches together.
 constexpr std::size_t task_width = 4 * down_width;
 
 // Rows that are packed together.
 constexpr std::size_t row_block = 8;
 
 struct GatedMlpKernels {
-    // Bytes of a packed block of rows of `matrix.size` values, a multiple of 64, where `total` rows go
-    // through together: how they are packed depends on it.
-    std::size_t (*packed_bytes)(const ChannelMatrix& matrix, std::size_t total);
+    // Bytes of a packed block of rows of `matrix.size` values, a multiple of 64.
+    std::size_t (*packed_bytes)(const ChannelMatrix& matrix);
 
-    // Brings up to row_block of `total` rows into the form that `project` reads, in `packed_bytes` bytes at a
-    // multiple of 64.
-    void (*pack)(const ChannelMatrix& matrix, std::size_t total, const float* const* values, std::size_t rows,
+    // Brings up to row_block rows into the form that `project` reads, in `packed_bytes` bytes at a multiple
+    // of 64.
+    void (*pack)(const ChannelMatrix& matrix, const float* const* values, std::size_t rows,
                  std::uint8_t* packed);
 
-    // Floats of memory that `project` needs for `total` rows.
-    std::size_t (*scratch_floats)(const ChannelMatrix& matrix, std::size_t total);
+    // Floats of memory that `project` needs.
+    std::size_t (*scratch_floats)(const ChannelMatrix& matrix);
 
     // y[r * stride + n] = row r . channel n of `span`; `packed` are blocks, one behind the other.
     void (*project)(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
@@ -83,11 +82,8 @@ struct GatedMlpKernels {
     // values[i] *= factors[i]
     void (*multiply)(float* values, const float* factors, std::size_t count);
 
-    // scores[i] = max(scores[i], |values[i]|), or NaN where one of them is
+    // scores[i] = max(scores[i], |values[i]|); a NaN counts as nothing
     void (*add_largest)(float* scores, const float* values, std::size_t count);
-
-    // scores[i] += weight * |values[i]|
-    void (*add_weighted)(float* scores, const float* values, float weight, std::size_t count);
 
     // Bytes of one packed row of `view.count` values, a multiple of 64.
     std::size_t (*packed_inner_bytes)(const ChannelMatrix& matrix, const ChannelView& view);

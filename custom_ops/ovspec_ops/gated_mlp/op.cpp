@@ -22,7 +22,6 @@ enum Input : std::size_t {
     down = up + 3,
     limits = down + 3,
     row_weights,
-    order,
     input_count,
 };
 
@@ -34,22 +33,6 @@ Activation parse_activation(const std::string& value) {
     if (value == "gelu_erf")
         return Activation::gelu_erf;
     fail(name, "attribute activation is '" + value + "', expected silu, gelu_tanh or gelu_erf");
-}
-
-ChannelRule parse_rule(const std::string& value) {
-    if (value == "threshold")
-        return ChannelRule::threshold;
-    if (value == "top_k")
-        return ChannelRule::top_k;
-    if (value == "static")
-        return ChannelRule::fixed;
-    fail(name, "attribute rule is '" + value + "', expected threshold, top_k or static");
-}
-
-bool parse_score(const std::string& value) {
-    if (value != "max" && value != "mean")
-        fail(name, "attribute score is '" + value + "', expected max or mean");
-    return value == "mean";
 }
 
 struct Formats {
@@ -96,8 +79,8 @@ void check_gates(const ov::element::Type& type, const ov::PartialShape& shape) {
                        shape.rank().to_string() + ", expected f32 [.., channels] with gate_format values");
 }
 
-// This layer's limit; below zero: all channels.
-float limit_of(const ov::Tensor& tensor, std::size_t layer, ChannelRule rule, std::size_t channels) {
+// How many channels this layer keeps; below zero: all.
+float limit_of(const ov::Tensor& tensor, std::size_t layer, std::size_t channels) {
     if (tensor.get_size() == 0)
         return -1.0f;
     if (tensor.get_size() <= layer)
@@ -106,55 +89,36 @@ float limit_of(const ov::Tensor& tensor, std::size_t layer, ChannelRule rule, st
     const float limit = tensor.data<const float>()[layer];
     const std::string found =
         "verify_channel_limits[" + std::to_string(layer) + "] is " + std::to_string(limit);
-    if (!std::isfinite(limit) || (limit < 0.0f && limit != -1.0f))
-        fail(name, found + ", expected -1 (all channels) or a finite number of at least 0");
-    if (rule != ChannelRule::threshold && limit >= 0.0f &&
-        (limit != std::floor(limit) || limit < 1.0f || limit > static_cast<float>(channels)))
+    const bool count = limit == std::floor(limit) && limit >= 1.0f && limit <= static_cast<float>(channels);
+    if (limit != -1.0f && !count)
         fail(name, found + ", expected -1 (all channels) or a whole number of channels from 1 to " +
                        std::to_string(channels));
     return limit;
 }
 
-void check_order(const ov::Tensor& tensor, std::size_t channels) {
-    if (tensor.get_size() != channels)
-        fail(name, "order holds " + std::to_string(tensor.get_size()) + " values, expected the " +
-                       std::to_string(channels) + " channels, the most important first");
-    for (std::size_t i = 0; i < channels; i++) {
-        const std::int32_t channel = tensor.data<const std::int32_t>()[i];
-        if (channel < 0 || static_cast<std::size_t>(channel) >= channels)
-            fail(name, "order[" + std::to_string(i) + "] is " + std::to_string(channel) +
-                           ", expected a channel below " + std::to_string(channels));
-    }
-}
-
 } // namespace
 
 GatedMLP::GatedMLP(const ov::OutputVector& inputs, const GatedMLP& a)
-    : Op(inputs), activation_(a.activation_), rule_(a.rule_), score_(a.score_), gate_format_(a.gate_format_),
-      up_format_(a.up_format_), down_format_(a.down_format_), layer_(a.layer_), row_bits_(a.row_bits_) {
+    : Op(inputs), activation_(a.activation_), gate_format_(a.gate_format_), up_format_(a.up_format_),
+      down_format_(a.down_format_), layer_(a.layer_), row_bits_(a.row_bits_) {
     constructor_validate_and_infer_types();
 }
 
 void GatedMLP::validate_and_infer_types() {
     parse_activation(activation_);
-    parse_rule(rule_);
-    parse_score(score_);
     const Formats formats(gate_format_, up_format_, down_format_);
     if (layer_ < 0)
         fail(name, "attribute layer is " + std::to_string(layer_) + ", expected at least 0");
     if (row_bits_ != 16 && row_bits_ != 8)
         fail(name, "attribute row_bits is " + std::to_string(row_bits_) + ", expected 16 or 8");
+    if (get_input_size() == input_count + 1)
+        fail(name, "got the order of channels that older versions of ovspec had as an input; export the "
+                   "model again");
     check_input_count(*this, input_count);
+    check_hidden_input(*this);
     const ov::PartialShape shape = get_input_partial_shape(hidden);
-    const ov::element::Type type = get_input_element_type(hidden);
-    if (type.is_static() && type != ov::element::f32)
-        fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
-    if (shape.rank().is_static() && shape.size() < 2)
-        fail(name, "hidden (input 0) has " + std::to_string(shape.size()) +
-                       " dimensions, expected [rows, size] or more");
     check_input(*this, limits, "verify_channel_limits", ov::element::f32, {-1});
     check_input(*this, row_weights, "verify_row_weights", ov::element::f32, {-1});
-    check_input(*this, order, "order", ov::element::i32, {-1});
     bool known = shape.rank().is_static() && shape[shape.size() - 1].is_static();
     if (formats.gates_given)
         check_gates(get_input_element_type(gate), get_input_partial_shape(gate));
@@ -180,8 +144,6 @@ std::shared_ptr<ov::Node> GatedMLP::clone_with_new_inputs(const ov::OutputVector
 
 bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
     visitor.on_attribute("activation", activation_);
-    visitor.on_attribute("rule", rule_);
-    visitor.on_attribute("score", score_);
     visitor.on_attribute("gate_format", gate_format_);
     visitor.on_attribute("up_format", up_format_);
     visitor.on_attribute("down_format", down_format_);
@@ -191,10 +153,10 @@ bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const std::size_t rows = check_hidden(name, inputs[hidden]);
     const ov::Shape shape = inputs[hidden].get_shape();
     const Formats formats(gate_format_, up_format_, down_format_);
-    const ChannelRule rule = parse_rule(rule_);
-    const std::size_t size = shape.back(), rows = inputs[hidden].get_size() / std::max<std::size_t>(size, 1);
+    const std::size_t size = shape.back();
     GatedMlpCall call;
     call.weights = describe(
         [&](std::size_t first) {
@@ -221,9 +183,7 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
     set_data(call.weights.up, inputs, up);
     set_data(call.weights.down, inputs, down);
     call.activation = parse_activation(activation_);
-    call.rule = rule;
-    call.mean = parse_score(score_);
-    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), rule, channels);
+    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), channels);
     if (inputs[row_weights].get_size() != 0) {
         if (inputs[row_weights].get_size() != rows)
             fail(name, "verify_row_weights holds " + std::to_string(inputs[row_weights].get_size()) +
@@ -234,10 +194,6 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                 fail(name, "verify_row_weights[" + std::to_string(r) + "] is " +
                                std::to_string(call.row_weights[r]) +
                                ", expected a finite number of at least 0");
-    }
-    if (rule == ChannelRule::fixed && call.limit >= 0.0f) {
-        check_order(inputs[order], channels);
-        call.order = inputs[order].data<const std::int32_t>();
     }
     outputs[0].set_shape(shape);
     outputs[1].set_shape({1});

@@ -22,8 +22,6 @@ public:
 
 private:
     std::string activation_ = "silu";
-    std::string rule_ = "threshold";
-    std::string score_ = "max";
     std::string gate_format_, up_format_, down_format_;
     std::int64_t layer_ = 0;
     std::int64_t row_bits_ = 16;

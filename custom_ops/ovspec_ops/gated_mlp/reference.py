@@ -73,17 +73,13 @@ def rounded_inner(inner: F64, kept: NDArray[np.intp], fmt: str, groups: int) -> 
     return result
 
 
-def kept_channels(
-    gates: F64, row_weights: F64, *, rule: str, score: str, limit: float, order: NDArray[np.int32]
-) -> NDArray[np.intp]:
-    """Channels that the limited rows' activated gates `[rows, channels]` keep, ascending."""
-    if rule == "static":
-        return np.sort(order[: int(limit)]).astype(np.intp)
-    size = np.abs(gates)
-    scores = size.max(0) if score == "max" else (size * row_weights[:, None]).sum(0) / row_weights.sum()
-    if rule == "threshold":
-        return np.flatnonzero(~(scores < np.float32(limit)))
-    return np.sort(np.argsort(-scores, kind="stable")[: int(limit)])
+def kept_channels(gates: F64, count: int) -> NDArray[np.intp]:
+    """The `count` channels with the largest magnitude over activated gates `[rows, channels]`, ascending.
+
+    NaN counts as 0.
+    """
+    size = np.where(np.isnan(gates), 0.0, np.abs(gates))
+    return np.sort(np.argsort(-size.max(0), kind="stable")[:count])
 
 
 def gated_mlp(
@@ -93,15 +89,13 @@ def gated_mlp(
     down: F64,
     *,
     activation: str = "silu",
-    rule: str = "threshold",
-    score: str = "max",
-    limit: float = -1.0,
+    limit: int = -1,
     row_weights: NDArray[np.float32] | None = None,
-    order: NDArray[np.int32] | None = None,
     byte_rows: Mapping[str, tuple[str, int]] | None = None,
 ) -> tuple[F64, int]:
     """Output `[rows, hidden]` and the number of channels read; projections `[channels, hidden]`.
 
+    `limit`: channels that rows with a weight above 0 keep, chosen for all of them together; -1: all.
     `byte_rows`, where rows become 8 bits: format and groups of the weights of `gate`, `up` and `down`.
     """
     x = hidden.astype(np.float64)
@@ -113,14 +107,7 @@ def gated_mlp(
     inner, read = gates * (second @ up.T), 0
     kept = every = np.arange(inner.shape[1])
     if limited.any():
-        kept = kept_channels(
-            gates[limited],
-            weights[limited],
-            rule=rule,
-            score=score,
-            limit=limit,
-            order=np.zeros(0, np.int32) if order is None else order,
-        )
+        kept = kept_channels(gates[limited], limit)
         dropped = np.ones(inner.shape[1], bool)
         dropped[kept] = False
         inner[np.ix_(limited, dropped)] = 0.0

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "common/inline.hpp"
+
 namespace ovspec {
 
 // A row of `groups * group_size` weights is cut into chunks of 16, 8, 4, 2 or 1 groups, the largest first. In
@@ -13,13 +15,12 @@ struct RowChunk {
     std::size_t groups;
     std::size_t vectors; // of 64 weights each; the last ones of a group are padding
 
-    std::size_t lanes() const { return 16 / groups; }
+    OVSPEC_INLINE_MEMBER std::size_t lanes() const { return 16 / groups; }
     // Weights of a group that lie side by side.
-    std::size_t run() const { return 4 * lanes(); }
+    OVSPEC_INLINE_MEMBER std::size_t run() const { return 4 * lanes(); }
 };
 
-// Internal linkage: kernels are compiled for several instruction sets.
-static inline RowChunk row_chunk(std::size_t first, std::size_t groups, std::size_t group_size) {
+OVSPEC_INLINE RowChunk row_chunk(std::size_t first, std::size_t groups, std::size_t group_size) {
     RowChunk chunk{first, 16, 0};
     while (chunk.groups > groups - first)
         chunk.groups /= 2;
@@ -34,7 +35,7 @@ struct RowSize {
     std::size_t chunks;
 };
 
-static inline RowSize row_size(std::size_t groups, std::size_t group_size) {
+OVSPEC_INLINE RowSize row_size(std::size_t groups, std::size_t group_size) {
     RowSize size{0, 0};
     for (std::size_t first = 0; first < groups; size.chunks++) {
         const RowChunk chunk = row_chunk(first, groups, group_size);

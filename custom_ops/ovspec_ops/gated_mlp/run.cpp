@@ -11,7 +11,7 @@ namespace {
 
 // Channels of one task: enough to stream, few enough to balance.
 constexpr std::size_t block_channels = 48;
-// Rows that go through together: their activations stay in the second cache.
+// Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;
 
 std::size_t floats(std::size_t bytes) {
@@ -60,19 +60,10 @@ public:
         work_.up_of = same ? work_.gate_of : pack(w_.up, work_.up_rows);
     }
 
-    // activation(gate) of all channels, and the set that the rule takes by them
+    // Computes activation(gate) of all channels and keeps those with the highest scores.
     void choose() {
-        const float limit = call_.limit;
-        if (call_.rule == ChannelRule::fixed) {
-            work_.set.keep_first(call_.order, channels_, static_cast<std::size_t>(limit));
-        } else {
-            gate_all();
-            const float* scores = score();
-            if (call_.rule == ChannelRule::threshold)
-                work_.set.keep_above(scores, channels_, limit);
-            else
-                work_.set.keep_highest(scores, channels_, static_cast<std::size_t>(limit));
-        }
+        gate_all();
+        work_.set.keep_highest(score(), channels_, static_cast<std::size_t>(call_.limit));
         work_.set.arrange(group_size());
     }
 
@@ -93,8 +84,8 @@ public:
             const std::size_t count = std::min(block_channels, view.count - first);
             const ChannelSpan span{view.channels + first, count, view.count - first};
             auto lease = scratches().take();
-            const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate, rows_);
-            const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up, rows_));
+            const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
+            const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
@@ -145,7 +136,7 @@ private:
         return (channels + block_channels - 1) / block_channels;
     }
 
-    // Of `down`: wide ones read neighbouring lines of memory, but every thread is to have one.
+    // Outputs of a task of `down`: wide tasks read neighbouring cache lines, but every thread needs one.
     std::size_t outputs_of_task() const {
         const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
         const std::size_t share = (size_ + threads - 1) / threads;
@@ -155,15 +146,14 @@ private:
     std::size_t group_size() const { return channels_ / w_.down.groups; }
 
     const std::uint8_t* pack(const ChannelMatrix& matrix, FloatBuffer& buffer) const {
-        const std::size_t bytes = kernels_.packed_bytes(matrix, rows_),
-                          count = (rows_ + row_block - 1) / row_block;
+        const std::size_t bytes = kernels_.packed_bytes(matrix), count = (rows_ + row_block - 1) / row_block;
         auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
         parallel_items(count, 4 * rows_ * size_, [&](std::size_t block) {
             const float* values[row_block];
             const std::size_t first = block * row_block, some = std::min(row_block, rows_ - first);
             for (std::size_t r = 0; r < some; r++)
                 values[r] = call_.x + work_.rows[first + r] * size_;
-            kernels_.pack(matrix, rows_, values, some, to + block * bytes);
+            kernels_.pack(matrix, values, some, to + block * bytes);
         });
         return to;
     }
@@ -188,7 +178,7 @@ private:
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
             auto lease = scratches().take();
-            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate, rows_));
+            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
             kernels_.project(w_.gate, span, work_.gate_of, rows_, gates + first, channels_, scratch);
             for (std::size_t r = 0; r < rows_; r++)
@@ -196,24 +186,15 @@ private:
         });
     }
 
+    // A channel's score: the largest magnitude of its activated gate over the rows.
     const float* score() {
         const float* gates = work_.gates.reserve(rows_ * channels_);
         float* scores = work_.scores.reserve(channels_);
         std::fill_n(scores, channels_, 0.0f);
-        float total = 0.0f;
-        for (std::size_t r = 0; call_.mean && r < rows_; r++)
-            total += weight_of(work_.rows[r]);
-        for (std::size_t r = 0; r < rows_; r++) {
-            if (call_.mean)
-                kernels_.add_weighted(scores, gates + r * channels_, weight_of(work_.rows[r]) / total,
-                                      channels_);
-            else
-                kernels_.add_largest(scores, gates + r * channels_, channels_);
-        }
+        for (std::size_t r = 0; r < rows_; r++)
+            kernels_.add_largest(scores, gates + r * channels_, channels_);
         return scores;
     }
-
-    float weight_of(std::size_t row) const { return call_.row_weights ? call_.row_weights[row] : 1.0f; }
 
     const GatedMlpKernels& kernels_;
     const GatedMlpCall& call_;
@@ -239,7 +220,7 @@ std::size_t run_gated_mlp(const GatedMlpCall& call) {
         Round round(call, *work);
         round.pack_rows();
         round.choose();
-        round.project(call.rule != ChannelRule::fixed);
+        round.project(true);
         round.down();
         read = work->set.count();
     }

@@ -13,13 +13,10 @@ struct GatedMlpWeights {
 struct GatedMlpCall {
     GatedMlpWeights weights;
     Activation activation;
-    ChannelRule rule;
-    bool mean;                           // scores are means over the rows, else maxima
-    float limit;                         // of the rule; below zero: all channels
-    const float* row_weights = nullptr;  // `[rows]`, 0 for rows that take all channels; none: all are 1
-    const std::int32_t* order = nullptr; // `[channels]`, of rule fixed
-    const float* x;                      // `[rows, size]`
-    const float* gates = nullptr;        // `[rows, channels]`, not yet activated; none: of weights.gate
+    float limit;                        // channels that limited rows keep; below zero: all
+    const float* row_weights = nullptr; // `[rows]`, 0 for rows that take all channels; none: all are limited
+    const float* x;                     // `[rows, size]`
+    const float* gates = nullptr;       // `[rows, channels]`, not yet activated; none: of weights.gate
     float* y;
     std::size_t rows;
 };

@@ -170,10 +170,11 @@ OVSPEC_INLINE void read_scales(const ChannelMatrix& m, const std::uint32_t* chan
 OVSPEC_INLINE void add_group(const IVec* sums, const GroupScales& scales, Vec column_sums, Vec* total) {
 #pragma GCC unroll 16
     for (std::size_t n = 0; n < tile_channels; n++)
-        total[n] += __builtin_convertvector(sums[n], Vec) * scales.scale[n] - column_sums * scales.shift[n];
+        total[n] = fused(__builtin_convertvector(sums[n], Vec), splat(scales.scale[n]),
+                         fused(-column_sums, splat(scales.shift[n]), total[n]));
 }
 
-// Asks for 64 bytes of each of 16 channels that are next, `at` from their start.
+// Prefetches 64 bytes of each of the next 16 channels, `at` bytes from their start.
 OVSPEC_INLINE void ask(const std::uint8_t* const* next, std::size_t at) {
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < tile_channels; i++)
@@ -226,8 +227,8 @@ OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, cons
     IVec by_column[columns];
     tiles::transpose((const IVec*)total, 1, by_column);
     for (std::size_t r = 0; r < rows; r++) {
-        const Vec dots =
-            ((Vec)by_column[r] * 256.0f + (Vec)by_column[row_block + r]) * ((const float*)packed)[r];
+        const Vec dots = fused((Vec)by_column[r], splat(256.0f), (Vec)by_column[row_block + r]) *
+                         ((const float*)packed)[r];
         if (count == tile_channels)
             store(y + r * y_stride, dots);
         else
@@ -237,6 +238,15 @@ OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, cons
 
 OVSPEC_INLINE std::size_t scratch_bytes(const ChannelMatrix& m) {
     return tile_channels * slabs_of(m) * width + m.groups * sizeof(GroupScales) + 64;
+}
+
+// Whether 16 channels lie one behind the other, so that a tile can load them where they are. Comparing the
+// first with the last is not enough: a run is filled up with copies of its last channel.
+OVSPEC_INLINE bool neighbours(const std::uint32_t* ids) {
+    bool all = true;
+    for (std::uint32_t i = 1; i < tile_channels; i++)
+        all = all && ids[i] == ids[0] + i;
+    return all;
 }
 
 OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, const std::uint8_t* packed,
@@ -259,8 +269,7 @@ OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, cons
         read_scales(m, ids, scales);
         const std::uint8_t* weights = copied;
         std::size_t weight_stride = row_bytes;
-        const bool direct = m.format == WeightFormat::u8 &&
-                            ids[tile_channels - 1] - ids[0] == tile_channels - 1 && m.size % width == 0;
+        const bool direct = m.format == WeightFormat::u8 && m.size % width == 0 && neighbours(ids);
         if (direct) {
             weights = from[0];
             weight_stride = m.row_bytes;

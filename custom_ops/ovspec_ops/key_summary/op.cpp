@@ -81,6 +81,7 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
                        " values, expected [blocks of key_cache, kv_heads, values of a " + summary_ +
                        " summary] = [" + std::to_string(cache.blocks) + ", " + std::to_string(cache.heads) +
                        ", " + std::to_string(summary_size) + "]");
+    check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
     const Sequences sequences = view_sequences(
         name, "past_lens", "block_indices", inputs[attention].get_shape()[0], inputs[subsequence_begins],
         inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);

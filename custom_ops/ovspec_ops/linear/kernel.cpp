@@ -4,39 +4,73 @@
 #include "linear/byte_path.hpp"
 #include "linear/digit_rows.hpp"
 #include "linear/dot_path.hpp"
-#include "linear/float_path.hpp"
+#include "linear/number_path.hpp"
 #include "linear/tile_path.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
-std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
+// How a row is held, which is the same for any number of rows.
+enum class RowForm {
+    numbers, // f32, or bf16
+    digits,  // integers of 16 bits
+    bytes,   // integers of 8 bits
+};
+
+RowForm form_of([[maybe_unused]] const LinearWeights& weights) {
+#ifdef OVSPEC_DOT
+    if (weights.integers() && weights.row_bits != 32) {
 #ifdef OVSPEC_BYTES
-    if (weights.row_bits == 8)
+        if (weights.row_bits == 8)
+            return RowForm::bytes;
+#endif
+        return RowForm::digits;
+    }
+#endif
+    return RowForm::numbers;
+}
+
+RowBlocks blocks(const LinearWeights& weights, std::size_t rows) {
+    if (form_of(weights) == RowForm::numbers)
+        return number_path::blocks_of(rows);
+    return {rows, (rows + block_rows - 1) / block_rows, rows < block_rows ? rows : block_rows, false};
+}
+
+std::size_t packed_bytes(const LinearWeights& weights, std::size_t rows) {
+    switch (form_of(weights)) {
+#ifdef OVSPEC_BYTES
+    case RowForm::bytes:
         return byte_rows::BlockLayout(weights, rows).bytes;
 #endif
 #ifdef OVSPEC_DOT
-    return digit_rows::BlockLayout(weights, rows).bytes;
-#else
-    return rows * float_path::stride_of(weights) * sizeof(float);
+    case RowForm::digits:
+        return digit_rows::BlockLayout(weights, rows).bytes;
 #endif
+    default:
+        return number_path::packed_bytes(weights, rows);
+    }
 }
 
-void pack(const LinearWeights& weights, const float* values, std::size_t count, std::size_t rows,
-          std::uint8_t* packed) {
+void pack(const LinearWeights& weights, const float* values, std::size_t count,
+          [[maybe_unused]] std::size_t rows, std::uint8_t* packed) {
+    switch (form_of(weights)) {
 #ifdef OVSPEC_BYTES
-    if (weights.row_bits == 8)
+    case RowForm::bytes:
         return byte_rows::pack(weights, values, count, rows, packed);
 #endif
 #ifdef OVSPEC_DOT
-    digit_rows::pack(weights, values, count, rows, packed);
-#else
-    float_path::pack(weights, values, count, rows, packed);
+    case RowForm::digits:
+        return digit_rows::pack(weights, values, count, rows, packed);
 #endif
+    default:
+        return number_path::pack(weights, values, count, packed);
+    }
 }
 
-std::size_t scratch_floats([[maybe_unused]] const LinearWeights& weights, [[maybe_unused]] std::size_t rows) {
+std::size_t scratch_floats(const LinearWeights& weights, std::size_t rows) {
+    if (form_of(weights) == RowForm::numbers)
+        return number_path::scratch_floats(rows);
 #ifdef OVSPEC_AMX
     return tile_path::scratch_bytes(weights, rows) / sizeof(float) + 1;
 #else
@@ -44,10 +78,11 @@ std::size_t scratch_floats([[maybe_unused]] const LinearWeights& weights, [[mayb
 #endif
 }
 
+#ifdef OVSPEC_DOT
 template <WeightFormat format>
-void product_of(const LinearWeights& weights, std::size_t first, std::size_t count,
-                const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets,
-                [[maybe_unused]] float* scratch) {
+void integer_product(const LinearWeights& weights, std::size_t first, std::size_t count,
+                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets,
+                     [[maybe_unused]] float* scratch) {
 #ifdef OVSPEC_AMX
     if (tile_path::serves(weights))
         return tile_path::product<format>(weights, first, count, packed, rows, targets, scratch);
@@ -56,25 +91,26 @@ void product_of(const LinearWeights& weights, std::size_t first, std::size_t cou
     if (weights.row_bits == 8)
         return byte_path::product<format>(weights, first, count, packed, rows, targets);
 #endif
-#ifdef OVSPEC_DOT
     dot_path::product<format>(weights, first, count, packed, rows, targets);
-#else
-    float_path::product<format>(weights, first, count, packed, rows, targets);
-#endif
 }
+#endif
 
 void product(const LinearWeights& weights, std::size_t first, std::size_t count, const std::uint8_t* packed,
              std::size_t rows, const PanelTarget* targets, float* scratch) {
-    if (weights.format == WeightFormat::u8)
-        product_of<WeightFormat::u8>(weights, first, count, packed, rows, targets, scratch);
-    else
-        product_of<WeightFormat::u4>(weights, first, count, packed, rows, targets, scratch);
+#ifdef OVSPEC_DOT
+    if (form_of(weights) != RowForm::numbers) {
+        if (weights.format == LinearFormat::u8)
+            return integer_product<WeightFormat::u8>(weights, first, count, packed, rows, targets, scratch);
+        return integer_product<WeightFormat::u4>(weights, first, count, packed, rows, targets, scratch);
+    }
+#endif
+    number_path::product(weights, first, count, packed, rows, targets, scratch);
 }
 
 } // namespace
 
 extern const LinearKernels linear_kernels;
-const LinearKernels linear_kernels = {packed_bytes, pack, scratch_floats, product};
+const LinearKernels linear_kernels = {blocks, packed_bytes, pack, scratch_floats, product};
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

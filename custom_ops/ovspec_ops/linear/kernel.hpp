@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/inline.hpp"
 #include "common/kernel_tables.hpp"
 #include "common/weight_format.hpp"
 
@@ -11,29 +12,63 @@ namespace ovspec {
 
 // Neurons that lie together, interleaved by four inputs: what two tiles take.
 constexpr std::size_t panel_width = 32;
-// Rows that are packed together.
+// Rows that are packed together, at most.
 constexpr std::size_t block_rows = 16;
 // Inputs up to which sums of digits times weights fit 32 bits.
 constexpr std::size_t most_inputs = 65536;
 
-// Weights `[panels, panel_bytes]`, see layout.py; w = (data - zero_point) * scale. A panel holds scales f16
-// `[groups, 32]`, zero points u8 `[groups, 32]`, zeros up to a multiple of 64, and its data.
+// How weights are stored.
+enum class LinearFormat {
+    u8, // integers of 8 bits, one group
+    u4, // integers of 4 bits
+    f32,
+    f16,
+    bf16,
+};
+
+// Weights `[panels, panel_bytes]`, see layout.py. For integers w = (data - zero_point) * scale: a panel holds
+// scales f16 `[groups, 32]`, zero points u8 `[groups, 32]`, zeros up to a multiple of 64, and its data. A
+// panel of floating-point numbers holds nothing but data.
 struct LinearWeights {
-    WeightFormat format; // u8, of one group, or u4
+    LinearFormat format;
     const std::uint8_t* data;
     std::size_t inputs;
     std::size_t groups;
-    // Bits of the integers that rows become: 16, or 8, which not every instruction set takes.
+    // How far rows may be rounded. 32: not at all. 16: integers of 16 bits with a scale a row, or bf16 where
+    // the weights are bf16. 8: integers of 8 bits with a scale for 32 values, which not every instruction set
+    // takes.
     std::size_t row_bits = 16;
 
-    std::size_t group_size() const { return inputs / groups; }
-    // Inputs with the zeros that fill a panel up; only a single group has any.
-    std::size_t padded() const { return groups == 1 ? (inputs + 63) / 64 * 64 : inputs; }
-    std::size_t data_at() const { return (groups * 3 * panel_width + 63) / 64 * 64; }
-    std::size_t panel_bytes() const {
-        return data_at() + padded() * panel_width / (format == WeightFormat::u4 ? 2 : 1);
+    OVSPEC_INLINE_MEMBER std::size_t group_size() const { return inputs / groups; }
+    OVSPEC_INLINE_MEMBER bool integers() const {
+        return format == LinearFormat::u8 || format == LinearFormat::u4;
     }
-    const std::uint8_t* panel(std::size_t index) const { return data + index * panel_bytes(); }
+    OVSPEC_INLINE_MEMBER std::size_t data_bits() const {
+        switch (format) {
+        case LinearFormat::u4:
+            return 4;
+        case LinearFormat::u8:
+            return 8;
+        case LinearFormat::f32:
+            return 32;
+        default:
+            return 16;
+        }
+    }
+    // Inputs with the zeros that fill a panel up; only a single group has any.
+    OVSPEC_INLINE_MEMBER std::size_t padded() const {
+        const std::size_t unit = integers() ? 64 : 2;
+        return groups == 1 ? (inputs + unit - 1) / unit * unit : inputs;
+    }
+    OVSPEC_INLINE_MEMBER std::size_t data_at() const {
+        return integers() ? (groups * 3 * panel_width + 63) / 64 * 64 : 0;
+    }
+    OVSPEC_INLINE_MEMBER std::size_t panel_bytes() const {
+        return data_at() + padded() * panel_width * data_bits() / 8;
+    }
+    OVSPEC_INLINE_MEMBER const std::uint8_t* panel(std::size_t index) const {
+        return data + index * panel_bytes();
+    }
 };
 
 // Where the sums of a panel go: row r to y[r * stride + i] for its first `width` neurons i.
@@ -43,8 +78,25 @@ struct PanelTarget {
     std::size_t width;
 };
 
+// Rows that go through together, in blocks.
+struct RowBlocks {
+    std::size_t rows, count;
+    std::size_t most; // rows of a block
+    bool even;        // all blocks have `most` rows or one less; else all but the last have `most`
+
+    std::size_t begin(std::size_t block) const {
+        const std::size_t row = even ? block * rows / count : block * most;
+        return row < rows ? row : rows;
+    }
+};
+
+// Panels of one call of `product`.
+constexpr std::size_t most_panels = 4;
+
 struct LinearKernels {
-    // Bytes of a packed block of `rows` rows, a multiple of 64.
+    RowBlocks (*blocks)(const LinearWeights& weights, std::size_t rows);
+
+    // Bytes of a packed block of up to `rows` rows, a multiple of 64.
     std::size_t (*packed_bytes)(const LinearWeights& weights, std::size_t rows);
 
     // Brings `count` of the `rows` rows of a block, `[count, inputs]`, into the form that `product` reads, in
@@ -55,8 +107,8 @@ struct LinearKernels {
     // Floats of memory that `product` needs for blocks of together `rows` rows.
     std::size_t (*scratch_floats)(const LinearWeights& weights, std::size_t rows);
 
-    // `rows` rows, packed in blocks of block_rows where they are more, times the `count` panels from `first`
-    // on. `targets` holds one for each of them.
+    // `rows` rows, packed in blocks, times up to most_panels panels, from `first` on. `targets` holds one for
+    // each of them.
     void (*product)(const LinearWeights& weights, std::size_t first, std::size_t count,
                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets, float* scratch);
 };

@@ -14,6 +14,32 @@ std::string text(std::size_t x) {
     return std::to_string(x);
 }
 
+LinearFormat parse_format(const std::string& format) {
+    if (format == "u8")
+        return LinearFormat::u8;
+    if (format == "u4")
+        return LinearFormat::u4;
+    if (format == "f32")
+        return LinearFormat::f32;
+    if (format == "f16")
+        return LinearFormat::f16;
+    if (format == "bf16")
+        return LinearFormat::bf16;
+    fail(name, "attribute format is '" + format + "', expected u8, u4, f32, f16 or bf16");
+}
+
+// Throws where rows can't be rounded so for weights of this format.
+void check_row_bits(LinearFormat format, std::int64_t bits) {
+    const bool integers = format == LinearFormat::u8 || format == LinearFormat::u4;
+    const bool fits =
+        bits == 32 || (bits == 16 && (integers || format == LinearFormat::bf16)) || (bits == 8 && integers);
+    if (!fits)
+        fail(name, "attribute row_bits is " + std::to_string(bits) + ", expected " +
+                       (integers                       ? "32, 16 or 8"
+                        : format == LinearFormat::bf16 ? "32 or 16"
+                                                       : "32"));
+}
+
 } // namespace
 
 Linear::Linear(const ov::OutputVector& inputs, const Linear& a)
@@ -23,20 +49,17 @@ Linear::Linear(const ov::OutputVector& inputs, const Linear& a)
 
 LinearWeights Linear::describe(std::size_t inputs) const {
     LinearWeights w{};
-    if (format_ != "u8" && format_ != "u4")
-        fail(name, "attribute format is '" + format_ + "', expected u8 or u4");
-    w.format = format_ == "u8" ? WeightFormat::u8 : WeightFormat::u4;
+    w.format = parse_format(format_);
     if (inputs == 0 || inputs > most_inputs)
         fail(name, "rows have " + text(inputs) + " values, expected 1 to " + text(most_inputs));
-    const bool fits = groups_ == 1 || (groups_ > 1 && w.format == WeightFormat::u4 &&
+    const bool fits = groups_ == 1 || (groups_ > 1 && w.format == LinearFormat::u4 &&
                                        groups_ <= static_cast<std::int64_t>(inputs) &&
                                        inputs % (8 * static_cast<std::size_t>(groups_)) == 0);
     if (!fits)
         fail(name, "attribute groups is " + std::to_string(groups_) + " for rows of " + text(inputs) +
                        " values in " + format_ +
                        ", expected 1, or with u4 a number that makes groups of a multiple of 8");
-    if (row_bits_ != 16 && row_bits_ != 8)
-        fail(name, "attribute row_bits is " + std::to_string(row_bits_) + ", expected 16 or 8");
+    check_row_bits(w.format, row_bits_);
     w.inputs = inputs;
     w.groups = static_cast<std::size_t>(groups_);
     w.row_bits = static_cast<std::size_t>(row_bits_);
@@ -58,13 +81,8 @@ std::size_t Linear::panels() const {
 
 void Linear::validate_and_infer_types() {
     check_input_count(*this, input_count);
-    const ov::element::Type type = get_input_element_type(hidden);
-    if (type.is_static() && type != ov::element::f32)
-        fail(name, "hidden (input 0) is of type " + type.get_type_name() + ", expected f32");
+    check_hidden_input(*this);
     ov::PartialShape shape = get_input_partial_shape(hidden);
-    if (shape.rank().is_static() && shape.size() < 2)
-        fail(name,
-             "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
     std::int64_t rows = -1, bytes = -1;
     if (shape.rank().is_static() && shape[shape.size() - 1].is_static()) {
         rows = static_cast<std::int64_t>(panels());
@@ -92,6 +110,7 @@ bool Linear::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const std::size_t rows = check_hidden(name, inputs[hidden]);
     ov::Shape shape = inputs[hidden].get_shape();
     LinearWeights w = describe(shape.back());
     const ov::Shape expected{panels(), w.panel_bytes()};
@@ -99,7 +118,6 @@ bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs)
         fail(name, "weights (input 1) hold " + text(inputs[weights].get_size()) + " bytes, expected " +
                        text(expected[0]) + " panels of " + text(expected[1]));
     w.data = inputs[weights].data<const std::uint8_t>();
-    const std::size_t rows = inputs[hidden].get_size() / w.inputs;
     LinearOutput targets[most_outputs];
     for (std::size_t i = 0; i < sizes_.size(); i++) {
         shape.back() = static_cast<std::size_t>(sizes_[i]);

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec_ops.common.byte_values import GROUP, round_values
-from ovspec_ops.linear.layout import PANEL, unpack_linear
+from ovspec_ops.linear.layout import NUMBERS, PANEL, bf16_bits, bf16_values, unpack_linear, unpack_numbers
 
 
 def rounded_rows(rows: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
@@ -27,25 +27,30 @@ def linear(
     packed: NDArray[np.uint8],
     sizes: Sequence[int],
     fmt: str,
-    groups: int,
+    groups: int = 1,
     byte_rows: bool = False,
+    bf16_rows: bool = False,
 ) -> list[NDArray[np.float64]]:
     """Outputs `[.., size]` of every size, from the inputs and attributes of Linear.
 
     Args:
         byte_rows: whether rows are rounded to 8 bits, as some instruction sets do with `row_bits` 8.
+        bf16_rows: whether rows are rounded to bf16, as with `row_bits` 16 and weights of bf16.
     """
     inputs, outputs, first = hidden.shape[-1], [], 0
-    rows = hidden.astype(np.float64)
+    rows = (bf16_values(bf16_bits(hidden)) if bf16_rows else hidden).astype(np.float64)
     if byte_rows:
         rows = rounded_rows(rows, groups)
     for size in sizes:
         panels = -(-size // PANEL)
-        values, scales, zero_points = unpack_linear(packed[first : first + panels], size, inputs, groups, fmt)
+        part = packed[first : first + panels]
         first += panels
-        repeat = inputs // groups
+        if fmt in NUMBERS:
+            outputs.append(rows @ unpack_numbers(part, size, inputs, fmt).T)
+            continue
+        values, scales, zero_points = unpack_linear(part, size, inputs, groups, fmt)
         factors: list[NDArray[Any]] = [
-            part.astype(np.float64).repeat(repeat, 1) for part in (zero_points, scales)
+            each.astype(np.float64).repeat(inputs // groups, 1) for each in (zero_points, scales)
         ]
         outputs.append(rows @ ((values - factors[0]) * factors[1]).T)
     return outputs

@@ -8,8 +8,8 @@
 namespace ovspec {
 namespace {
 
-// Panels of one task: enough to stream, few enough to balance.
-constexpr std::size_t task_panels = 2;
+// Tasks that every thread gets, where there are panels for so many: few enough panels a task to balance.
+constexpr std::size_t tasks_of_thread = 4;
 // Rows that go through together: weights are read once for them, and up to some 4,000 inputs their digits
 // stay in the second cache.
 constexpr std::size_t round_rows = 256;
@@ -18,6 +18,13 @@ constexpr std::size_t round_rows = 256;
 Pool<FloatBuffer>& buffers() {
     static auto* pool = new Pool<FloatBuffer>;
     return *pool;
+}
+
+// Few rows stream two panels, which is enough; many share what they read of the rows.
+std::size_t panels_of_task(std::size_t panels, std::size_t rows) {
+    const std::size_t tasks =
+        tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+    return std::clamp<std::size_t>(panels / tasks, 1, rows > block_rows ? most_panels : 2);
 }
 
 std::size_t panels_of(std::size_t size) {
@@ -49,23 +56,23 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     std::size_t panels = 0;
     for (std::size_t i = 0; i < count; i++)
         panels += panels_of(outputs[i].size);
+    const std::size_t task_panels = panels_of_task(panels, rows),
+                      tasks = (panels + task_panels - 1) / task_panels;
     auto packed_rows = buffers().take();
     for (std::size_t row = 0; row < rows; row += round_rows) {
         const std::size_t some = std::min(round_rows, rows - row);
-        const std::size_t in_block = std::min(some, block_rows);
-        const std::size_t blocks = (some + in_block - 1) / in_block;
-        const std::size_t block_bytes = kernels.packed_bytes(weights, in_block);
-        auto* packed =
-            reinterpret_cast<std::uint8_t*>(packed_rows->reserve(blocks * block_bytes / sizeof(float) + 1));
-        parallel_items(blocks, 4 * some * weights.inputs, [&](std::size_t block) {
-            const std::size_t first = block * in_block;
-            kernels.pack(weights, x + (row + first) * weights.inputs, std::min(in_block, some - first),
-                         in_block, packed + block * block_bytes);
+        const RowBlocks blocks = kernels.blocks(weights, some);
+        const std::size_t block_bytes = kernels.packed_bytes(weights, blocks.most);
+        auto* packed = reinterpret_cast<std::uint8_t*>(
+            packed_rows->reserve(blocks.count * block_bytes / sizeof(float) + 1));
+        parallel_items(blocks.count, 4 * some * weights.inputs, [&](std::size_t block) {
+            const std::size_t first = blocks.begin(block), count = blocks.begin(block + 1) - first;
+            kernels.pack(weights, x + (row + first) * weights.inputs, count, blocks.most,
+                         packed + block * block_bytes);
         });
-        const std::size_t tasks = (panels + task_panels - 1) / task_panels;
         parallel_items(tasks, some * panels * panel_width * weights.inputs, [&](std::size_t task) {
             const std::size_t first = task * task_panels, of_task = std::min(task_panels, panels - first);
-            PanelTarget targets[task_panels];
+            PanelTarget targets[most_panels];
             set_targets(outputs, row, first, of_task, targets);
             auto scratch = buffers().take();
             kernels.product(weights, first, of_task, packed, some, targets,

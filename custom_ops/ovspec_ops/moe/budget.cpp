@@ -1,22 +1,25 @@
 #include "moe/budget.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace ovspec {
 
-// Places of a row by weight, the earlier first among equals; those without an expert last.
+// Places of a row by weight, the earlier first among equals; NaN after all numbers, those without an expert
+// last.
 void RoutingBudget::rank(std::size_t row, Buffers& buffers) const {
     const std::int32_t* indices = indices_ + row * top_k_;
     const float* weights = weights_ + row * top_k_;
+    const auto key = [&](std::size_t place) {
+        const int order = indices[place] < 0 ? 2 : std::isnan(weights[place]) ? 1 : 0;
+        return std::make_tuple(order, order == 0 ? -weights[place] : 0.0f, place);
+    };
     buffers.order.resize(top_k_);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
-    const auto better = [&](std::size_t a, std::size_t b) {
-        if ((indices[a] >= 0) != (indices[b] >= 0))
-            return indices[a] >= 0;
-        return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-    };
-    std::sort(buffers.order.begin(), buffers.order.end(), better);
+    std::sort(buffers.order.begin(), buffers.order.end(),
+              [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
 }
 
 template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept) {
@@ -41,8 +44,10 @@ template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept
     }
 }
 
-void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limited, std::size_t experts,
-                              Buffers& buffers) {
+void RoutingBudget::apply(std::size_t budget, const std::vector<char>& limited, std::size_t experts,
+                          Buffers& buffers) {
+    if (top_k_ == 0)
+        return;
     buffers.mass.assign(experts, 0.0);
     buffers.kept.assign(experts, 0);
     std::size_t kept = 0;
@@ -50,7 +55,7 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
         if (!limited[row])
             continue;
         for (std::size_t i = row * top_k_; i < (row + 1) * top_k_; i++)
-            if (indices_[i] >= 0)
+            if (indices_[i] >= 0 && !std::isnan(weights_[i]))
                 buffers.mass[static_cast<std::size_t>(indices_[i])] += weights_[i];
         rank(row, buffers);
         const std::int32_t first = indices_[row * top_k_ + buffers.order[0]];
@@ -59,6 +64,8 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
             kept++;
         }
     }
+    for (double& mass : buffers.mass)
+        mass = std::isnan(mass) ? 0.0 : mass; // infinities of both signs
     buffers.order.resize(experts);
     std::iota(buffers.order.begin(), buffers.order.end(), std::size_t{0});
     std::sort(buffers.order.begin(), buffers.order.end(), [&](std::size_t a, std::size_t b) {
@@ -77,44 +84,6 @@ void RoutingBudget::keep_mass(std::size_t budget, const std::vector<char>& limit
             keep(row, [&](std::size_t place) {
                 return buffers.kept[static_cast<std::size_t>(indices_[row * top_k_ + place])] != 0;
             });
-}
-
-std::size_t RoutingBudget::ranked_by_share(std::size_t row, std::size_t budget, float bound,
-                                           Buffers& buffers) const {
-    const float* weights = weights_ + row * top_k_;
-    const double total = std::accumulate(weights, weights + top_k_, 0.0);
-    std::size_t count = top_k_;
-    double dropped = 0.0;
-    while (count > 1 && top_k_ - count < budget) {
-        dropped += weights[buffers.order[count - 1]];
-        if (!(dropped < static_cast<double>(bound) * total))
-            break;
-        count--;
-    }
-    return count;
-}
-
-void RoutingBudget::keep_ranked(std::size_t row, std::size_t count, Buffers& buffers) {
-    keep(row, [&](std::size_t place) {
-        const auto last = buffers.order.begin() + static_cast<std::ptrdiff_t>(count);
-        return std::find(buffers.order.begin(), last, place) != last;
-    });
-}
-
-void RoutingBudget::apply(BudgetRule rule, std::size_t budget, float bound, const std::vector<char>& limited,
-                          std::size_t experts, Buffers& buffers) {
-    if (top_k_ == 0)
-        return;
-    if (rule == BudgetRule::mass)
-        return keep_mass(budget, limited, experts, buffers);
-    for (std::size_t row = 0; row < limited.size(); row++) {
-        if (!limited[row])
-            continue;
-        rank(row, buffers);
-        const std::size_t count = rule == BudgetRule::top_k ? std::clamp(budget, std::size_t{1}, top_k_)
-                                                            : ranked_by_share(row, budget, bound, buffers);
-        keep_ranked(row, count, buffers);
-    }
 }
 
 } // namespace ovspec

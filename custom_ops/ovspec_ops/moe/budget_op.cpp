@@ -1,7 +1,6 @@
 #include "moe/budget_op.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
@@ -16,7 +15,6 @@ enum Input : std::size_t {
     indices,
     weights,
     budgets,
-    share_bounds,
     subsequence_begins,
     past_lens,
     input_count,
@@ -30,16 +28,6 @@ struct Workspace {
 Pool<Workspace>& workspaces() {
     static auto* pool = new Pool<Workspace>; // never destroyed: plugin threads may outlive static objects
     return *pool;
-}
-
-BudgetRule parse(const std::string& rule) {
-    if (rule == "mass")
-        return BudgetRule::mass;
-    if (rule == "share")
-        return BudgetRule::share;
-    if (rule == "top_k")
-        return BudgetRule::top_k;
-    fail(name, "attribute rule is '" + rule + "', expected mass, share or top_k");
 }
 
 // Rows of sequences under verification; without a table of sequences, all.
@@ -69,12 +57,11 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
 } // namespace
 
 ExpertBudget::ExpertBudget(const ov::OutputVector& inputs, const ExpertBudget& attributes)
-    : Op(inputs), rule_(attributes.rule_), experts_(attributes.experts_), layer_(attributes.layer_) {
+    : Op(inputs), experts_(attributes.experts_), layer_(attributes.layer_) {
     constructor_validate_and_infer_types();
 }
 
 void ExpertBudget::validate_and_infer_types() {
-    parse(rule_);
     if (experts_ < 1)
         fail(name, "attribute experts is " + std::to_string(experts_) + ", expected at least 1");
     if (layer_ < 0)
@@ -83,7 +70,6 @@ void ExpertBudget::validate_and_infer_types() {
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});
     check_input(*this, budgets, "verify_expert_budgets", ov::element::i32, {-1});
-    check_input(*this, share_bounds, "verify_expert_share_bounds", ov::element::f32, {-1});
     check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
     check_input(*this, past_lens, "verify_past_lens", ov::element::i32, {-1});
     set_output_type(0, ov::element::i32, get_input_partial_shape(indices));
@@ -95,40 +81,26 @@ std::shared_ptr<ov::Node> ExpertBudget::clone_with_new_inputs(const ov::OutputVe
 }
 
 bool ExpertBudget::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("rule", rule_);
     visitor.on_attribute("experts", experts_);
     visitor.on_attribute("layer", layer_);
     return true;
 }
 
 bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[indices].get_shape();
     if (inputs[weights].get_shape() != shape)
         fail(name, "weights hold " + std::to_string(inputs[weights].get_size()) + " values, expected the " +
                        std::to_string(inputs[indices].get_size()) + " of indices");
-    const BudgetRule rule = parse(rule_);
     const auto layer = static_cast<std::size_t>(layer_), experts = static_cast<std::size_t>(experts_);
-    const auto check_size = [&](const char* what, const ov::Tensor& tensor) {
-        if (tensor.get_size() <= layer)
-            fail(name, std::string(what) + " holds " + std::to_string(tensor.get_size()) +
-                           " values, expected one per layer with experts, and this is layer " +
-                           std::to_string(layer));
-    };
-    check_size("verify_expert_budgets", inputs[budgets]);
+    if (inputs[budgets].get_size() <= layer)
+        fail(name, "verify_expert_budgets holds " + std::to_string(inputs[budgets].get_size()) +
+                       " values, expected one per layer with experts, and this is layer " +
+                       std::to_string(layer));
     const std::int32_t budget = inputs[budgets].data<const std::int32_t>()[layer];
-    const std::int32_t least = rule == BudgetRule::share ? 0 : 1;
-    const std::size_t most = rule == BudgetRule::mass ? experts : shape[1];
-    if (budget != -1 && (budget < least || static_cast<std::size_t>(budget) > most))
+    if (budget != -1 && (budget < 1 || static_cast<std::size_t>(budget) > experts))
         fail(name, "verify_expert_budgets[" + std::to_string(layer) + "] is " + std::to_string(budget) +
-                       ", expected -1 (none) or " + std::to_string(least) + " to " + std::to_string(most));
-    float bound = 0.0f;
-    if (rule == BudgetRule::share) {
-        check_size("verify_expert_share_bounds", inputs[share_bounds]);
-        bound = inputs[share_bounds].data<const float>()[layer];
-        if (!std::isfinite(bound))
-            fail(name, "verify_expert_share_bounds[" + std::to_string(layer) +
-                           "] is not finite, expected a share from 0 to 1");
-    }
+                       ", expected -1 (none) or 1 to " + std::to_string(experts));
     outputs[0].set_shape(shape);
     outputs[1].set_shape(shape);
     inputs[indices].copy_to(outputs[0]);
@@ -143,8 +115,7 @@ bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
     auto workspace = workspaces().take();
     find_limited(inputs, shape[0], workspace->limited);
     RoutingBudget(kept, outputs[1].data<float>(), shape[1])
-        .apply(rule, static_cast<std::size_t>(budget), bound, workspace->limited, experts,
-               workspace->buffers);
+        .apply(static_cast<std::size_t>(budget), workspace->limited, experts, workspace->buffers);
     return true;
 }
 

@@ -1,8 +1,6 @@
 // OpenVINO operation ExpertBudget: see README.md for inputs and semantics.
 #pragma once
 
-#include <string>
-
 #include <openvino/op/op.hpp>
 
 namespace ovspec {
@@ -21,7 +19,6 @@ public:
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
 
 private:
-    std::string rule_ = "mass";
     std::int64_t experts_ = 0;
     std::int64_t layer_ = 0;
 };

@@ -2,6 +2,7 @@
 // set.
 #pragma once
 
+#include "common/float_rows.hpp"
 #include "common/simd.hpp"
 #include "moe/kernel.hpp"
 
@@ -9,28 +10,21 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace dequantised {
 
-// Values of a packed row; u4 rows hold, in every `2 * lanes`, first the even ones, then the odd.
+// Values of a packed row that are met at once; u4 rows hold, in every `2 * lanes`, first the even ones, then
+// the odd.
 constexpr std::size_t step_of(WeightFormat format) {
     return format == WeightFormat::u4 ? 2 * lanes : lanes;
 }
 
-OVSPEC_INLINE std::size_t padded(WeightFormat format, std::size_t in) {
-    const std::size_t step = step_of(format);
-    return (in + step - 1) / step * step;
-}
-
 OVSPEC_INLINE std::size_t packed_bytes(WeightFormat format, std::size_t in) {
-    return (padded(format, in) * sizeof(float) + 63) / 64 * 64;
+    const std::size_t step = step_of(format);
+    return float_rows::packed_bytes((in + step - 1) / step * step);
 }
 
 OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed) {
+    if (format != WeightFormat::u4)
+        return float_rows::pack(values, in, packed);
     float* to = (float*)packed;
-    if (format != WeightFormat::u4) {
-        __builtin_memcpy(to, values, in * sizeof(float));
-        for (std::size_t i = in; i < padded(format, in); i++)
-            to[i] = 0.0f;
-        return;
-    }
     for (std::size_t k = 0; k < in; k += 2 * lanes)
         for (std::size_t i = 0; i < lanes; i++) {
             to[k + i] = k + 2 * i < in ? values[k + 2 * i] : 0.0f;
@@ -51,6 +45,17 @@ template <WeightFormat format> OVSPEC_INLINE Vec weights(const std::uint8_t* fro
 
 template <WeightFormat format> constexpr std::size_t weight_bytes() {
     return format == WeightFormat::f32 ? 4 : format == WeightFormat::f16 ? 2 : 1;
+}
+
+// dots[i]: sums of the R * N vectors of a tile.
+template <std::size_t N, std::size_t R> OVSPEC_INLINE void sum_tile(const Vec* acc, float* dots) {
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < R; r++)
+        if constexpr (N == 4)
+            sum_four(acc + r * N, dots + r * N);
+        else
+            for (std::size_t n = 0; n < N; n++)
+                dots[r * N + n] = sum(acc[r * N + n]);
 }
 
 // dots[r * N + n] of N neurons with R rows; `neuron` counts over all experts.
@@ -83,22 +88,22 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
                     const std::size_t bytes = left < step ? left / 2 : lanes;
                     const ByteVec pairs = bytes == lanes ? load_as<ByteVec>(row + k / 2)
                                                          : load_part<ByteVec>(row + k / 2, bytes);
-                    const Vec even = to_float(pairs & 15) * scale[n] - shift[n];
-                    const Vec odd = to_float(pairs >> 4) * scale[n] - shift[n];
+                    const Vec even = fused(to_float(pairs & 15), scale[n], -shift[n]);
+                    const Vec odd = fused(to_float(pairs >> 4), scale[n], -shift[n]);
 #pragma GCC unroll 4
                     for (std::size_t r = 0; r < R; r++) {
                         const float* x = (const float*)rows[r] + k;
-                        acc[r * N + n] += even * load(x);
-                        acc[r * N + n] += odd * load(x + lanes);
+                        acc[r * N + n] = fused(even, load(x), acc[r * N + n]);
+                        acc[r * N + n] = fused(odd, load(x + lanes), acc[r * N + n]);
                     }
                 } else {
                     Vec weight =
                         weights<format>(row + k * weight_bytes<format>(), left < lanes ? left : lanes);
                     if constexpr (quantised)
-                        weight = weight * scale[n] - shift[n];
+                        weight = fused(weight, scale[n], -shift[n]);
 #pragma GCC unroll 4
                     for (std::size_t r = 0; r < R; r++)
-                        acc[r * N + n] += weight * load((const float*)rows[r] + k);
+                        acc[r * N + n] = fused(weight, load((const float*)rows[r] + k), acc[r * N + n]);
                 }
             }
         };
@@ -109,13 +114,7 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
             else
                 add(k, end - k);
     }
-#pragma GCC unroll 4
-    for (std::size_t r = 0; r < R; r++)
-        if constexpr (N == 4)
-            sum_four(acc + r * N, dots + r * N);
-        else
-            for (std::size_t n = 0; n < N; n++)
-                dots[r * N + n] = sum(acc[r * N + n]);
+    sum_tile<N, R>(acc, dots);
 }
 
 } // namespace dequantised

@@ -1,8 +1,9 @@
 // Products in integers (AVX-512 VNNI): a row becomes 16-bit integers times one scale, each held as two signed
-// digits of 8 bits, which the instruction multiplies with the weights as they are stored. Rounding to 16 bits
-// of the row's largest value is finer than the 8 significant bits of bf16.
+// digits of 8 bits (common/digits16.hpp), which the instruction multiplies with the weights as they are
+// stored.
 #pragma once
 
+#include "common/digits16.hpp"
 #include "common/simd.hpp"
 #include "moe/dequantised.hpp"
 #include "moe/kernel.hpp"
@@ -11,9 +12,8 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace digits {
 
-constexpr std::size_t width = 64;   // bytes of a vector
-constexpr float largest = 32639.0f; // 127 * 256 + 127
-constexpr std::size_t header = 64;  // bytes before the digits: Header
+constexpr std::size_t width = 64;  // bytes of a vector
+constexpr std::size_t header = 64; // bytes before the digits: Header
 
 // A packed row: this, then per vector of weights the digits it meets, and for u4 the sums of every 8 values.
 //   u8, 64 values: high digits, low digits
@@ -36,18 +36,10 @@ OVSPEC_INLINE std::size_t packed_bytes(WeightFormat format, std::size_t in) {
     return header + chunks(format, in) * chunk_of(format) * 2 + sums;
 }
 
-OVSPEC_INLINE void store_digits(__m512 values, __m512 inverse, std::uint8_t* high, std::uint8_t* low) {
-    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse));
-    const __m512i low_digit = _mm512_srai_epi32(_mm512_slli_epi32(q, 24), 24);
-    const __m512i high_digit = _mm512_srai_epi32(_mm512_sub_epi32(q, low_digit), 8);
-    _mm_storeu_si128((__m128i*)high, _mm512_cvtepi32_epi8(high_digit));
-    _mm_storeu_si128((__m128i*)low, _mm512_cvtepi32_epi8(low_digit));
-}
-
-OVSPEC_INLINE __m512 values_at(const float* values, std::size_t k, std::size_t in) {
+OVSPEC_INLINE Vec values_at(const float* values, std::size_t k, std::size_t in) {
     if (k + lanes <= in)
-        return _mm512_loadu_ps(values + k);
-    return k < in ? (__m512)load_part<Vec>(values + k, in - k) : _mm512_setzero_ps();
+        return load(values + k);
+    return k < in ? load_part<Vec>(values + k, in - k) : Vec{};
 }
 
 OVSPEC_INLINE __m512i combined(__m512i high, __m512i low) {
@@ -55,15 +47,7 @@ OVSPEC_INLINE __m512i combined(__m512i high, __m512i low) {
 }
 
 OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed) {
-    Vec largest_value = {}, poison = {};
-    for (std::size_t k = 0; k < in; k += lanes) {
-        const Vec x = (Vec)values_at(values, k, in);
-        largest_value = max(largest_value, (Vec)_mm512_abs_ps((__m512)x));
-        poison += x * 0.0f; // NaN where a value is not finite: so are its products then
-    }
-    const float bound = max_lane(largest_value);
-    const float scale = bound / largest;
-    const __m512 inverse = _mm512_set1_ps(scale >= 1e-37f ? 1.0f / scale : 0.0f);
+    const digits16::Unit unit = digits16::unit_of(values, in);
     const bool u4 = format == WeightFormat::u4;
     const std::size_t chunk = chunk_of(format), count = chunks(format, in);
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -73,17 +57,20 @@ OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in
     float* sums = (float*)(to + count * chunk * 2);
     Vec total = {};
     for (std::size_t c = 0; c < count; c++, to += 2 * chunk) {
+        auto *high_digits = (std::int8_t*)to, *low_digits = high_digits + chunk;
         for (std::size_t i = 0; i < chunk; i += 2 * lanes) {
-            const __m512 a = values_at(values, c * chunk + i, in);
-            const __m512 b = values_at(values, c * chunk + i + lanes, in);
+            Vec a = values_at(values, c * chunk + i, in), b = values_at(values, c * chunk + i + lanes, in);
+            std::size_t second = i + lanes, first = i;
             if (u4) {
-                store_digits(_mm512_permutex2var_ps(a, even, b), inverse, to + i / 2, to + chunk + i / 2);
-                store_digits(_mm512_permutex2var_ps(a, odd, b), inverse, to + width + i / 2,
-                             to + chunk + width + i / 2);
-            } else {
-                store_digits(a, inverse, to + i, to + chunk + i);
-                store_digits(b, inverse, to + i + lanes, to + chunk + i + lanes);
+                const __m512 both[] = {_mm512_permutex2var_ps((__m512)a, even, (__m512)b),
+                                       _mm512_permutex2var_ps((__m512)a, odd, (__m512)b)};
+                a = (Vec)both[0];
+                b = (Vec)both[1];
+                first = i / 2;
+                second = width + i / 2;
             }
+            digits16::split(a, unit.inverse, high_digits + first, low_digits + first);
+            digits16::split(b, unit.inverse, high_digits + second, low_digits + second);
         }
         __m512i high = _mm512_setzero_si512(), low = high;
         for (std::size_t i = 0; i < chunk; i += width) {
@@ -95,7 +82,7 @@ OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in
             _mm512_storeu_ps(sums + c * lanes, eights);
         total += (Vec)eights;
     }
-    const Header head = {scale + sum(poison), sum(total)};
+    const Header head = {unit.value, sum(total)};
     __builtin_memcpy(packed, &head, sizeof(head));
 }
 
@@ -109,23 +96,8 @@ OVSPEC_INLINE __mmask64 within_row(std::size_t chunk, std::size_t bytes) {
     return left < width ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
 }
 
-template <std::size_t N, std::size_t R> OVSPEC_INLINE void finish(const Vec* acc, float* dots) {
-#pragma GCC unroll 4
-    for (std::size_t r = 0; r < R; r++)
-        if constexpr (N == 4)
-            sum_four(acc + r * N, dots + r * N);
-        else
-            for (std::size_t n = 0; n < N; n++)
-                dots[r * N + n] = sum(acc[r * N + n]);
-}
-
-// sums + bytes . digits
-OVSPEC_INLINE IVec add_products(IVec sums, __m512i bytes, __m512i digits) {
-    return (IVec)_mm512_dpbusd_epi32((__m512i)sums, bytes, digits);
-}
-
-// As dequantised::tile, for u8. A function of its own: what else the compiler would keep in registers makes
-// it spill sums.
+// As dequantised::tile, for u8. Not inlined: the compiler would have more values to keep in
+// registers and spill the sums.
 template <std::size_t N, std::size_t R>
 __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t neuron,
                                        const std::uint8_t* const* rows, std::size_t ahead, float* dots) {
@@ -138,35 +110,35 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
     for (std::size_t c = 0; c < count; c++) {
         const std::size_t at = header + c * 2 * width;
         const __mmask64 mask = within_row(c, matrix.row_bytes);
-        __m512i weight[N];
+        IVec weight[N];
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
             const std::uint8_t* from = data + n * matrix.row_bytes + c * width;
-            weight[n] = _mm512_maskz_loadu_epi8(mask, from);
+            weight[n] = (IVec)_mm512_maskz_loadu_epi8(mask, from);
             __builtin_prefetch(from + ahead);
         }
 #pragma GCC unroll 4
         for (std::size_t r = 0; r < R; r++) {
-            const __m512i high_digits = _mm512_load_si512(rows[r] + at);
-            const __m512i low_digits = _mm512_load_si512(rows[r] + at + width);
+            const IVec high_digits = load_as<IVec>(rows[r] + at);
+            const IVec low_digits = load_as<IVec>(rows[r] + at + width);
 #pragma GCC unroll 4
             for (std::size_t n = 0; n < N; n++) {
-                high[r * N + n] = add_products(high[r * N + n], weight[n], high_digits);
-                low[r * N + n] = add_products(low[r * N + n], weight[n], low_digits);
+                high[r * N + n] = dot(high[r * N + n], weight[n], high_digits);
+                low[r * N + n] = dot(low[r * N + n], weight[n], low_digits);
             }
         }
     }
     Vec acc[R * N];
 #pragma GCC unroll 16
     for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = __builtin_convertvector(high[i], Vec) * 256.0f + __builtin_convertvector(low[i], Vec);
-    finish<N, R>(acc, dots);
+        acc[i] = digits16::joined(high[i], low[i]);
+    dequantised::sum_tile<N, R>(acc, dots);
     const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)matrix.scales + neuron, N));
     const Vec zero_point = to_float(load_part<ByteVec>(matrix.zero_points + neuron, N));
     for (std::size_t r = 0; r < R; r++) {
         const Header head = head_of(rows[r]);
         const Vec dot = load_part<Vec>(dots + r * N, N);
-        store_part(dots + r * N, (dot - zero_point * head.sum) * (scale * head.scale), N);
+        store_part(dots + r * N, fused(-zero_point, splat(head.sum), dot) * (scale * head.scale), N);
     }
 }
 
@@ -232,11 +204,11 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
                 low = _mm512_dpbusd_epi32(low, odd, _mm512_load_si512(x + 3 * width));
                 const Vec product = (Vec)_mm512_cvtepi32_ps(combined(high, low));
                 const Vec sum_of_eight = load((const float*)(rows[r] + sums) + c * lanes);
-                acc[r * N + n] += (product - zero_point * sum_of_eight) * scale;
+                acc[r * N + n] = fused(fused(-zero_point, sum_of_eight, product), scale, acc[r * N + n]);
             }
         }
     }
-    finish<N, R>(acc, dots);
+    dequantised::sum_tile<N, R>(acc, dots);
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t n = 0; n < N; n++)
             dots[r * N + n] *= head_of(rows[r]).scale;

@@ -1,5 +1,6 @@
 #include "moe/kernel.hpp"
 
+#include "common/sigmoid.hpp"
 #include "common/simd.hpp"
 #include "moe/dequantised.hpp"
 #if defined(__AVX512VNNI__)
@@ -11,7 +12,7 @@ namespace OVSPEC_ISA {
 namespace {
 
 constexpr std::size_t tile_rows = 3, tile_neurons = 4;
-// Packed rows that stay in the first cache while a task's weights pass.
+// Bytes of packed rows that stay in the L1 cache while a task's weights stream through it.
 constexpr std::size_t cached_bytes = 24 * 1024;
 
 template <std::size_t N> struct Count { // <type_traits> would bring another library's inline functions
@@ -64,7 +65,7 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
     };
     for (std::size_t r = 0; r < count; r += tile_rows) {
         const std::size_t size = count - r < tile_rows ? count - r : tile_rows;
-        // The first rows meet weights that come from memory: ask for those of the next neurons meanwhile.
+        // While the first rows read weights from memory, prefetch those of the next neurons.
         const std::size_t ahead = r == 0 ? N * matrix.row_bytes : 0;
         float dots[tile_rows * N];
         if (size == 3)
@@ -111,8 +112,7 @@ void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, 
 }
 
 OVSPEC_INLINE Vec silu_times(Vec gate, Vec up) {
-    const Vec e = exp_nonpositive(gate >= 0.0f ? -gate : gate);
-    return gate * up * (gate >= 0.0f ? splat(1.0f) : e) / (e + 1.0f);
+    return times_sigmoid(gate * up, gate);
 }
 
 void swiglu(float* gate, const float* up, std::size_t count) {

@@ -88,23 +88,51 @@ ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type
     return matrix;
 }
 
-ExpertMatrix describe(const ov::Node& node, std::size_t first, std::size_t in) {
-    return describe(first, in, node.get_input_element_type(first), node.get_input_shape(first),
-                    node.get_input_shape(first + 1), node.get_input_shape(first + 2));
+struct Projections {
+    ExpertMatrix gate, up, down;
+    std::size_t experts;
+};
+
+// The three projections of rows of `hidden_size` values, from types and shapes that `type_of(input)` and
+// `shape_of(input)` give; throws where they do not fit each other.
+template <class TypeOf, class ShapeOf>
+Projections describe(std::size_t hidden_size, const TypeOf& type_of, const ShapeOf& shape_of) {
+    const auto matrix = [&](std::size_t first, std::size_t in) {
+        return describe(first, in, type_of(first), shape_of(first), shape_of(first + 1), shape_of(first + 2));
+    };
+    const ExpertMatrix gates = matrix(gate, hidden_size);
+    const Projections p{gates, matrix(up, hidden_size), matrix(down, gates.out), shape_of(gate)[0]};
+    if (p.up.out != p.gate.out)
+        fail_weights(up, "has " + std::to_string(p.up.out) + " neurons, expected the gate's " +
+                             std::to_string(p.gate.out));
+    if (p.down.out != hidden_size)
+        fail_weights(down, "has " + std::to_string(p.down.out) + " neurons, expected the hidden size " +
+                               std::to_string(hidden_size));
+    for (const std::size_t first : {std::size_t{up}, std::size_t{down}})
+        if (shape_of(first)[0] != p.experts)
+            fail_weights(first, "has " + std::to_string(shape_of(first)[0]) +
+                                    " experts, expected the gate's " + std::to_string(p.experts));
+    return p;
 }
 
-ExpertMatrix view(const ov::TensorVector& inputs, std::size_t first, std::size_t in) {
-    const auto bytes = [&](std::size_t input) {
-        return static_cast<const std::uint8_t*>(inputs[input].data());
+Projections view(const ov::TensorVector& inputs, std::size_t hidden_size) {
+    Projections p = describe(
+        hidden_size, [&](std::size_t i) { return inputs[i].get_element_type(); },
+        [&](std::size_t i) { return inputs[i].get_shape(); });
+    const auto set_data = [&](ExpertMatrix& matrix, std::size_t first) {
+        const auto bytes = [&](std::size_t input) {
+            return static_cast<const std::uint8_t*>(inputs[input].data());
+        };
+        matrix.data = bytes(first);
+        if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
+            matrix.scales = bytes(first + 1);
+            matrix.zero_points = bytes(first + 2);
+        }
     };
-    ExpertMatrix matrix = describe(first, in, inputs[first].get_element_type(), inputs[first].get_shape(),
-                                   inputs[first + 1].get_shape(), inputs[first + 2].get_shape());
-    matrix.data = bytes(first);
-    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
-        matrix.scales = bytes(first + 1);
-        matrix.zero_points = bytes(first + 2);
-    }
-    return matrix;
+    set_data(p.gate, gate);
+    set_data(p.up, up);
+    set_data(p.down, down);
+    return p;
 }
 
 std::size_t floats(std::size_t bytes) {
@@ -254,22 +282,11 @@ void SparseMoE::validate_and_infer_types() {
         return get_input_partial_shape(first).is_static() && get_input_partial_shape(first + 1).is_static() &&
                get_input_partial_shape(first + 2).is_static();
     };
-    if (size.is_static() && known(gate) && known(up) && known(down)) {
-        const auto in = static_cast<std::size_t>(size.get_length());
-        const ExpertMatrix gates = describe(*this, gate, in), ups = describe(*this, up, in);
-        const ExpertMatrix downs = describe(*this, down, gates.out);
-        if (ups.out != gates.out)
-            fail_weights(up, "has " + std::to_string(ups.out) + " neurons, expected the gate's " +
-                                 std::to_string(gates.out));
-        if (downs.out != in)
-            fail_weights(down, "has " + std::to_string(downs.out) + " neurons, expected the hidden size " +
-                                   std::to_string(in));
-        const auto experts = get_input_shape(gate)[0];
-        for (const std::size_t first : {std::size_t{up}, std::size_t{down}})
-            if (get_input_shape(first)[0] != experts)
-                fail_weights(first, "has " + std::to_string(get_input_shape(first)[0]) +
-                                        " experts, expected the gate's " + std::to_string(experts));
-    }
+    if (size.is_static() && known(gate) && known(up) && known(down))
+        describe(
+            static_cast<std::size_t>(size.get_length()),
+            [&](std::size_t i) { return get_input_element_type(i); },
+            [&](std::size_t i) { return get_input_shape(i); });
     set_output_type(0, ov::element::f32, {rows, size});
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
 }
@@ -279,6 +296,8 @@ std::shared_ptr<ov::Node> SparseMoE::clone_with_new_inputs(const ov::OutputVecto
 }
 
 bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    check_tensor(name, inputs, hidden, "hidden", ov::element::f32, {-1, -1});
+    check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[hidden].get_shape(), routing = inputs[indices].get_shape();
     if (routing[0] != shape[0] || inputs[weights].get_shape() != routing)
         fail(name, "indices are of shape " + text(routing) + " and weights of " +
@@ -287,27 +306,28 @@ bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inpu
     outputs[0].set_shape(shape);
     outputs[1].set_shape({1});
     const std::size_t rows = shape[0], size = shape[1], top_k = routing[1];
-    const std::size_t experts = inputs[gate].get_shape()[0], intermediate = inputs[gate].get_shape()[1];
+    const Projections projections = view(inputs, size);
 
     auto work = workspaces().take();
     Round round{OVSPEC_KERNELS(moe_kernels),
-                view(inputs, gate, size),
-                view(inputs, up, size),
-                view(inputs, down, intermediate),
+                projections.gate,
+                projections.up,
+                projections.down,
                 size,
-                intermediate,
+                projections.gate.out,
                 *work,
                 inputs[hidden].data<const float>(),
                 outputs[0].data<float>(),
                 0,
                 0};
     const std::size_t step = std::max<std::size_t>(round_pairs / std::max<std::size_t>(top_k, 1), 1);
-    work->chosen.assign(experts, 0);
+    work->chosen.assign(projections.experts, 0);
     for (std::size_t first = 0; first < rows; first += step) {
         round.first_row = first;
         round.rows = std::min(step, rows - first);
         work->groups.group(name, inputs[indices].data<const std::int32_t>(),
-                           inputs[weights].data<const float>(), first, round.rows, top_k, experts);
+                           inputs[weights].data<const float>(), first, round.rows, top_k,
+                           projections.experts);
         round.pack_hidden();
         round.gate_and_up();
         round.down_and_sum();

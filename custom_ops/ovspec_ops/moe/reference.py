@@ -51,8 +51,9 @@ def _kept_by_mass(indices: NDArray[np.int32], weights: F64, budget: int, experts
     """The first expert of every row, then the largest summed weights until `budget` experts are kept."""
     real = indices >= 0
     mass = np.zeros(experts)
-    np.add.at(mass, indices[real], weights[real])
-    first = np.where(real, weights, -np.inf).argmax(axis=1)[:, None]
+    np.add.at(mass, indices[real], np.nan_to_num(weights[real]))
+    ranks = np.where(np.isnan(weights), -np.finfo(np.float64).max, weights)
+    first = np.where(real, ranks, -np.inf).argmax(axis=1)[:, None]
     kept = set(np.take_along_axis(indices, first, 1)[:, 0].tolist()) - {-1}
     for expert in np.argsort(-mass, kind="stable").tolist():
         if len(kept) >= budget:
@@ -61,39 +62,20 @@ def _kept_by_mass(indices: NDArray[np.int32], weights: F64, budget: int, experts
     return np.isin(indices, list(kept))
 
 
-def _kept_by_rank(weights: F64, rule: str, budget: int, bound: float) -> NDArray[np.bool_]:
-    """One row `[top_k]`: without the lowest that its rule drops; never without the highest."""
-    ascending = np.lexsort((-np.arange(weights.size), weights))  # the later of equals is dropped first
-    most = min(budget, weights.size - 1) if rule == "share" else weights.size - max(budget, 1)
-    shares = np.cumsum(weights[ascending])
-    dropped = 0
-    while dropped < most and (rule == "top_k" or shares[dropped] < bound * weights.sum()):
-        dropped += 1
-    kept = np.ones(weights.size, bool)
-    kept[ascending[:dropped]] = False
-    return kept
-
-
 def expert_budget(
     indices: NDArray[np.int32],
     weights: NDArray[np.float32],
     limited: NDArray[np.bool_],
     *,
-    rule: str,
     budget: int,
-    bound: float = 0.0,
     experts: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Indices (-1: dropped) and weights `[rows, top_k]` that remain; `limited` are the rows of the rule."""
+    """Indices (-1: dropped) and weights `[rows, top_k]` that remain; `limited`: rows that take part."""
     kept = np.ones(indices.shape, bool)
     if budget >= 0:
-        real = weights.astype(np.float64)
-        if rule == "mass":
-            kept[limited] = _kept_by_mass(indices[limited], real[limited], budget, experts)
-        else:
-            for row in np.flatnonzero(limited):
-                kept[row] = _kept_by_rank(real[row], rule, budget, float(np.float32(bound)))
+        kept[limited] = _kept_by_mass(indices[limited], weights[limited].astype(np.float64), budget, experts)
     total = weights.astype(np.float64).sum(axis=1, keepdims=True)
-    remaining = (weights * kept).astype(np.float64).sum(axis=1, keepdims=True)
+    remaining = np.where(kept, weights, 0.0).astype(np.float64).sum(axis=1, keepdims=True)
     factor = np.divide(total, remaining, out=np.ones_like(total), where=remaining != 0)
-    return np.where(kept, indices, -1).astype(np.int32), (weights * factor * kept).astype(np.float32)
+    scaled = np.where(kept, weights * factor, 0.0)
+    return np.where(kept, indices, -1).astype(np.int32), scaled.astype(np.float32)

@@ -25,13 +25,9 @@ OVSPEC_INLINE std::size_t larger(std::size_t a, std::size_t b) {
 }
 
 enum class Path {
-    narrow,  // few rows: lanes are channels
-    wide,    // lanes are rows, products of floats
-    integer, // lanes are rows, products of bytes
+    wide,    // products of floats
+    integer, // products of bytes
 };
-
-// Up to so many rows conversion to floats costs less than the integer path, which fills half a vector.
-constexpr std::size_t few_rows = 2;
 
 #ifdef OVSPEC_AMX
 constexpr bool integer_rows_first = true; // as the tiles have it
@@ -39,35 +35,43 @@ constexpr bool integer_rows_first = true; // as the tiles have it
 constexpr bool integer_rows_first = false;
 #endif
 
-OVSPEC_INLINE Path path_of(const VerifyCall& call, std::size_t rows) {
+// Up to so many rows the integer path has tokens and channels in its lanes (integer_few.hpp).
+constexpr std::size_t few_rows = 2;
+
+// By the caches alone: a row takes the same arithmetic whatever the number of rows.
+OVSPEC_INLINE Path path_of(const VerifyCall& call) {
 #ifdef OVSPEC_DOT
-    if (rows > few_rows && call.values.format == CacheFormat::u8_token &&
+    if (call.values.format == CacheFormat::u8_token &&
         (call.keys.format == CacheFormat::u8_token || call.keys.format == CacheFormat::u8_channel))
         return Path::integer;
 #else
     (void)call;
 #endif
-    return rows <= lanes / 2 ? Path::narrow : Path::wide;
+    return Path::wide;
 }
 
 // Query rows of one KV head: row r is (row r / group of the sequence, query head r % group of the KV head).
-// Where lanes are rows, they come in groups of `unit` rows and a last one of what is left, in half or whole
+// Lanes are rows. They come in groups of `unit` rows and a last one of what is left, in half or whole
 // vectors.
 struct Geometry {
     std::size_t rows;   // rows of the sequence * group
     std::size_t padded; // to full vectors
     Path path;
+    bool few;                 // integer: lanes are not rows
     bool row_major;           // whether outputs are rows of channels, not channels of rows
     std::size_t unit;         // rows of a group
     std::size_t grouped;      // rows of all groups
-    std::size_t key_stride;   // narrow: of a query row; wide: of a converted key row
-    std::size_t value_stride; // the same for output rows and value rows
+    std::size_t key_stride;   // wide: of a converted key row
+    std::size_t value_stride; // wide: of a converted value row; row_major: of an output row
 
     Geometry(const VerifyCall& call, std::size_t sequence_rows)
-        : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call, rows)),
-          row_major(path == Path::narrow || (path == Path::integer && integer_rows_first)),
+        : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call)),
+          few(path == Path::integer && rows <= few_rows && call.keys.format == CacheFormat::u8_token),
+          row_major(few || (path == Path::integer && integer_rows_first)),
           unit(path == Path::integer ? lanes : 2 * lanes),
-          grouped(path == Path::integer ? round_up(rows, lanes / 2) : padded),
+          grouped(few                     ? rows
+                  : path == Path::integer ? round_up(rows, lanes / 2)
+                                          : padded),
           // one cache line more than a row: columns of a power-of-two stride share too few cache sets
           key_stride(round_up(call.keys.size, 16) + (path == Path::wide ? 16 : 0)),
           value_stride(round_up(call.values.size, 16) + (path == Path::wide ? 16 : 0)) {}
@@ -116,13 +120,16 @@ struct Block {
     std::size_t tokens;     // slots that some row may see
 };
 
-OVSPEC_INLINE Block block_at(const VerifyCall& call, const VerifyHead& head, std::size_t entry) {
+OVSPEC_INLINE Block block_of(const VerifyCall& call, const VerifyHead& head, std::size_t logical) {
     const VerifySequence& s = *head.sequence;
-    const std::size_t logical = head.list ? (std::size_t)head.list[entry] : entry;
     const std::size_t physical = (std::size_t)s.table[logical];
     const std::size_t total = (std::size_t)s.past + s.rows;
     return {call.keys.block(physical, head.head), call.values.block(physical, head.head),
             (std::int32_t)(logical * block_size), smaller(block_size, total - logical * block_size)};
+}
+
+OVSPEC_INLINE Block block_at(const VerifyCall& call, const VerifyHead& head, std::size_t entry) {
+    return block_of(call, head, head.list ? (std::size_t)head.list[entry] : entry);
 }
 
 // So many entries of a head's list are worked on before the same ones of the next head, whose part of a block
@@ -156,31 +163,6 @@ struct Parts {
         return part;
     }
 };
-
-// The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
-OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
-                                          std::int32_t window) {
-    const std::int64_t own = (std::int64_t)s.past - first_key; // slot of row 0
-    const std::int64_t lowest = (std::int64_t)s.positions[row] - window + 1 - first_key;
-    std::uint64_t past = own <= 0 ? 0 : own >= 32 ? 0xffffffffu : (std::uint64_t{1} << own) - 1;
-    if (lowest > 0)
-        past = lowest >= 32 ? 0 : past >> lowest << lowest;
-    std::uint64_t rows = 0;
-    if (own < 32 && own > -64)
-        rows = own >= 0 ? s.seen[row] << own : s.seen[row] >> -own;
-    return (std::uint32_t)(past | rows);
-}
-
-// Fills `visible` with the slots that each row sees; false, without filling it, where every row sees all of
-// them.
-OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std::size_t group,
-                                std::int32_t window, const Block& b, std::uint32_t* visible) {
-    const bool masked =
-        b.first_key + (std::int32_t)block_size > s.past || s.last_position - b.first_key >= window;
-    for (std::size_t r = 0; masked && r < g.padded; r++)
-        visible[r] = visible_slots(s, smaller(r, g.rows - 1) / group, b.first_key, window);
-    return masked;
-}
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

@@ -5,12 +5,14 @@
 // Scores. By token, sum of (u - z_t) s_t q = s_t (sum of u q - z_t sum of q): the queries are made 16-bit
 // numbers once per head. By channel, sum of (u_d - z_d) s_d q_d: the scale goes into the query of every
 // block, the zero points into a sum per row. Values. The weights of a token include its scale; they are made
-// 16-bit numbers relative to the largest scale of the two blocks and to the row's largest weight in them, so
-// that a block far below a row's maximum is as exact as any other.
+// 16-bit numbers relative to the largest scale that the row sees in the two blocks and to its largest weight
+// in them, so that a block far below a row's maximum is as exact as any other, and tokens that a row does not
+// see change nothing.
 #pragma once
 
 #ifdef OVSPEC_DOT
 
+#include "verify_attention/integer_few.hpp"
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
@@ -18,19 +20,59 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
 
+// Masks the scores of a group, of a tree puts them in the order of positions; returns the scores to go on
+// with and the largest value scale that each row sees.
+template <bool half>
+float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* largest) {
+    constexpr std::size_t width = half ? half_lanes : lanes;
+    const Scratch& s = c.scratch;
+    *largest = Vec{};
+    if (pair.unit.gaps) {
+        order_scores(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.scores, width,
+                     s.ordered);
+        for (std::size_t i = 0; i < width; i++)
+            each_visible(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window, pair.unit,
+                         [&](std::size_t slot, std::size_t) {
+                             const float x =
+                                 s.value_scales[slot] < 0.0f ? -s.value_scales[slot] : s.value_scales[slot];
+                             (*largest)[i] = x > (*largest)[i] ? x : (*largest)[i];
+                         });
+        *largest = load_rows<half>((const float*)largest);
+        return s.ordered;
+    }
+    for (std::size_t b = 0; b < pair.unit.count; b++) {
+        const Vec here = pair.masked[b] ? mask_scores<half>(s.scores + b * block_size * width,
+                                                            s.visible + b * c.g.padded + first,
+                                                            s.value_scales + b * block_size)
+                                        : splat(pair.largest_scale[b]);
+        *largest = max(max_of_rows<half>(here), *largest);
+    }
+    return s.scores;
+}
+
 template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t first) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    for (std::size_t b = 0; b < pair.count; b++) {
+    for (std::size_t b = 0; b < pair.unit.count; b++)
         score_block<half>(c, pair, b, first);
-        if (pair.masked[b])
-            mask_scores<half>(s.scores + b * block_size * width, s.visible + b * c.g.padded + first);
+    Vec largest, older, newer;
+    Bias bias;
+    float* scores = visible_scores<half>(c, pair, first, &largest);
+    softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older,
+                  &newer, pair.fetch);
+    if (pair.unit.gaps)
+        spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.ordered, width,
+                       s.scores);
+    const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
+    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts,
+                       &bias, pair.fetch);
+    if (pair.unit.gaps) {
+        for (std::size_t i = 0; i < width; i++)
+            bias.centred[i] =
+                centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width, factor[i]);
+        bias.centred = load_rows<half>((const float*)&bias.centred);
     }
-    Vec older, newer, bias;
-    softmax<half>(s.scores, pair.slots(), c.partial.maxima + first, c.partial.sums + first, &older, &newer,
-                  pair.fetch);
-    pack_weights<half>(s.scores, pair.slots(), s.value_scales, s.value_zeros, s.weight_parts, &bias,
-                       pair.fetch);
+    newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
     add_values<half>(c, pair, first, &older, &newer, &bias);
 }
 
@@ -38,7 +80,9 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
 static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& visit, std::size_t next,
                        std::size_t count) {
     std::size_t ticks = read_ticks(call.values.size);
-    for (std::size_t first = 0; first < g.grouped; first += lanes)
+    if (g.few)
+        ticks += few_ticks(call.values.size);
+    for (std::size_t first = 0; first < g.grouped && !g.few; first += lanes)
         ticks += pair_blocks * score_ticks(g.width(first) < lanes, call.keys.size) +
                  value_ticks(g.width(first), call.values.size);
     Fetch fetch(ticks * count / pair_blocks);
@@ -52,19 +96,24 @@ static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& v
 
 static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
                    const HeadScratch& own, const Scratch& scratch) {
-    const Chunk c{call, g, own, scratch, partial};
     const std::int32_t window = call.window > 0 ? call.window : no_window;
+    const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, window};
     if (call.keys.format == CacheFormat::u8_channel)
         find_units(c, visit);
     for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
-        const std::size_t count = smaller(pair_blocks, visit.end - entry);
-        Pair pair{{}, count, {}, 0.0f, next_pair(call, g, visit, entry + count, count)};
-        for (std::size_t b = 0; b < pair.count; b++) {
-            pair.blocks[b] = visit.block(call, entry + b);
-            pair.masked[b] = find_visible(*visit.head.sequence, g, call.group, window, pair.blocks[b],
+        const Unit unit(call, visit, entry, pair_blocks);
+        Pair pair{unit, next_pair(call, g, visit, entry + unit.entries, unit.entries)};
+        for (std::size_t b = 0; b < unit.entries && !unit.gaps; b++)
+            pair.masked[b] = find_visible(c.sequence, g, call.group, window, unit.blocks[b],
                                           scratch.visible + b * g.padded);
-        }
         read_pair(c, pair);
+        if (g.few) {
+            if (g.rows == 1)
+                attend_few<1>(c, pair);
+            else
+                attend_few<2>(c, pair);
+            continue;
+        }
         for (std::size_t first = 0; first < g.grouped; first += lanes)
             if (g.width(first) < lanes)
                 attend_group<true>(c, pair, first);

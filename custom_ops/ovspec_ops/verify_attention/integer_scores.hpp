@@ -19,19 +19,19 @@ OVSPEC_INLINE Vec pack_queries(const float* queries, std::size_t size, Vec facto
         UVec x[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; i++) {
-            Vec q = load(queries + (d + i) * lanes) * factor;
+            Vec q = load(queries + (d + i) * lanes), scale = factor;
             if constexpr (by_channel)
-                q *= scales[d + i];
-            const Vec shifted = q + rounder;
+                scale *= scales[d + i];
+            const Vec shifted = fused(q, scale, splat(rounder));
             x[i] = (UVec)shifted;
             sum += shifted - rounder;
             if constexpr (by_channel)
-                centred += q * (zeros[d + i] - centre);
+                centred = fused(q * scale, splat(zeros[d + i] - centre), centred);
         }
         store_parts<half>(parts + d / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
     if constexpr (by_channel)
-        return sum * centre + centred;
+        return fused(sum, splat(centre), centred);
     return sum;
 }
 
@@ -145,7 +145,7 @@ OVSPEC_INLINE std::size_t score_ticks([[maybe_unused]] bool half, [[maybe_unused
 template <bool half>
 __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size_t b, std::size_t first) {
     const CacheView& keys = c.call.keys;
-    const Block& block = pair.blocks[b];
+    const Block& block = pair.unit.blocks[b];
     const Scratch& s = c.scratch;
     constexpr std::size_t width = half ? half_lanes : lanes;
     const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
@@ -158,7 +158,7 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
             c, block.keys + 8, keys.row_bytes, c.own.parts + group * HeadScratch::group_parts(size),
             pair.fetch, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                 const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
-                store(scores + t * width, (x - zero * sum) * (scale * unit));
+                store(scores + t * width, fused(-zero, sum, x) * (scale * unit));
             });
     } else {
         const float* scales = (const float*)block.keys;
@@ -172,17 +172,22 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
     }
 }
 
-// Slots that a row does not see get -infinity.
-template <bool half> OVSPEC_INLINE void mask_scores(float* scores, const std::uint32_t* visible) {
+// Slots of a block that a row does not see get -infinity; returns the largest of `scales` that it sees.
+template <bool half>
+OVSPEC_INLINE Vec mask_scores(float* scores, const std::uint32_t* visible, const float* scales) {
     constexpr std::size_t width = half ? half_lanes : lanes, step = half ? 2 : 1;
     UVec left = (UVec)load_rows<half>((const float*)visible);
     if constexpr (half)
         left = (UVec)lower_halves((IVec)left, (IVec)(left >> 1));
+    Vec largest = {};
     for (std::size_t t = 0; t < block_size; t += step) {
         float* at = scores + t * width;
-        store(at, (left & 1u) != 0u ? load(at) : splat(minus_infinity));
+        const IVec seen = (left & 1u) != 0u;
+        store(at, seen ? load(at) : splat(minus_infinity));
+        largest = max(seen ? magnitude(per_token<half>(scales + t)) : Vec{}, largest);
         left >>= step;
     }
+    return largest;
 }
 
 } // namespace integer_path

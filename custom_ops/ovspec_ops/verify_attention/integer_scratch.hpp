@@ -4,8 +4,8 @@
 #ifdef OVSPEC_DOT
 
 #include "verify_attention/amx.hpp"
-#include "verify_attention/geometry.hpp"
 #include "verify_attention/integer.hpp"
+#include "verify_attention/unit.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
@@ -15,6 +15,7 @@ using namespace integer;
 
 constexpr std::size_t pair_blocks = 2;
 constexpr std::size_t pair_slots = pair_blocks * block_size;
+constexpr std::size_t most_slots = most_blocks * block_size; // of a pair in a tree
 
 // Sums of 16-bit numbers times zero points take the rounded number times this and the exact one times the
 // rest, so that a rounding error counts as often as a byte is far from the middle. (A zero point may be any
@@ -23,11 +24,14 @@ constexpr float centre = 128.0f;
 
 // A thread's scratch, for every head of an item.
 struct HeadScratch {
-    float* queries; // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
-    IVec* parts;    // by token: per group `[k_size / 4, 2]`, 16-bit queries
-    float* units;   // per row: what one unit of its 16-bit query is worth
-    float* sums;    // by token: per row, the sum of its 16-bit query
+    float* queries;     // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
+    IVec* parts;        // by token: per group `[k_size / 4, 2]`, 16-bit queries
+    float* units;       // per row: what one unit of its 16-bit query is worth
+    float* sums;        // by token: per row, the sum of its 16-bit query
+    std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows, 2, few_stride]`
     std::size_t floats;
+
+    static std::size_t few_stride(std::size_t size) { return round_up(size, sizeof(IVec)); }
 
     static std::size_t group_floats(std::size_t size) { return size * lanes; }
     static std::size_t group_parts(std::size_t size) { return size / 4 * 2; }
@@ -40,6 +44,7 @@ struct HeadScratch {
         parts = (IVec*)all.take(by_channel ? 0 : groups * group_parts(size) * lanes);
         units = all.take(g.padded);
         sums = all.take(g.padded);
+        rows = (std::uint8_t*)all.take(g.few ? 2 * few_rows * few_stride(size) / sizeof(float) : 0);
         floats = all.floats;
     }
 };
@@ -49,12 +54,13 @@ struct Scratch {
     float* queries;       // by token: of one group, `[k_size, lanes]`, while they are prepared
     IVec* query_parts;    // by channel: of one group and block, `[k_size / 4, 2]`
     float* scales;        // by channel: largest of a visit's blocks, `[k_size]`
-    float* scores;        // `[64, rows of the group]`
-    IVec* weight_parts;   // `[16, 2]`
-    std::uint8_t* values; // `[16, value_stride, 4]`: four tokens of a channel, as dot() takes them
+    float* scores;        // `[128, rows of the group]`
+    float* ordered;       // of a tree: `[64, rows of the group]`, by position
+    IVec* weight_parts;   // `[32, 2]`
+    std::uint8_t* values; // `[32, value_stride, 4]`: four tokens of a channel, as dot() takes them
     IVec* sums;           // amx: of a block's scores or of 16 channels, `[64]`
-    IVec* weight_rows;    // amx: weight_parts by row, `[2, 16]`
-    float *key_scales, *key_zeros, *value_scales, *value_zeros; // `[64]`
+    IVec* weight_rows;    // amx: 16 of weight_parts by row, `[2, 2, 16]`
+    float *key_scales, *key_zeros, *value_scales, *value_zeros; // `[128]`
     std::uint32_t* visible;                                     // per block and row, the slots that it sees
     std::size_t value_stride;
     std::size_t floats;
@@ -67,15 +73,16 @@ struct Scratch {
         queries = parts.take(by_channel ? 0 : HeadScratch::group_floats(size));
         query_parts = (IVec*)parts.take(by_channel ? HeadScratch::group_parts(size) * lanes : 0);
         scales = parts.take(size);
-        scores = parts.take(pair_slots * lanes);
-        weight_parts = (IVec*)parts.take(pair_slots / 4 * 2 * lanes);
-        values = (std::uint8_t*)parts.take(pair_slots / 4 * value_stride);
+        scores = parts.take(most_slots * lanes);
+        ordered = parts.take(pair_slots * lanes);
+        weight_parts = (IVec*)parts.take(most_slots / 4 * 2 * lanes);
+        values = (std::uint8_t*)parts.take(most_slots / 4 * value_stride);
         sums = (IVec*)parts.take(integer_rows_first ? pair_slots * lanes : 0);
-        weight_rows = (IVec*)parts.take(integer_rows_first ? 32 * lanes : 0);
-        key_scales = parts.take(pair_slots);
-        key_zeros = parts.take(pair_slots);
-        value_scales = parts.take(pair_slots);
-        value_zeros = parts.take(pair_slots);
+        weight_rows = (IVec*)parts.take(integer_rows_first ? 64 * lanes : 0);
+        key_scales = parts.take(most_slots);
+        key_zeros = parts.take(most_slots);
+        value_scales = parts.take(most_slots);
+        value_zeros = parts.take(most_slots);
         visible = (std::uint32_t*)parts.take(pair_blocks * g.padded);
         floats = parts.floats;
     }
@@ -85,15 +92,12 @@ OVSPEC_INLINE Vec magnitude(Vec x) {
     return max(x, -x);
 }
 
-// One or two blocks.
+// One or two entries of the list, and what is read of their blocks for all rows.
 struct Pair {
-    Block blocks[pair_blocks];
-    std::size_t count;
-    bool masked[pair_blocks];
-    float value_unit; // what one unit of a 16-bit weight is worth
-    Fetch fetch;      // of the pair that comes next
-
-    std::size_t slots() const { return count * block_size; }
+    Unit unit;
+    Fetch fetch; // of the pair that comes next
+    bool masked[pair_blocks] = {};
+    float largest_scale[most_blocks] = {}; // of each block's values
 };
 
 struct Chunk {
@@ -102,6 +106,8 @@ struct Chunk {
     const HeadScratch& own;
     const Scratch& scratch;
     const Partial& partial;
+    const VerifySequence& sequence;
+    std::int32_t window;
 };
 
 } // namespace integer_path

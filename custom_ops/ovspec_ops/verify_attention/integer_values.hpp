@@ -24,8 +24,8 @@ static void read_parameters(const CacheView& cache, const std::uint8_t* block, s
 static void read_pair(const Chunk& c, Pair& pair) {
     const CacheView &keys = c.call.keys, &values = c.call.values;
     const Scratch& s = c.scratch;
-    for (std::size_t b = 0; b < pair.count; b++) {
-        const Block& block = pair.blocks[b];
+    for (std::size_t b = 0; b < pair.unit.count; b++) {
+        const Block& block = pair.unit.blocks[b];
         const std::size_t slot = b * block_size;
         read_parameters(values, block.values, block.tokens, s.value_scales + slot, s.value_zeros + slot);
         if (keys.format == CacheFormat::u8_token)
@@ -40,15 +40,11 @@ static void read_pair(const Chunk& c, Pair& pair) {
                 pair.fetch.tick();
             }
         }
+        Vec largest = {};
+        for (std::size_t t = 0; t < block_size; t += lanes)
+            largest = max(magnitude(load(s.value_scales + slot + t)), largest);
+        pair.largest_scale[b] = max_lane(largest);
     }
-    Vec largest = {};
-    for (std::size_t t = 0; t < pair.slots(); t += lanes)
-        largest = max(magnitude(load(s.value_scales + t)), largest);
-    const float most = max_lane(largest);
-    pair.value_unit = most / max_weight;
-    const float factor = most > 1e-30f ? max_weight / most : 0.0f;
-    for (std::size_t t = 0; t < pair.slots(); t += lanes)
-        store(s.value_scales + t, load(s.value_scales + t) * factor);
 }
 
 // Folds a vector of half groups: the two tokens that it holds become one value per row, twice.
@@ -75,77 +71,126 @@ __attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* 
     const Vec before = load_rows<half>(maxima), now = max(here, before);
     *older = exp_nonpositive(before - now);
     *newer = exp_nonpositive(here - now);
-    Vec total[2] = {};
-    for (std::size_t i = 0; i < floats; i += 2 * lanes) {
+    // Four sums, of every fourth slot, in the order of slots; half: a vector holds two of them.
+    constexpr std::size_t T = half ? 2 : 4;
+    Vec total[T] = {};
+    for (std::size_t i = 0; i < floats; i += T * lanes) {
         fetch.tick();
-#pragma GCC unroll 2
-        for (std::size_t v = 0; v < 2; v++) {
+        if constexpr (!half)
+            fetch.tick();
+#pragma GCC unroll 4
+        for (std::size_t v = 0; v < T; v++) {
             const Vec weight = exp_nonpositive(load(scores + i + v * lanes) - here);
             store(scores + i + v * lanes, weight);
             total[v] += weight;
         }
     }
+    Vec sum;
+    if constexpr (half)
+        sum = sum_of_rows<half>(total[0] + total[1]);
+    else
+        sum = (total[0] + total[2]) + (total[1] + total[3]);
     store_rows<half>(maxima, now);
-    store_rows<half>(sums, load_rows<half>(sums) * *older + sum_of_rows<half>(total[0] + total[1]) * *newer);
+    store_rows<half>(sums, fused(sum, *newer, load_rows<half>(sums) * *older));
 }
 
-// Weights times the values' scales as 16-bit numbers; `bias` is their sum times the zero points.
+// What the zero points take from a row's output: `sum` of its 16-bit weights, and its exact weights times the
+// zero points less `centre`, added up as four sums of every fourth position.
+struct Bias {
+    Vec sum, centred;
+
+    OVSPEC_INLINE_MEMBER Vec total() const { return fused(sum, splat(centre), centred); }
+};
+
+// Bias::centred of a tree's row, whose slots are not its positions. `weights` are by position, `stride`
+// apart.
+static float centred_of(const Chunk& c, const Unit& unit, std::size_t row, const float* weights,
+                        std::size_t stride, float factor) {
+    const Scratch& s = c.scratch;
+    float sums[4] = {};
+    each_visible(c.sequence, row / c.call.group, c.window, unit, [&](std::size_t slot, std::size_t position) {
+        const float weight = weights[position * stride] * (factor * s.value_scales[slot]);
+        float& sum = sums[position % 4];
+        sum = __builtin_fmaf(weight, s.value_zeros[slot] - centre, sum);
+    });
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+// Weights times the values' scales as 16-bit numbers, of which `factor` units make 1.
 template <bool half>
 __attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
-                                            const float* zeros, IVec* parts, Vec* bias, Fetch& fetch) {
+                                            const float* zeros, const Vec* factor, IVec* parts, Bias* bias,
+                                            Fetch& fetch) {
     constexpr std::size_t width = half ? half_lanes : lanes;
-    Vec sum = {}, centred = {};
+    Vec sum = {}, centred[4] = {};
     for (std::size_t t = 0; t < slots; t += 4) {
         fetch.tick();
         UVec x[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; i++) {
-            const Vec weight = load_rows<half>(weights + (t + i) * width) * scales[t + i];
-            const Vec shifted = weight + rounder;
+            const Vec scale = *factor * scales[t + i];
+            const Vec weight = load_rows<half>(weights + (t + i) * width);
+            const Vec shifted = fused(weight, scale, splat(rounder));
             x[i] = (UVec)shifted;
-            sum += shifted - rounder;
-            centred += weight * (zeros[t + i] - centre);
+            sum += shifted - rounder; // integers below 2^24: exact
+            centred[i] = fused(weight * scale, splat(zeros[t + i] - centre), centred[i]);
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }
-    *bias = sum * centre + centred;
+    *bias = {sum, (centred[0] + centred[2]) + (centred[1] + centred[3])};
 }
 
 // out = out * older + (values of the pair times their weights - bias) * newer
 template <bool half>
 __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_t first, const Vec* older_,
-                                          const Vec* newer_, const Vec* bias) {
+                                          const Vec* newer_, const Bias* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    const std::size_t size = c.call.values.size;
-    const Vec older = *older_, newer = *newer_ * pair.value_unit, constant = *bias * newer;
+    const std::size_t size = c.call.values.size, slots = pair.unit.slots();
+    const Vec older = *older_, newer = *newer_, constant = bias->total() * newer;
 #ifdef OVSPEC_AMX
     constexpr std::size_t P = half ? 1 : 2;
-    for (std::size_t k = pair.slots() / 4; k < pair_slots / 4; k++)
+    const std::size_t steps = slots > pair_slots ? 2 : 1; // of 64 slots
+    for (std::size_t k = slots / 4; k < steps * pair_slots / 4; k++)
         for (std::size_t p = 0; p < P; p++)
             s.weight_parts[k * P + p] = IVec{};
-    for (std::size_t p = 0; p < P; p++)
-        tiles::transpose(s.weight_parts + p, P, s.weight_rows + p * lanes);
-    _tile_loadd(4, s.weight_rows, sizeof(IVec));
-    if constexpr (!half)
-        _tile_loadd(5, s.weight_rows + lanes, sizeof(IVec));
+    for (std::size_t step = 0; step < steps; step++)
+        for (std::size_t p = 0; p < P; p++)
+            tiles::transpose(s.weight_parts + step * pair_slots / 4 * P + p, P,
+                             s.weight_rows + (2 * step + p) * lanes);
     const std::size_t stride = c.g.value_stride;
+    const auto load_weights = [&](std::size_t step) {
+        _tile_loadd(4, s.weight_rows + 2 * step * lanes, sizeof(IVec));
+        if constexpr (!half)
+            _tile_loadd(5, s.weight_rows + (2 * step + 1) * lanes, sizeof(IVec));
+    };
+    load_weights(0);
     for (std::size_t d = 0; d < size; d += lanes) {
+        IVec more[lanes] = {}; // of the second step, which only trees have
+        if (steps == 2) {
+            load_weights(1);
+            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,
+                                    s.sums);
+            for (std::size_t r = 0; r < width; r++)
+                more[r] = (s.sums[r] << 8) + s.sums[width + r];
+            load_weights(0);
+        }
         tiles::value_tile<half>(s.values + 4 * d, 4 * s.value_stride, s.sums);
         float* out = c.partial.out + first * stride + d;
         for (std::size_t r = 0; r < width; r++) {
             if (r % 4 == 0)
                 pair.fetch.tick();
-            const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r], Vec);
-            store(out + r * stride, x * newer[r] + (load(out + r * stride) * older[r] - constant[r]));
+            const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r] + more[r], Vec);
+            const Vec before = fused(load(out + r * stride), splat(older[r]), splat(-constant[r]));
+            store(out + r * stride, fused(x, splat(newer[r]), before));
         }
     }
 #else
     float* out = c.partial.out + first * size;
-    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, pair.slots() / 4, size, pair.fetch,
+    dot_rows<half>(s.values, 4, 4 * s.value_stride, s.weight_parts, slots / 4, size, pair.fetch,
                    [&](std::size_t d, Vec x) __attribute__((always_inline)) {
                        float* at = out + d * width;
-                       store(at, x * newer + (load(at) * older - constant));
+                       store(at, fused(x, newer, fused(load(at), older, -constant)));
                    });
 #endif
 }

@@ -54,8 +54,7 @@ void attend_with(const VerifyCall& call, const VerifyItem& item, const Geometry&
     }
     worker.prepared = item.heads;
     const VerifyHead& first = item.heads[0];
-    const std::size_t begin = first.begin + item.chunk * first.chunk_blocks;
-    const std::size_t end = smaller(first.end, begin + first.chunk_blocks);
+    const std::size_t begin = first.chunk_begin(item.chunk), end = first.chunk_end(item.chunk);
     for (std::size_t entry = begin; entry < end; entry += visit_blocks) {
         const std::size_t stop = smaller(end, entry + visit_blocks);
         for (std::size_t h = 0; h < item.count; h++) {
@@ -74,7 +73,8 @@ void attend_chunk(const VerifyCall& call, const VerifyItem& item, VerifyScratch&
 #ifdef OVSPEC_AMX
         const tiles::Session session(call.keys.size);
 #endif
-        return attend_with<HeadScratch, Scratch>(call, item, g, worker, prepare_queries, attend);
+        return attend_with<HeadScratch, Scratch>(call, item, g, worker, g.few ? prepare_few : prepare_queries,
+                                                 attend);
     }
 #endif
     using namespace float_path;

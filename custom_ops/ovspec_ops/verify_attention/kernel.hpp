@@ -1,5 +1,9 @@
-// Attention of a few query rows per sequence over a paged cache. Raw pointers only, no OpenVINO type and no
+// Attention of the query rows of a pass over a paged cache. Raw pointers only, no OpenVINO type and no
 // thread: op.cpp checks everything, plans the work and calls these functions from its own threads.
+//
+// A row's result depends on its query and on the tokens that it sees, never on the other rows: every sum
+// runs in an order that the tokens' positions give. Positions are cut into chunks of `chunk_blocks` blocks,
+// counted from position 0; a chunk has a softmax of its own, and a head's chunks are merged in their order.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +14,44 @@
 
 namespace ovspec {
 
-constexpr std::size_t max_verify_rows = 64;
+constexpr std::size_t max_tree_rows = 64;
 
-// One sequence under verification. Its rows' keys and values are already in the cache.
+// Rows of a sequence that are worked on together: a block of the cache is read once for all of them.
+constexpr std::size_t group_rows = 64;
+
+// Blocks of a chunk. Longer ones have fewer partial results to merge, shorter ones more work for threads.
+constexpr std::size_t chunk_blocks = 16;
+
+// Up to group_rows rows of one sequence. Their keys and values are already in the cache.
 struct VerifySequence {
     std::size_t first_row;         // in query and output
-    std::size_t rows;              // 1 .. max_verify_rows
-    std::int32_t past;             // tokens in the cache; row r stands in slot past + r
+    std::size_t rows;              // 1 .. group_rows
+    std::int32_t past;             // tokens in the cache before row 0; row r stands in slot past + r
     const std::int32_t* table;     // logical block -> block of the cache
     const std::int32_t* positions; // of the rows: past + depth in the tree, for a chain past + r
-    const std::uint64_t* seen;     // bit j of entry r: row r sees row j of this pass
+    const std::uint64_t* seen;     // bit j of entry r: row r sees row j of these rows
     std::int32_t last_position;    // highest of `positions`
+    bool tree;                     // whether some row does not follow the one before it
 };
 
-// One KV head of a sequence: the `begin` .. `end` blocks that some row sees, cut into chunks of
-// `chunk_blocks`.
+// One KV head of a sequence: the entries `begin` .. `end` of its blocks, some of which a row sees.
 struct VerifyHead {
     const VerifySequence* sequence;
     std::size_t head;
     const std::int32_t* list; // logical blocks, ascending; null: block i is entry i
-    std::size_t begin;
+    std::size_t begin;        // even
     std::size_t end;
-    std::size_t chunk_blocks;
-    std::size_t chunks;
-    float* partials; // chunks * partial_floats(..)
+    std::size_t chunks; // those that hold an entry
+    float* partials;    // chunks * partial_floats(..)
+
+    std::size_t chunk_begin(std::size_t chunk) const {
+        const std::size_t first = (begin / chunk_blocks + chunk) * chunk_blocks;
+        return first < begin ? begin : first;
+    }
+    std::size_t chunk_end(std::size_t chunk) const {
+        const std::size_t last = (begin / chunk_blocks + chunk + 1) * chunk_blocks;
+        return last < end ? last : end;
+    }
 };
 
 // Chunk `chunk` of `count` KV heads that follow each other in the plan. Several heads are dense heads of one

@@ -1,4 +1,5 @@
-// Partial results of a head's chunks become its part of the output.
+// Partial results of a head's chunks become its part of the output, in the order of the chunks. A chunk that
+// a row sees nothing of adds exact zeros.
 #pragma once
 
 #include "verify_attention/geometry.hpp"
@@ -20,7 +21,7 @@ static void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const G
         for (std::size_t c = 0; c < head.chunks; c++) {
             const Partial part(g, call, head, c);
             const Vec weight = exp_nonpositive(load(part.maxima + r) - best);
-            total += weight * load(part.sums + r);
+            total = fused(weight, load(part.sums + r), total);
             store(part.maxima + r, weight);
         }
         for (std::size_t c = 0; c < head.chunks; c++) {
@@ -37,8 +38,8 @@ static void merge_rows(const VerifyCall& call, const VerifyHead& head, const Geo
         for (std::size_t r = 0; r < g.rows; r++)
             for (std::size_t d = 0; d < g.value_stride; d += lanes) {
                 float* at = sum.out + r * g.value_stride + d;
-                const Vec x = load(part.out + r * g.value_stride + d) * part.maxima[r];
-                store(at, c == 0 ? x : load(at) + x);
+                const Vec x = load(part.out + r * g.value_stride + d);
+                store(at, fused(x, splat(part.maxima[r]), c == 0 ? Vec{} : load(at)));
             }
     }
 }
@@ -57,8 +58,8 @@ static void merge_groups(const VerifyCall& call, const VerifyHead& head, const G
                     __builtin_memcpy((float*)&weight + lanes / 2, &weight, sizeof(Vec) / 2);
                 for (std::size_t at = first * size + v * lanes; at < first * size + floats;
                      at += vectors * lanes) {
-                    const Vec x = load(part.out + at) * weight;
-                    store(sum.out + at, c == 0 ? x : load(sum.out + at) + x);
+                    const Vec x = load(part.out + at);
+                    store(sum.out + at, fused(x, weight, c == 0 ? Vec{} : load(sum.out + at)));
                 }
             }
         }

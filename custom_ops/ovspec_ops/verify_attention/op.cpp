@@ -168,6 +168,7 @@ bool VerifyAttention::visit_attributes(ov::AttributeVisitor& visitor) {
 }
 
 bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape rows = inputs[query].get_shape();
     VerifyCall call{};
     call.keys = view_cache(name, "key_cache", inputs[key_cache], kv_heads_, k_size_);

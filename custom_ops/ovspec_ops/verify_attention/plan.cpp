@@ -15,15 +15,6 @@ constexpr std::size_t item_floats = std::size_t{1} << 15;
 // Items per thread that keep the threads' shares even.
 constexpr std::size_t items_per_thread = 4;
 
-// A chunk's cost is its blocks times the rows, its overhead the partial result that is written and merged: 16
-// blocks keep it at a few percent for few rows, longer chunks bound that memory for many, and their number.
-std::size_t blocks_per_chunk(std::size_t rows, std::size_t entries) {
-    std::size_t blocks = entries < 64 ? 8 : 16; // short lists have work for few threads as it is
-    while (blocks < 64 && (blocks * 4 < rows || blocks * 32 < entries))
-        blocks *= 2;
-    return blocks;
-}
-
 // First block with a key that the sequence's first row sees.
 std::size_t first_visible_block(const VerifyCall& call, const VerifySequence& sequence) {
     const std::int32_t first_key = sequence.past - call.window + 1;
@@ -55,6 +46,38 @@ void check_list(const Sequences& in, std::size_t s, std::size_t head, const std:
                         std::to_string(blocks - 1) + " at the end of its list");
 }
 
+void check_lists(const VerifyCall& call, const Sequences& in, const Selection& selection, std::size_t s) {
+    for (std::size_t h = 0; selection.counts && h < call.keys.heads; h++) {
+        const std::int32_t count = selection.counts[h * in.count + s];
+        if (count == -1)
+            continue;
+        if (count < 1 || static_cast<std::size_t>(count) > in.table_length(s))
+            fail(in.op, "selected_counts[" + std::to_string(h) + ", " + std::to_string(s) + "] is " +
+                            std::to_string(count) + ", expected -1 (dense) or 1 to " +
+                            std::to_string(in.table_length(s)));
+        check_list(in, s, h, selection.blocks + h * selection.columns + in.first_column(s),
+                   static_cast<std::size_t>(count));
+    }
+}
+
+// Whether the rows of a sequence are a tree and not a chain.
+bool check_parents(const Sequences& in, Parents parents, std::size_t s) {
+    const std::size_t first = in.first_row(s), rows = in.row_count(s);
+    bool tree = false;
+    for (std::size_t r = 0; parents && r < rows; r++) {
+        const std::int32_t parent = parents[first + r], row = static_cast<std::int32_t>(r);
+        if (parent < -1 || parent >= row)
+            fail(in.op, "verify_parents[" + std::to_string(first + r) + "] is " + std::to_string(parent) +
+                            ", expected a row before row " + std::to_string(r) + " of sequence " +
+                            std::to_string(s) + ", or -1 for the past");
+        tree |= parent != row - 1;
+    }
+    if (tree && rows > max_tree_rows)
+        fail(in.op, "sequence " + std::to_string(s) + " is a tree of " + std::to_string(rows) +
+                        " rows, expected at most " + std::to_string(max_tree_rows) + "; make it smaller");
+    return tree;
+}
+
 } // namespace
 
 void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
@@ -64,10 +87,13 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     items.clear();
     copies.clear();
     work = merge_work = worker_floats = 0;
-    sequences.reserve(in.count); // heads point into it
+    in.check(-1);
+    std::size_t groups = 0;
+    for (std::size_t s = 0; s < in.count; s++)
+        groups += (in.row_count(s) + group_rows - 1) / group_rows;
+    sequences.reserve(groups); // heads point into it
     positions_.resize(in.rows);
     seen_.resize(in.rows);
-    in.check(-1);
     for (std::size_t s = 0; s < in.count; s++) {
         const std::size_t rows = in.row_count(s);
         if (!in.active(s)) {
@@ -76,32 +102,28 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
             work += rows * call.values.heads * call.group * call.values.size;
             continue;
         }
-        if (rows > max_verify_rows)
-            fail(in.op, "sequence " + std::to_string(s) + " has " + std::to_string(rows) +
-                            " rows, expected at most " + std::to_string(max_verify_rows) +
-                            " under verification; set " + in.past_name + "[" + std::to_string(s) +
-                            "] to -1 for prefill");
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
-        add_rows(call, in, parents, s);
-        add_heads(call, in, selection, s);
+        const bool tree = check_parents(in, parents, s);
+        check_lists(call, in, selection, s);
+        for (std::size_t r = 0; r < rows; r += group_rows) {
+            add_rows(call, in, tree ? parents : nullptr, s, r, std::min(group_rows, rows - r));
+            add_heads(call, in, selection, s);
+        }
     }
     reserve_partials(call, kernels);
     for (std::size_t s = 0; s < sequences.size(); s++)
         add_items(call, kernels, sequences[s], &heads[s * call.keys.heads], threads);
 }
 
-void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s) {
-    const std::size_t first = in.first_row(s), rows = in.row_count(s);
-    VerifySequence sequence{first,         rows,           in.past_lens[s], in.table(s), &positions_[first],
-                            &seen_[first], in.past_lens[s]};
+void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s,
+                          std::size_t begin, std::size_t rows) {
+    const std::size_t first = in.first_row(s) + begin;
+    const std::int32_t past = in.past_lens[s] + static_cast<std::int32_t>(begin);
+    VerifySequence sequence{
+        first, rows, past, in.table(s), &positions_[first], &seen_[first], past, parents != nullptr};
     for (std::size_t r = 0; r < rows; r++) {
-        const std::int32_t row = static_cast<std::int32_t>(r);
-        const std::int32_t parent = parents ? parents[first + r] : row - 1;
-        if (parent < -1 || parent >= row)
-            fail(in.op, "verify_parents[" + std::to_string(first + r) + "] is " + std::to_string(parent) +
-                            ", expected a row before row " + std::to_string(r) + " of sequence " +
-                            std::to_string(s) + ", or -1 for the past");
-        std::int32_t position = sequence.past;
+        const std::int32_t parent = parents ? parents[first + r] : static_cast<std::int32_t>(r) - 1;
+        std::int32_t position = past;
         std::uint64_t seen = 0;
         if (parent >= 0) {
             position = sequence.positions[parent] + 1;
@@ -122,29 +144,29 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
                            std::size_t s) {
     const VerifySequence& sequence = sequences.back();
     const std::size_t first = first_visible_block(call, sequence);
+    const std::size_t blocks =
+        (static_cast<std::size_t>(sequence.past) + sequence.rows + block_size - 1) / block_size;
     for (std::size_t h = 0; h < call.keys.heads; h++) {
         VerifyHead head{};
         head.sequence = &sequence;
         head.head = h;
         head.begin = first;
-        head.end = in.blocks(s);
+        head.end = blocks;
         const std::int32_t count = selection.counts ? selection.counts[h * in.count + s] : -1;
         if (count != -1) {
-            if (count < 1 || static_cast<std::size_t>(count) > in.table_length(s))
-                fail(in.op, "selected_counts[" + std::to_string(h) + ", " + std::to_string(s) + "] is " +
-                                std::to_string(count) + ", expected -1 (dense) or 1 to " +
-                                std::to_string(in.table_length(s)));
             head.list = selection.blocks + h * selection.columns + in.first_column(s);
-            head.end = static_cast<std::size_t>(count);
-            check_list(in, s, h, head.list, head.end);
-            head.begin = static_cast<std::size_t>(
-                std::lower_bound(head.list, head.list + head.end, static_cast<std::int32_t>(first)) -
-                head.list);
+            const auto entry_of = [&](std::size_t block) {
+                return static_cast<std::size_t>(
+                    std::lower_bound(head.list, head.list + count, static_cast<std::int32_t>(block)) -
+                    head.list);
+            };
+            head.begin = entry_of(first);
+            head.end = entry_of(blocks);
         }
-        head.chunk_blocks = blocks_per_chunk(sequence.rows * call.group, head.end - head.begin);
+        head.begin -= head.begin % 2;
         work += (head.end - head.begin) * block_size * sequence.rows * call.group *
                 (call.keys.size + call.values.size);
-        head.chunks = (head.end - head.begin + head.chunk_blocks - 1) / head.chunk_blocks;
+        head.chunks = (head.end + chunk_blocks - 1) / chunk_blocks - head.begin / chunk_blocks;
         heads.push_back(head);
     }
 }

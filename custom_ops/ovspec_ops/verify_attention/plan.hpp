@@ -40,7 +40,8 @@ struct VerifyPlan {
                const Selection& selection, Parents parents, std::size_t threads);
 
 private:
-    void add_rows(const VerifyCall& call, const Sequences& inputs, Parents parents, std::size_t s);
+    void add_rows(const VerifyCall& call, const Sequences& inputs, Parents parents, std::size_t s,
+                  std::size_t begin, std::size_t rows);
     void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
                    std::size_t s);
     void reserve_partials(const VerifyCall& call, const VerifyKernels& kernels);

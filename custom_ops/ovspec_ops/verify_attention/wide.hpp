@@ -1,6 +1,7 @@
-// Many rows: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one scalar of the
-// cache broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses lanes. The rows
-// come in groups of two vectors, and a last group of one where their number asks for it.
+// Products of floats: lanes are query rows. Both products run as S^T = K Q^T and O^T += V^T P^T with one
+// scalar of the cache broadcast against vectors of rows, so softmax is lane-wise and no reduction crosses
+// lanes. The rows come in groups of two vectors, and a last group of one where their number asks for it. Sums
+// run over channels and tokens in their order, so a row's result does not depend on how many rows there are.
 #pragma once
 
 #include "common/cache_rows.hpp"
@@ -32,7 +33,7 @@ OVSPEC_INLINE void score_tile(const float* keys, std::size_t stride, const float
             const Vec k = splat(keys[t * stride + d]);
 #pragma GCC unroll 2
             for (std::size_t v = 0; v < V; v++)
-                acc[t][v] += k * q[v];
+                acc[t][v] = fused(k, q[v], acc[t][v]);
         }
     }
 #pragma GCC unroll 8
@@ -63,7 +64,7 @@ OVSPEC_INLINE void value_tile(const float* values, std::size_t stride, const flo
             const Vec x = splat(values[t * stride + i]);
 #pragma GCC unroll 2
             for (std::size_t v = 0; v < V; v++)
-                acc[i][v] += x * p[v];
+                acc[i][v] = fused(x, p[v], acc[i][v]);
         }
     }
 #pragma GCC unroll 8
@@ -125,7 +126,7 @@ static void softmax(float* scores, std::size_t tokens, float* maxima, float* sum
         for (std::size_t t = 0; t < tokens; t++)
             now = max(load(scores + (t * V + v) * lanes), now);
         correction[v] = exp_nonpositive(before - now);
-        Vec total = load(sums + v * lanes) * correction[v];
+        Vec total = {};
         for (std::size_t t = 0; t < tokens; t++) {
             float* at = scores + (t * V + v) * lanes;
             const Vec weight = exp_nonpositive(load(at) - now);
@@ -133,7 +134,7 @@ static void softmax(float* scores, std::size_t tokens, float* maxima, float* sum
             total += weight;
         }
         store(maxima + v * lanes, now);
-        store(sums + v * lanes, total);
+        store(sums + v * lanes, fused(load(sums + v * lanes), correction[v], total));
     }
 }
 

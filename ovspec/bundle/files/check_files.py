@@ -17,7 +17,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 CHECKED = "checked.json"
-VENV = "venv"  # where install.sh installs; pip has checked what lies there
+VENV = "venv"  # install.sh installs here; pip has checked these files
 _CHUNK = 1 << 20
 
 
@@ -31,7 +31,7 @@ def sha256(path: Path) -> str:
 
 
 def relative_files(folder: Path) -> set[str]:
-    """Every file below `folder` that a manifest lists, as a path with slashes; links count as files."""
+    """Every file below `folder` that belongs in a manifest, as a path with slashes; links count as files."""
     found: set[str] = set()
     for root, folders, names in os.walk(folder):
         here = Path(root)
@@ -44,7 +44,7 @@ def relative_files(folder: Path) -> set[str]:
 
 
 def this_machine() -> dict[str, str]:
-    """What wheels with native code depend on: system, processor family and release of Python."""
+    """System, processor family and Python release, on which wheels with native code depend."""
     version = ".".join(platform.python_version_tuple()[:2])
     return {"system": platform.system(), "machine": platform.machine(), "python": version}
 
@@ -109,7 +109,7 @@ def check_files(folder: Path, everything: bool = True) -> dict[str, Any]:
 
 
 def check_machine(manifest: dict[str, Any]) -> None:
-    """Raise ValueError, in one line, where the bundle was made for another Python or processor."""
+    """Raise ValueError, in one line, if the bundle was made for another Python or processor."""
     for name, here in this_machine().items():
         if manifest[name] != here:
             remedy = (
@@ -121,7 +121,7 @@ def check_machine(manifest: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Check the bundle that this file lies in; 0, or 2 with one line that says what is wrong."""
+    """Check the bundle of this file; return 0, or 2 after one line that states the problem."""
     try:
         manifest = check_files(Path(__file__).resolve().parent)
         if "--machine" in sys.argv[1:]:

@@ -10,16 +10,16 @@ import os
 import sys
 from pathlib import Path
 
-sys.dont_write_bytecode = True  # a compiled copy would be a file that the manifest does not know
+sys.dont_write_bytecode = True  # bytecode files would not be in the manifest
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))
 
-# Beside this file in a bundle, in the package of the same folder here.
+# In a bundle and in the repository, the module is beside this file.
 from check_files import VENV, check_files  # type: ignore[import-not-found]  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
-    """Check every file, then become `ovspec generate` of the bundle's own environment."""
+    """Check every file, then replace this process by `ovspec generate` of the bundle's environment."""
     try:
         command = command_of(arguments)
         os.execv(command[0], command)
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
 
 
 def command_of(arguments: list[str]) -> list[str]:
-    """The command line behind `arguments`.
+    """The command line of `ovspec generate` for `arguments`.
 
     Raises ValueError for a bundle that was changed or is not installed, and for an option that names a model.
     """

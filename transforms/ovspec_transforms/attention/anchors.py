@@ -1,4 +1,4 @@
-"""Anchor layers: which layers select blocks for themselves; the others take the last anchor's list."""
+"""Anchor layers: the layers that select blocks; other layers reuse the list of the last anchor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 def default_anchor_layers(layers: Sequence[int]) -> tuple[int, ...]:
     """The default rule: the first three layers, then every fourth.
 
-    Early layers attend most differently from each other. A calibrated list replaces this one.
+    The attention of early layers differs most between layers. A calibrated list replaces this one.
 
     Args:
         layers: the layers that can select, ascending (those without a sliding window).
@@ -33,7 +33,7 @@ def check_anchor_layers(anchors: Sequence[int], layers: Sequence[int]) -> tuple[
 
 
 def anchor_of(layer: int, anchors: Sequence[int]) -> int:
-    """The anchor whose list a layer takes: the last one that does not come after it."""
+    """The anchor whose list a layer uses: the last one at or before it."""
     return anchors[bisect_right(anchors, layer) - 1]
 
 
@@ -41,11 +41,11 @@ def list_overlap(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Jaccard similarity of the layers' block lists, mean over KV heads.
 
     Args:
-        kept: bool `[layers, kv_heads, blocks]`; blocks that are always kept should be left out, as they make
-            any two lists alike.
+        kept: bool `[layers, kv_heads, blocks]`, without the blocks that are always read, which would make all
+            lists similar.
 
     Returns:
-        f64 `[layers, layers]`, symmetric; two empty lists are alike (1).
+        f64 `[layers, layers]`, symmetric; 1 for two empty lists.
     """
     lists = kept.transpose(1, 0, 2).astype(np.float64)
     shared = lists @ lists.transpose(0, 2, 1)
@@ -57,15 +57,15 @@ def list_overlap(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
 def choose_anchors(
     overlap: NDArray[np.float64], anchors: int | None = None, least: float | None = None
 ) -> tuple[int, ...]:
-    """The anchors whose lists fit the layers that reuse them best.
+    """Choose the anchors with the largest overlap with the layers that reuse their lists.
 
-    With `anchors`, so many, for which the mean over layers of the overlap with their anchor is largest. With
-    `least`, as few as let every layer's list overlap its anchor's by at least so much; among those the best.
+    With `anchors`: that number, with the largest mean overlap of the layers with their anchors. With `least`:
+    the fewest anchors with which every layer has at least this overlap; among those, the largest mean.
 
     Args:
-        overlap: f64 `[layers, layers]`, from `list_overlap`, mean over what was measured.
+        overlap: f64 `[layers, layers]`, mean of `list_overlap` over passes.
         anchors: number of anchors, 1 to the number of layers.
-        least: overlap that every layer has at least, 0 to 1.
+        least: minimal overlap of every layer, 0 to 1.
 
     Returns:
         Rows of `overlap`, ascending from 0.
@@ -80,14 +80,14 @@ def choose_anchors(
         raise ValueError(f"anchors={anchors}: expected 1 to {layers}, the number of layers that can select")
     if least is not None and not 0.0 <= least <= 1.0:
         raise ValueError(f"overlap={least}: expected a share between 0 and 1")
-    # gain[a, end]: what layers a .. end - 1 have of a's list.
+    # gain[a, end]: sum of the overlaps of layers a .. end - 1 with anchor a.
     gain = np.full((layers, layers + 1), -np.inf)
     for a in range(layers):
         reach = overlap[a, a:].copy()
         if least is not None:
             reach[np.minimum.accumulate(reach) < least] = -np.inf
         gain[a, a + 1 :] = np.cumsum(reach)
-    # best[end]: the most that layers below `end` have of one more anchor than in the round before.
+    # best[end]: largest sum for the layers below `end`, with one anchor more than in the round before.
     best, choices = gain[0], list[NDArray[np.int64]]()
     while len(choices) + 1 < anchors if anchors is not None else best[layers] == -np.inf:
         totals = best[:layers, None] + gain

@@ -1,4 +1,4 @@
-"""What the attention masks of a stateful decoder hold."""
+"""Inspection of the attention masks of a stateful decoder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import openvino as ov
 from ovspec_transforms.graph import nodes_of_type
 
 _MASK = 3
-# Behind these there are sizes and other layers, and no part of a mask any more.
+# Operations where the search for the mask ends: behind them are sizes and other layers.
 _ENDS = ("Parameter", "ReadValue", "ShapeOf")
 
 
 def biased_attention(model: ov.Model) -> str | None:
-    """Name of the first attention node whose mask is made with a table of real numbers, as ALiBi is.
+    """Name of the first attention node whose mask has a table of real numbers, as with ALiBi.
 
-    Masks that only hide positions, causal or with a window, are made of comparisons and single numbers.
+    Masks that only hide positions, causal or with a window, consist of comparisons and single numbers.
     """
     for node in nodes_of_type(model, "ScaledDotProductAttention"):
         if len(node.inputs()) > _MASK and _has_table(node.input(_MASK).get_source_output().get_node()):
@@ -25,7 +25,7 @@ def biased_attention(model: ov.Model) -> str | None:
 
 
 def _has_table(mask: ov.Node) -> bool:
-    """Whether anything that a mask is computed from is a constant of several real numbers."""
+    """Whether an input of the mask's computation is a constant of several real numbers."""
     pending, seen = [mask], set[str]()
     while pending:
         node = pending.pop()

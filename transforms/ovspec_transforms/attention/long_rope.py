@@ -1,4 +1,4 @@
-"""Long RoPE: which rotary frequencies a row takes depends on its own text, not on the rest of the pass."""
+"""Long RoPE: each row chooses its rotary frequencies by its own text, not by the whole pass."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ ROPE_LENGTHS = "rope_lengths"
 
 
 def rope_limit(model: ov.Model) -> int | None:
-    """The length of text up to which a model takes its short rotary frequencies, `None` without long ones.
+    """Length of text up to which a model uses its short rotary frequencies; `None`: no long ones.
 
-    To be read before `split_long_rope`.
+    Call this before `split_long_rope`.
     """
     return next((_limit(node) for node in _comparisons(model)), None)
 
 
 def split_long_rope(model: ov.Model) -> PassReport:
-    """Let every row choose its frequencies by the length of the text that it belongs to.
+    """Make every row choose its frequencies by the length of its text.
 
-    As exported, a pass takes the long ones when any of its rows is past the limit. A text that is read in
-    chunks would mix both, and so would texts that share a pass. Adds the input `rope_lengths` i32 `[rows]`.
+    As exported, a pass uses the long frequencies if any of its rows is past the limit. A text that is read in
+    chunks, and texts that share a pass, would mix both kinds. Adds the input `rope_lengths` i32 `[rows]`.
 
     Raises:
-        ValueError: the choice has a form that is not known.
+        ValueError: the choice has an unknown form.
     """
     changed: list[str] = []
     for comparison in _comparisons(model):
@@ -66,7 +66,7 @@ def _limit(comparison: ov.Node) -> int:
 
 
 def _choose_per_row(select: ov.Node, is_long: ov.Node) -> None:
-    """Replace the frequencies that a Select chooses for the whole pass, `[1, N, 1]`, by `[rows, N, 1]`."""
+    """Replace the frequencies of a Select for the whole pass, `[1, N, 1]`, by `[rows, N, 1]`."""
     if select.get_type_name() != "Select":
         raise ValueError(_unknown(select))
     user = _product(select)

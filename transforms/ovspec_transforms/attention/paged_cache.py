@@ -54,7 +54,7 @@ def to_paged(model: ov.Model) -> PassReport:
 
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
-    """One paged attention layer: where it stands, the sizes of its heads, its window (0: none)."""
+    """One paged attention layer: its node, number and size of its heads, its window (0: none)."""
 
     node: ov.Node
     index: int
@@ -91,7 +91,7 @@ def constant_input(node: ov.Node, position: int, what: str) -> NDArray[Any]:
     """The value of a constant input of a paged attention node.
 
     Raises:
-        ValueError: the input is computed at run time, which our operations do not take.
+        ValueError: the input is computed at run time, which the native operations do not support.
     """
     tensor = evaluate(node.input(position).get_source_output().get_node())
     if tensor is None:

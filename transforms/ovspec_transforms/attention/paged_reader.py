@@ -1,4 +1,4 @@
-"""Paged attention read back from a compiled model that was written to a file."""
+"""Reader of PagedAttentionExtension nodes in a compiled model from a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ovspec_transforms.graph import PAGED_ATTENTION
 
 
 class PagedAttentionReader(ov.Op):
-    """Gives `PagedAttentionExtension` its runtime information back; an argument of `Core.add_extension`.
+    """Restores the runtime information of `PagedAttentionExtension`; an argument of `Core.add_extension`.
 
-    The CPU plugin needs the number and the size of its heads there, which OpenVINO 2026.4 does not write, so
-    that it refuses what it has exported itself. They follow from the shapes: in a compiled model the caches
-    are `[blocks, heads, block size, ..]`.
+    The CPU plugin needs the number and the size of the heads there. OpenVINO 2026.4 does not write them and
+    therefore refuses models that it exported. They follow from the shapes: in a compiled model the caches are
+    `[blocks, heads, block size, ..]`.
     """
 
     class_type_info = ov.DiscreteTypeInfo(PAGED_ATTENTION, "extension")

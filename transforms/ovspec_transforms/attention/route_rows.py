@@ -1,4 +1,4 @@
-"""Row routing: prefill rows take stock PagedAttention, verification rows take ours."""
+"""Row routing: stock PagedAttention writes keys and values, our operation attends to them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from ovspec_transforms.attention.paged_cache import (
     constant_input,
     paged_layers,
 )
-from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, run_pass
+from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, find_parameter, run_pass
 from ovspec_transforms.report import PassReport
 
 VERIFY_ATTENTION = "VerifyAttention"
+WRITTEN_BEGINS = "written_begins"
+ROW_PAST_LENS = "row_past_lens"
 VERIFY_PAST_LENS = "verify_past_lens"
 VERIFY_BLOCK_INDICES = "verify_block_indices"
 VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
@@ -32,15 +34,17 @@ VERIFY_PARENTS = "verify_parents"
 class RouteRows(NodePass):
     """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
 
-    All rows pass the stock node, which writes K/V in its own precision and layout. For a sequence
-    under verification the host hands it the tail of the block table only, so that it reads almost
-    nothing; its output for those rows is replaced by ours. That output is an input of ours, which
-    orders the write before the read.
+    All rows pass the stock node, which writes K/V in its own precision and layout. The host hands it the
+    blocks that it writes and no others, so that it reads almost nothing; its output is replaced by ours.
+    That output is an input of ours, which orders the write before the read. So one arithmetic, in which a
+    row's result does not depend on other rows, computes prompts and verification alike.
     """
 
     def __init__(self, model: ov.Model) -> None:
         super().__init__(PAGED_ATTENTION)
-        self._past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)
+        self._written_begins = add_parameter(model, WRITTEN_BEGINS, [-1], ov.Type.i32)
+        self._begins_of_rows = add_parameter(model, "subsequence_begins", [-1], ov.Type.i32)
+        self._past_lens = add_parameter(model, ROW_PAST_LENS, [-1], ov.Type.i32)
         self._blocks = add_parameter(model, VERIFY_BLOCK_INDICES, [-1], ov.Type.i32)
         self._begins = add_parameter(model, VERIFY_BLOCK_INDICES_BEGINS, [-1], ov.Type.i32)
         self._parents = add_parameter(model, VERIFY_PARENTS, [-1], ov.Type.i32)
@@ -61,7 +65,7 @@ class RouteRows(NodePass):
                 source[KEY_CACHE],
                 source[VALUE_CACHE],
                 output,
-                source[SUBSEQUENCE_BEGINS],
+                self._begins_of_rows.output(0),
                 self._past_lens.output(0),
                 self._blocks.output(0),
                 self._begins.output(0),
@@ -75,6 +79,7 @@ class RouteRows(NodePass):
         routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
         for port in consumers:
             port.replace_source_output(routed.output(0))
+        node.input(SUBSEQUENCE_BEGINS).replace_source_output(self._written_begins.output(0))
         return True
 
     @staticmethod
@@ -102,13 +107,16 @@ def _sinks(layer: PagedLayer) -> ov.Node:
 
 
 def route_rows(model: ov.Model) -> PassReport:
-    """Route verification rows of every layer to `VerifyAttention`.
+    """Route the rows of every layer to `VerifyAttention`.
 
-    Adds the inputs `verify_past_lens` i32 `[sequences]` (-1: not under verification),
+    Adds the inputs `row_past_lens` i32 `[sequences]` (tokens in the cache before the pass), `written_begins`
+    i32 `[pieces + 1]` (first row of each piece that the stock node takes as a sequence),
     `verify_block_indices` i32 `[blocks]`, `verify_block_indices_begins` i32 `[sequences + 1]` and
     `verify_parents` i32 `[rows]`, the tree that drafted rows form, or no element for chains.
 
     Raises:
         ValueError: a layer has what the operation does not support, or the model is not paged.
     """
-    return run_pass(model, RouteRows(model)).require(len(paged_layers(model)))
+    layers = len(paged_layers(model))
+    find_parameter(model, "subsequence_begins")
+    return run_pass(model, RouteRows(model)).require(layers)

@@ -1,4 +1,4 @@
-"""Block selection: anchor layers choose blocks, the layers after them reuse the choice."""
+"""Block selection: anchor layers select blocks, the layers after them reuse the list."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SELECTED_BLOCKS_INPUT, _SELECTED_COUNTS_INPUT = 8, 9
 class SelectBlocks(NodePass):
     """Give every `VerifyAttention` a block list: its own at an anchor layer, else the last anchor's.
 
-    With `attend` off every anchor selects, and attention stays dense.
+    With `attend` false every anchor selects, but attention stays dense.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class SelectBlocks(NodePass):
         self._layers = {layer.name: layer for layer in layers}
         self._chosen: dict[int, ov.Node] = {}
         self._tables = [
-            find_parameter(model, VERIFY_PAST_LENS),
+            add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32),
             find_parameter(model, VERIFY_BLOCK_INDICES),
             find_parameter(model, VERIFY_BLOCK_INDICES_BEGINS),
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
             add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
-            # Without an element every list is chosen anew.
+            # An empty input: every pass selects anew.
             add_parameter(model, VERIFY_REFRESH, [-1], ov.Type.i32)
             if selection.remembers
             else ops.constant(np.zeros(0, np.int32)),
@@ -72,7 +72,7 @@ class SelectBlocks(NodePass):
         self._model = model
 
     def rewrite(self, node: ov.Node) -> bool:
-        """Connect the block list; anchors are met before the layers that reuse them."""
+        """Connect the block list; anchors come before the layers that reuse their lists."""
         stock = node.input(3).get_source_output().get_node()
         layer = self._layers.get(stock.get_friendly_name())
         if layer is None:
@@ -106,7 +106,8 @@ class SelectBlocks(NodePass):
             if rule.remembers
             else ops.constant(np.zeros((0, heads), np.int32))
         )
-        inputs = [query, summary.output(0), updated.output(0), written[1]]
+        begins = find_parameter(self._model, "subsequence_begins").output(0)
+        inputs = [query, summary.output(0), updated.output(0), begins]
         inputs += [table.output(0) for table in (*self._tables, kept)]
         ends = {"sink_blocks": rule.sink_blocks, "local_blocks": rule.local_blocks}
         attributes = sizes | ends | {"query": rule.query, "scale": scale}
@@ -115,7 +116,7 @@ class SelectBlocks(NodePass):
         return chosen
 
     def chosen(self) -> list[ov.Node]:
-        """Per layer that is sparse, the `BlockSelect` node whose list it uses, in layer order."""
+        """The `BlockSelect` node whose list each sparse layer uses, in layer order."""
         layers = sorted(layer.index for layer in self._layers.values())
         return [self._chosen[anchor_of(layer, self._anchors)] for layer in layers]
 
@@ -125,7 +126,7 @@ def select_blocks(
 ) -> PassReport:
     """Make the verification attention of a routed model sparse.
 
-    Layers with a sliding window stay dense: they read little as it is.
+    Layers with a sliding window stay dense, because they read little.
 
     Adds the inputs `verify_budgets` i32 `[sequences]` (blocks to keep, -1: all), `verify_coverage` f32
     `[sequences]` (share of the estimated attention mass to keep, 1: no such limit) and, per anchor layer N,
@@ -137,7 +138,7 @@ def select_blocks(
     Args:
         model: a model after `route_rows`.
         anchor_layers: layers that select for themselves; `None` takes `default_anchor_layers`.
-        selection: what they go by; `None` takes the defaults.
+        selection: the selection rule; `None`: the default.
 
     Raises:
         ValueError: anchors that do not ascend through the layers without a window, or layers whose

@@ -1,4 +1,4 @@
-"""What a selection of blocks goes by, beside its budget."""
+"""The rule of block selection, without budgets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ SUMMARIES = ("mean", "min_max")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rule that a graph selects blocks by; budgets and coverage are inputs of every pass.
+    """The rule by which a graph selects blocks; budgets and coverage are inputs of every pass.
 
     Attributes:
         query: "last", the last accepted token, which is row 0 of a pass (arXiv 2512.21911), or "union": a
             block scores the maximum over all draft rows.
-        summary: what stands for a block's keys: their "mean", or "min_max" of every channel (2406.10774).
-        sink_blocks: blocks at the start of the context that are always kept, at least 1.
-        local_blocks: blocks at its end that are always kept, at least 1; the draft's own come on top.
-        refresh_interval: verification steps that a list serves, at least 1: every step selects anew.
+        summary: summary of a block's keys: their "mean", or "min_max" of every channel (2406.10774).
+        sink_blocks: blocks at the start of the context that are always read, at least 1.
+        local_blocks: blocks at its end that are always read, at least 1, beside those of the draft.
+        refresh_interval: verification steps that use one list, at least 1 (every step selects).
 
     Raises:
         ValueError: a value out of range.
@@ -42,9 +42,9 @@ class Selection:
 
     @property
     def remembers(self) -> bool:
-        """Whether lists outlive their pass."""
+        """Whether lists are reused by later passes."""
         return self.refresh_interval > 1
 
     def summary_size(self, head_size: int) -> int:
-        """Values that stand for a block's keys, per KV head."""
+        """Number of values of a block's summary, per KV head."""
         return head_size * (2 if self.summary == "min_max" else 1)

@@ -22,7 +22,7 @@ class MoELayer:
         name: friendly name of the node that sums the experts.
         index: number among the layers with experts, in graph order.
         experts: their number.
-        top_k: how many a row is routed to.
+        top_k: number of experts per row.
         native: whether they are a SparseMoE operation already.
     """
 
@@ -86,7 +86,7 @@ def match_experts(total: ov.Node) -> ExpertPattern:
     """Read the experts that the ReduceSum `total` adds up.
 
     Raises:
-        UnknownPatternError: the graph behind `total` is another.
+        UnknownPatternError: the graph before `total` has another form.
     """
     weighted = _behind(total, 0, "Multiply")
     down = _expect(_peel(source_node(weighted, 0), "Reshape"), "MatMul")
@@ -120,7 +120,7 @@ def is_sum_of_experts(node: ov.Node) -> bool:
 
 
 def routers(model: ov.Model) -> list[ov.Node]:
-    """The TopK nodes of a model, by which its layers with experts are known: nothing else in one has any."""
+    """The TopK nodes of a model, which only layers with experts have."""
     return nodes_of_type(model, "TopK")
 
 

@@ -1,4 +1,4 @@
-"""Routed experts as one native operation."""
+"""Replacement of routed experts by the native operation SparseMoE."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
 
     Knows Qwen3-MoE, Mixtral and Qwen2-MoE as optimum-intel 2.1 exports them, stateful or paged, with
     weights of 4, 8, 16 or 32 bits; shared experts stay as they are. The result needs this library
-    wherever it runs, and otherwise runs as before, in a stock pipeline too.
+    wherever it runs, also in a stock pipeline.
 
     Args:
         model: changed in place.
-        allow_partial: leave what is not known as it is, and report it as `left`, instead of raising.
+        allow_partial: report layers of an unknown form as `left` instead of raising.
 
     Raises:
-        ValueError: a layer with experts has a form that is not known, or the model has no experts.
+        ValueError: a layer with experts has an unknown form, or the model has no experts.
     """
     node_pass = SparseMoE()
     report = run_pass(model, node_pass)

@@ -1,4 +1,4 @@
-"""The router's choice as outputs of the model, for calibration."""
+"""Routing indices and weights as outputs of the model, for calibration."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import openvino as ov
 
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node, split_weights
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
 
 GATED_MLP = "GatedMLP"
 HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
@@ -26,7 +25,6 @@ class FfnLayer:
         channels: of its inner activation.
         hidden: size of a row.
         native: whether it is a GatedMLP operation already.
-        blocks: of neighbouring channels, whose weights in the down projection share a scale.
     """
 
     name: str
@@ -34,7 +32,6 @@ class FfnLayer:
     channels: int
     hidden: int
     native: bool
-    blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +173,5 @@ def ffn_layers(model: ov.Model) -> list[FfnLayer]:
                 continue
         else:
             continue
-        sizes = int(channels), int(hidden)
-        blocks = 1 if native else _scale_blocks(node)
-        layers.append(FfnLayer(node.get_friendly_name(), len(layers), *sizes, native, blocks))
+        layers.append(FfnLayer(node.get_friendly_name(), len(layers), int(channels), int(hidden), native))
     return layers
-
-
-def _scale_blocks(down: ov.Node) -> int:
-    """Scales of a neuron of the down projection, 1 where there are none."""
-    try:
-        _, _, scale = split_weights(source_node(down, 1), "down")
-    except UnknownPatternError:
-        return 1
-    out = int(down.input(1).get_partial_shape()[0].get_length())
-    return 1 if scale is None else max(1, math.prod(scale.get_output_shape(0)) // out)

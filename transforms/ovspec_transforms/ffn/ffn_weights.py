@@ -1,4 +1,4 @@
-"""The weights of a gated MLP in the layouts that GatedMLP takes."""
+"""Weights of a gated MLP in the layouts of GatedMLP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def values_of(gate: ov.Node) -> Projection:
 
 
 def rows_of(product: Product, what: str, memory: WeightMemory) -> Projection:
-    """Gate or up weights: a neuron is a channel.
+    """Gate or up weights: each output neuron is a channel.
 
     Weights of 8 bits without a sign and of 16 and 32 bits stay where they are, mapped files included;
     others, and halves of a product, are copied.
@@ -86,7 +86,7 @@ def _half_of(weights: LinearWeights, half: int, memory: WeightMemory) -> Project
 
 
 def columns_of(matmul: ov.Node, memory: WeightMemory) -> Projection:
-    """Down weights, transposed: a channel is an input of every neuron. They are copied.
+    """Down weights, transposed and copied: a channel is an input of every output neuron.
 
     Raises:
         UnknownPatternError: weights of another form.

@@ -1,4 +1,4 @@
-"""Gated MLPs as one native operation."""
+"""Replacement of gated MLPs by the native operation GatedMLP."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _operation(down: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Nod
     gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate", memory)
     columns = columns_of(pattern.down, memory)
     weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
-    none = [np.zeros((0,), dtype) for dtype in (np.float32, np.float32, np.int32)]
-    inputs = [pattern.rows, *weights, *(ops.constant(values).output(0) for values in none)]
+    no_limits = [ops.constant(np.zeros((0,), np.float32)).output(0) for _ in range(2)]
+    inputs = [pattern.rows, *weights, *no_limits]
     attributes = {
         "activation": pattern.activation,
         "gate_format": gate.fmt,
@@ -76,10 +76,10 @@ def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool =
         model: changed in place.
         gates_apart: leave the gates' products to another operation, whose results GatedMLP takes; a gate that
             shares its product with up is taken along.
-        allow_partial: leave what is not known as it is, and report it as `left`, instead of raising.
+        allow_partial: report layers of an unknown form as `left` instead of raising.
 
     Raises:
-        ValueError: feed-forward layers have a form that is not known, or the model has none.
+        ValueError: feed-forward layers have an unknown form, or the model has none.
     """
     node_pass = SparseFfn(gates_apart)
     report = run_pass(model, node_pass)

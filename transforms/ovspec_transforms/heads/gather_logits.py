@@ -1,4 +1,4 @@
-"""Logits only for the rows that are sampled."""
+"""Logits of the sampled rows only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ovspec_transforms.report import PassReport
 
 SAMPLED_TOKENS_INDICES = "sampled_tokens_indices"
 
-# What may stand between the LM head and the result: type conversion, scaling, a bias, soft-capping.
+# Operations allowed between the LM head and the result: type conversion, scaling, a bias, soft-capping.
 _ELEMENTWISE = {"Add", "Convert", "Divide", "Multiply", "Tanh", "Transpose", "Reshape"}
 
 
 class GatherLogits(NodePass):
     """Gather the hidden rows `sampled_tokens_indices` before the LM head.
 
-    A paged graph returns logits for every row: 10 GB for a 16k prompt at vocabulary 151,936.
+    A paged graph returns logits of every row: 10 GB for a prompt of 16k tokens with a vocabulary of 151,936.
     """
 
     def __init__(self, indices: ov.Node) -> None:

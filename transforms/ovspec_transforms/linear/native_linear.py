@@ -1,4 +1,4 @@
-"""Linear layers with compressed weights as one native operation."""
+"""Linear layers as one native operation, whose rows do not depend on each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import openvino as ov
@@ -14,29 +15,38 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_stored, packed_shape
+from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
-from ovspec_transforms.weights.linear_weights import LinearWeights, is_compressed, read_weights
+from ovspec_transforms.weights.linear_weights import (
+    LinearWeights,
+    is_constant,
+    number_weights,
+    read_weights,
+)
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
 _MOST_PACKERS = 4
 _BLOCK_BYTES = 1 << 20  # what is made on the way to them stays in the cache, and in memory that is there
-_EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
+_FORMATS = {"u8": "u8", "i8": "u8", "u4": "u4", "i4": "u4", "f32": "f32", "f16": "f16", "bf16": "bf16"}
+_ROWS_AS_THEY_ARE = 32
+
+Arithmetic = Literal["f32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A MatMul with weights that Linear takes."""
+    """A MatMul with weights that Linear takes.
+
+    `fmt` is the operation's format: that of the stored weights, or bf16 where floating-point weights are to
+    be multiplied in bf16.
+    """
 
     matmul: ov.Node
     weights: LinearWeights
-
-    @property
-    def fmt(self) -> str:
-        return "u8" if self.weights.data.get_element_type() in _EIGHT_BITS else "u4"
+    fmt: str
 
     @property
     def shares(self) -> tuple[str, int, str, int]:
@@ -45,26 +55,31 @@ class _Layer:
         return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
 
 
-def _layer(matmul: ov.Node) -> _Layer | None:
-    """The layer behind a MatMul; `None` where its weights are not compressed.
+def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
+    """The layer behind a MatMul; `None` where it multiplies no constant weights.
 
     Raises:
-        UnknownPatternError: compressed weights of a form that is not known.
+        UnknownPatternError: weights or rows of a form that Linear does not take.
     """
-    shape = matmul.input(1).get_partial_shape()
-    if shape.rank.is_dynamic or len(shape) != 2 or matmul.get_attributes()["transpose_a"]:
+    if not is_constant(matmul):
         return None
-    if not is_compressed(matmul):
-        return None
-    layer = _Layer(matmul, read_weights(matmul, "a linear layer"))
-    weights = layer.weights
+    if matmul.get_attributes()["transpose_a"]:
+        raise UnknownPatternError("its rows are transposed")
+    if matmul.get_input_element_type(0) != ov.Type.f32:
+        name = matmul.get_input_element_type(0).get_type_name()
+        raise UnknownPatternError(f"its rows are of type {name}, expected f32")
+    rank = matmul.input(0).get_partial_shape().rank
+    if rank.is_dynamic or rank.get_length() < 2:
+        raise UnknownPatternError(f"its rows have {rank} dimensions, expected two or more")
+    weights = number_weights(matmul) or read_weights(matmul, "a linear layer")
     if weights.inputs > MOST_INPUTS:
         raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
     if weights.groups > 1 and weights.inputs // weights.groups % 8:
         raise UnknownPatternError(
             f"groups are of {weights.inputs // weights.groups} weights, expected a multiple of 8"
         )
-    return layer
+    fmt = _FORMATS[weights.data.get_element_type().get_type_name()]
+    return _Layer(matmul, weights, arithmetic if weights.scales is None and arithmetic == "bf16" else fmt)
 
 
 def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
@@ -73,49 +88,51 @@ def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
     packed, first = memory.zeros((sum(panels for panels, _ in shapes), shapes[0][1])), 0
     for layer, (panels, size) in zip(layers, shapes, strict=True):
         weights = layer.weights
-        assert weights.scales is not None and weights.zero_points is not None
         step = max(1, _BLOCK_BYTES // size)
         for begin in range(0, panels, step):
             end = min(begin + step, panels)
             some = slice(begin * PANEL, end * PANEL)
-            pack_stored(
-                weights.stored(some.start, some.stop),
-                weights.scales[some],
-                weights.zero_points[some],
-                layer.fmt,
-                packed[first + begin : first + end],
-            )
+            to = packed[first + begin : first + end]
+            if weights.scales is None or weights.zero_points is None:
+                pack_numbers(weights.numbers(some.start, some.stop), layer.fmt, to)
+                continue
+            stored = weights.stored(some.start, some.stop)
+            pack_stored(stored, weights.scales[some], weights.zero_points[some], layer.fmt, to)
         first += panels
     return packed
 
 
-def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> ov.Node:
+def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: Arithmetic) -> ov.Node:
     first = layers[0]
-    attributes = {
+    attributes: dict[str, object] = {
         "format": first.fmt,
         "groups": first.weights.groups,
         "sizes": [layer.weights.out for layer in layers],
     }
+    if first.weights.scales is None:
+        attributes["row_bits"] = 16 if arithmetic == "bf16" else _ROWS_AS_THEY_ARE
     rows = first.matmul.input(0).get_source_output()
     data = ops.constant(packed, shared_memory=True).output(0)
     return ovspec_ops.create(LINEAR, [rows, data], attributes)
 
 
-def native_linear(model: ov.Model) -> PassReport:
-    """Replace products with compressed weights by Linear; those of the same rows become one operation.
+def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport:
+    """Replace products with constant weights by Linear; those of the same rows become one operation.
 
-    Weights of 8 bits with a scale a neuron, and of 4 bits in groups, as NNCF writes them. They are copied,
-    into the order in which the operation reads them. A layer of another form stays as it is, and is reported
-    as `left`.
+    Weights of 8 bits with a scale a neuron, of 4 bits in groups, as NNCF writes them, and of f32, f16 and
+    bf16. They are copied, into the order in which the operation reads them. A layer of another form stays as
+    it is, and is reported as `left`: whether its rows depend on each other is up to the plugin.
 
     Args:
         model: changed in place.
+        arithmetic: of products with floating-point weights. "f32" takes rows and weights as they are; "bf16"
+            rounds both to bf16 and adds their products in f32, as OpenVINO does at that inference precision.
     """
     groups: dict[tuple[str, int, str, int], list[_Layer]] = {}
     left = []
     for matmul in nodes_of_type(model, "MatMul"):
         try:
-            layer = _layer(matmul)
+            layer = _layer(matmul, arithmetic)
         except UnknownPatternError as error:
             left.append(f"{matmul.get_friendly_name()}: {error}")
             continue
@@ -130,7 +147,7 @@ def native_linear(model: ov.Model) -> PassReport:
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
         packed = pool.map(partial(_pack, memory=WeightMemory()), wholes)
-        operations = [_operation(*pair) for pair in zip(wholes, packed, strict=True)]
+        operations = [_operation(*pair, arithmetic) for pair in zip(wholes, packed, strict=True)]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]
         operation.set_friendly_name(names[0])

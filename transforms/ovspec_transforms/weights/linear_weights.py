@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -18,6 +19,7 @@ from ovspec_transforms.weights.expert_weights import (
 
 FOUR_BITS = (ov.Type.u4, ov.Type.i4)
 _EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
+_DECOMPRESSION = ("Convert", "Reshape", "Multiply", "Subtract", "Transpose", "Unsqueeze", "Squeeze")
 _SIGNED = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
 
@@ -25,7 +27,7 @@ _SIGNED = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 class LinearWeights:
     """A linear layer's weights `[out, inputs]` as the model holds them; no scales: numbers of 16 or 32 bits.
 
-    `scales` and `zero_points` are `[out, groups]`.
+    `scales` and `zero_points` are `[out, groups]`. `transposed`: the model holds numbers as `[inputs, out]`.
     """
 
     data: ov.Node
@@ -33,6 +35,7 @@ class LinearWeights:
     inputs: int
     scales: NDArray[np.float16] | None = None
     zero_points: NDArray[np.uint8] | None = None
+    transposed: bool = False
 
     @property
     def groups(self) -> int:
@@ -50,6 +53,18 @@ class LinearWeights:
         sign = _SIGNED.get(self.data.get_element_type())
         return stored ^ np.uint8(sign) if sign else stored
 
+    def numbers(self, first: int = 0, last: int | None = None) -> NDArray[Any]:
+        """Floating-point weights of the neurons from `first` to before `last`; not to be written to.
+
+        Returns:
+            f32, f16, or u16, the bits of bf16, `[neurons, inputs]`.
+        """
+        shape = (self.inputs, self.out) if self.transposed else (self.out, self.inputs)
+        data: NDArray[Any] = self.data.data.reshape(shape)
+        if self.data.get_element_type() == ov.Type.bf16:
+            data = data.view(np.uint16)
+        return (data.T if self.transposed else data)[first:last]
+
     def values(self) -> NDArray[np.uint8]:
         """Integers of 8 or 4 bits without a sign, one byte each, `[out, inputs]`; not to be written to."""
         stored = self.stored()
@@ -58,12 +73,29 @@ class LinearWeights:
         return stored.reshape(self.out, self.inputs)
 
 
-def is_compressed(matmul: ov.Node) -> bool:
-    """Whether scales stand behind the weights of a product, whatever their form."""
-    node = source_node(matmul, 1)
-    while node.get_type_name() in ("Convert", "Reshape"):
-        node = source_node(node)
-    return node.get_type_name() == "Multiply" and source_node(node).get_type_name() in ("Convert", "Subtract")
+def is_constant(matmul: ov.Node) -> bool:
+    """Whether the weights of a product are constants, compressed or not, whatever their form."""
+    nodes = [source_node(matmul, 1)]
+    while nodes:
+        node = nodes.pop()
+        if node.get_type_name() in _DECOMPRESSION:
+            nodes += [source_node(node, position) for position in range(node.get_input_size())]
+        elif node.get_type_name() != "Constant":
+            return False
+    return True
+
+
+def number_weights(matmul: ov.Node) -> LinearWeights | None:
+    """Weights of f32, f16 or bf16 of a product, transposed or not; `None` where it has others."""
+    data = source_node(matmul, 1)
+    while data.get_type_name() == "Convert":
+        data = source_node(data)
+    shape = [int(size) for size in data.get_output_shape(0)] if data.get_type_name() == "Constant" else []
+    if len(shape) != 2 or data.get_element_type() not in (ov.Type.f32, ov.Type.f16, ov.Type.bf16):
+        return None
+    transposed = not matmul.get_attributes()["transpose_b"]
+    inputs, out = shape if transposed else reversed(shape)
+    return LinearWeights(data, out, inputs, transposed=transposed)
 
 
 def read_weights(matmul: ov.Node, what: str) -> LinearWeights:

@@ -1,4 +1,4 @@
-"""Memory for weights that passes read from end to end."""
+"""Memory in huge pages for weights that passes read from end to end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _SLAB = 1 << 26
 
 
 class WeightMemory:
-    """Hands out zeros that lie close together in large pages, each at the beginning of a line of the cache.
+    """Allocates zeroed memory from slabs of huge pages, aligned to cache lines.
 
-    Reading gigabytes a second, a core otherwise waits at the end of every 4 KB for the next page's address,
-    and its prefetcher stops there. The weights of one layer are often too small for large pages of their own.
-    Memory is freed when all of a slab is; what was not handed out takes none. Threads may share one.
+    With pages of 4 KB, a core that streams weights waits for an address translation at the end of every page,
+    and the hardware prefetcher stops there. The weights of one layer are often too small for their own huge
+    pages. A slab is freed when all of its parts are; unused memory of a slab is never touched. Threads may
+    share an object.
     """
 
     def __init__(self) -> None:

@@ -58,14 +58,14 @@ def test_calibration_is_written_and_taken(folder: Path, data: Path) -> None:
     assert (config.model, config.draft_model) == (before.model, before.draft_model)
     anchors = config.verify.anchor_layers
     assert anchors is not None and len(anchors) == 2 and anchors[0] == 0
-    assert report["verify"]["anchor_layers"] == anchors
+    assert report["verify"]["anchor_layers"] == list(anchors or ())
     overlap = np.array(report["overlap"])
     shares = [overlap[max(a for a in anchors if a <= layer), layer] for layer in range(6)]
     assert report["overlap_with_anchor"] == pytest.approx(shares)
     others = [sum(overlap[0, :b]) + sum(overlap[b, b:]) for b in range(1, 6)]
     assert sum(shares) == pytest.approx(max(others), abs=1e-3)
     pipeline = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(), **F32)
-    assert pipeline.verify == ovspec.SparseVerify(budget=128, query="union", anchor_layers=tuple(anchors))
+    assert pipeline.verify == ovspec.SparseVerify(budget=128, query="union", anchor_layers=anchors)
 
 
 def test_table_and_a_threshold(folder: Path, data: Path) -> None:
@@ -78,7 +78,7 @@ def test_table_and_a_threshold(folder: Path, data: Path) -> None:
     assert calibrate(folder, data, "--overlap", "0", "--coverage", "0.5").exit_code == 0
     config = OvspecConfig.load(folder)
     assert config is not None and config.verify is not None
-    assert (config.verify.anchor_layers, config.verify.L0, config.verify.coverage) == ([0], None, 0.5)
+    assert (config.verify.anchor_layers, config.verify.L0, config.verify.coverage) == ((0,), None, 0.5)
 
 
 def test_folder_without_configuration_gets_one(folder: Path, data: Path) -> None:
@@ -86,7 +86,7 @@ def test_folder_without_configuration_gets_one(folder: Path, data: Path) -> None
     assert calibrate(folder, data, "--budget", "128").exit_code == 0
     config = OvspecConfig.load(folder)
     assert config is not None and config.verify is not None
-    assert config.model.model_type == "qwen3" and len(config.verify.anchor_layers or []) == 3
+    assert config.model.model_type == "qwen3" and len(config.verify.anchor_layers or ()) == 3
 
 
 def test_lists_are_those_of_a_model_whose_every_layer_selects(demo_ir: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a product's weights: the values that they stand for, in the form that they were stored in."""
+"""Which weights of a product our operations take."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from openvino import opset15 as ops
-from transforms.moe_models import EXACT
 
-from ovspec_transforms import WeightParts
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.linear_weights import read_weights
 
@@ -22,8 +20,6 @@ KINDS = {
     "u4": (0, 16, ov.Type.u4),
     "i4": (-8, 8, ov.Type.i4),
 }
-ROWS = np.array([7, 0, 3], np.int32)
-COLUMNS = np.array([1, 2, 8, 15, 17, 23], np.int32)  # as many of each third
 
 
 def stored(kind: str, values: NDArray[Any]) -> ov.Node:
@@ -56,36 +52,6 @@ def compressed(kind: str, groups: int) -> tuple[ov.Node, NDArray[np.float64]]:
     rows = ops.parameter([-1, INPUTS], ov.Type.f32, name="rows")
     product = ops.matmul(rows, ops.convert(node, "f32"), False, True)
     return product, ((values - zero_points) * scales.astype(np.float64)).reshape(OUT, INPUTS)
-
-
-def evaluated(node: ov.Node) -> NDArray[np.float32]:
-    empty = ov.Model([ops.result(node)], [], "weights")
-    request = ov.Core().compile_model(empty, "CPU", EXACT).create_infer_request()
-    request.infer()
-    return np.array(request.get_output_tensor(0).data)
-
-
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_parts_have_the_values_and_the_type_of_the_whole(kind: str, groups: int) -> None:
-    product, values = compressed(kind, groups)
-    parts = WeightParts.of(product, "down")
-    assert parts.blocks == groups
-    for part, expected in (
-        (parts, values),
-        (parts.rows(ROWS), values[ROWS]),
-        (parts.columns(COLUMNS), values[:, COLUMNS]),
-    ):
-        node = part.node()
-        np.testing.assert_allclose(evaluated(node), expected, rtol=2e-3, atol=1e-4)
-        found = set()
-        while node.get_input_size():
-            node = node.input(0).get_source_output().get_node()
-            found.add(node.get_type_name())
-        assert node.get_element_type() == KINDS[kind][2]
-        assert ("Subtract" in found) == kind.startswith("u")
-    norms = np.linalg.norm(values, axis=0)
-    np.testing.assert_allclose(parts.column_norms(), norms, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])

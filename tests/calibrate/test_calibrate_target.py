@@ -53,33 +53,29 @@ def test_mixture_keeps_to_the_target(mixture: Path, data: Path) -> None:
     assert config is not None and config.verify is not None
     budgets = config.verify.expert_budget
     assert budgets == -1 or (
-        isinstance(budgets, list) and all(TOP_K <= budget <= EXPERTS for budget in budgets)
+        isinstance(budgets, tuple) and all(TOP_K <= budget <= EXPERTS for budget in budgets)
     )
     pipeline = ovspec.LLMPipeline(mixture, "CPU", verify="sparse", **EXACT)
     assert isinstance(pipeline.verify, SparseVerify)
     assert pipeline.verify.coverage == config.verify.coverage is not None
-    assert pipeline.verify.anchor_layers == tuple(config.verify.anchor_layers or ())
+    assert pipeline.verify.anchor_layers == config.verify.anchor_layers
 
 
-@pytest.mark.parametrize("rule", ["share", "top_k"])
-def test_other_rules_and_given_amounts(mixture: Path, data: Path, rule: str) -> None:
-    run = calibrate(mixture, data, "--target-kl", "50", "--expert-rule", rule, "--budget", "128")
+def test_given_amounts_stand(mixture: Path, data: Path) -> None:
+    run = calibrate(mixture, data, "--target-kl", "50", "--budget", "128")
     assert run.exit_code == 0, run.output
     assert "together" in run.stdout and "is LOSSY by that" in run.stdout
     config = OvspecConfig.load(mixture)
     assert config is not None and config.verify is not None
-    verify = config.verify
-    # Nothing is too much for this target: the harshest of the rule is taken, and the budget stands.
-    assert (verify.budget, verify.coverage, verify.expert_rule) == (128, None, rule)
-    assert verify.expert_budget == (TOP_K - 1 if rule == "share" else 1)
-    bounds = verify.expert_share_bound
-    assert (bounds is None) == (rule == "top_k")
-    assert bounds is None or (isinstance(bounds, list) and all(0 < bound < 1 for bound in bounds))
+    # Nothing is too much for this target: the smallest budgets are taken, and the given amount stands.
+    assert (config.verify.budget, config.verify.coverage) == (128, None)
+    assert isinstance(config.verify.expert_budget, tuple)
+    assert all(TOP_K <= budget < EXPERTS for budget in config.verify.expert_budget)
 
 
 def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
-    run = calibrate(folder, data, "--target-kl", "0.5", "--coverage", "0.9", "--ffn-score", "mean", "--json")
+    run = calibrate(folder, data, "--target-kl", "0.5", "--coverage", "0.9", "--json")
     assert run.exit_code == 0, run.output
     report = json.loads(run.stdout)
     densities = report["parts"]["channels"]["set"]["ffn_density"]
@@ -87,7 +83,7 @@ def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) ->
     assert len(report["channel_densities"]["0.9"]) == 6
     pipeline = ovspec.LLMPipeline(folder, "CPU", verify="sparse", **F32)
     assert isinstance(pipeline.verify, SparseVerify)
-    assert (pipeline.verify.ffn_density, pipeline.verify.ffn_score) == (tuple(densities), "mean")
+    assert pipeline.verify.ffn_density == tuple(densities)
     metrics = pipeline.generate([STORY], max_new_tokens=6).perf_metrics
     assert 0.0 < metrics.get_ffn_density() < 1.0
     assert metrics.why_lossy == "sparse verification approximates the model (attention, channels)"
@@ -96,11 +92,9 @@ def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) ->
 BAD = {
     "target": (["--target-kl", "nan"], "--target-kl nan: expected a finite number"),
     "nothing": (["--target-kl", "0"], "--target-kl 0.0: expected a finite number"),
-    "too many experts": (["--expert-budget", "9"], "expert budget 9 of rule 'mass' is out of range"),
-    "too few experts": (["--expert-budget", "2"], "expert budget 2 of rule 'mass' is out of range"),
-    "threshold": (["--ffn-threshold", "inf"], "ffn_threshold=inf: expected a finite number"),
-    "channels": (["--target-kl", "1", "--ffn-score", "max"], "this model has no gated MLPs of dense layers"),
-    "rule alone": (["--expert-rule", "mass"], "expert_rule='mass' needs a budget"),
+    "too many experts": (["--expert-budget", "9"], "expert budget 9 is out of range"),
+    "too few experts": (["--expert-budget", "2"], "expert budget 2 is out of range"),
+    "density": (["--ffn-density", "inf"], "ffn_density=inf: expected a share above 0"),
 }
 
 

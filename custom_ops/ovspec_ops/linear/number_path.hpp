@@ -1,0 +1,347 @@
+// Rows of numbers times panels: f32 rows with weights of any format, or rows of bf16 with weights of bf16.
+//
+// The order of a sum is the same for any number of rows and threads. The products of a chunk of 256 inputs
+// are added in the order of the inputs, from zero; a chunk's sum then joins the total of the output. With
+// pairs of bf16 the second of two products is added before the first, as the instruction VDPBF16PS does.
+#pragma once
+
+#include "linear/panels.hpp"
+
+namespace ovspec {
+namespace OVSPEC_ISA {
+namespace number_path {
+
+constexpr std::size_t chunk_inputs = 256;
+constexpr std::size_t tile_width = 2 * lanes; // neurons whose sums the registers hold, for most_rows rows
+constexpr std::size_t most_rows = lanes == 16 ? 12 : 6;
+
+OVSPEC_INLINE bool takes_pairs(const LinearWeights& w) {
+    return w.format == LinearFormat::bf16 && w.row_bits == 16;
+}
+
+// Blocks that differ by one row at most, so that none computes rows that are not there.
+OVSPEC_INLINE RowBlocks blocks_of(std::size_t rows) {
+    const std::size_t count = (rows + most_rows - 1) / most_rows;
+    return {rows, count, (rows + count - 1) / count, true};
+}
+
+OVSPEC_INLINE std::size_t packed_bytes(const LinearWeights& w, std::size_t rows) {
+    const std::size_t bytes = w.padded() * rows * (takes_pairs(w) ? 2 : 4);
+    return (bytes + 63) / 64 * 64;
+}
+
+// Pairs of values as pairs of bf16, the first of a pair in the lower half; to the nearest, ties to even.
+OVSPEC_INLINE void to_pairs(Vec values, std::uint32_t* to) {
+    typedef std::uint64_t PairVec __attribute__((vector_size(4 * OVSPEC_LANES)));
+    const UVec bits = (UVec)values;
+    const UVec rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const PairVec pairs = (PairVec)(values == values ? rounded : (bits | 0x400000u));
+    const PairVec joined = (pairs >> 16 & 0xffffu) | (pairs >> 32 & 0xffff0000u);
+    for (std::size_t i = 0; i < lanes / 2; i++)
+        to[i] = (std::uint32_t)joined[i];
+}
+
+constexpr std::size_t line = 16; // values of a line of the cache
+
+// A line of one row to a block of `rows`, see `pack`.
+template <bool pairs> OVSPEC_INLINE void pack_line(const float* values, std::size_t rows, float* to) {
+    constexpr std::size_t count = pairs ? line / 2 : line;
+    float part[count];
+    if constexpr (pairs)
+        for (std::size_t i = 0; i < line; i += lanes)
+            to_pairs(load(values + i), (std::uint32_t*)part + i / 2);
+    else
+        __builtin_memcpy(part, values, sizeof(part));
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < count; i++)
+        to[i * rows] = part[i];
+}
+
+template <bool pairs>
+OVSPEC_INLINE void pack_rows(const LinearWeights& w, const float* values, std::size_t rows, float* to) {
+    constexpr std::size_t of_step = pairs ? 2 : 1;
+    const std::size_t whole = w.inputs / line * line, left = w.inputs - whole;
+    for (std::size_t k = 0; k < whole; k += line)
+        for (std::size_t r = 0; r < rows; r++)
+            pack_line<pairs>(values + r * w.inputs + k, rows, to + k / of_step * rows + r);
+    if (w.padded() == whole)
+        return;
+    for (std::size_t r = 0; r < rows; r++) {
+        float last[64] = {}, packed[64]; // integers are padded to a multiple of 64
+        __builtin_memcpy(last, values + r * w.inputs + whole, left * sizeof(float));
+        for (std::size_t k = 0; k < w.padded() - whole; k += line)
+            pack_line<pairs>(last + k, 1, packed + k / of_step);
+        for (std::size_t i = 0; i < (w.padded() - whole) / of_step; i++)
+            to[(whole / of_step + i) * rows + r] = packed[i];
+    }
+}
+
+// A block as `[inputs, rows]` f32, or `[inputs / 2, rows]` pairs of bf16. A line of each row at a time.
+OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t rows, std::uint8_t* packed) {
+    if (takes_pairs(w))
+        pack_rows<true>(w, values, rows, (float*)packed);
+    else
+        pack_rows<false>(w, values, rows, (float*)packed);
+}
+
+// What a chunk's sums are multiplied with before they join a total: the scales of integers.
+struct Tile {
+    const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, or `[inputs / 2, 32]` pairs
+    const std::uint8_t* rows;    // of a block, at the chunk's first input
+    std::size_t steps;           // inputs, or pairs of them
+    const float* scales;         // of integer weights, else null
+    float* totals;               // `[rows, 32]`
+    bool first;                  // chunk of an output
+};
+
+template <std::size_t R> OVSPEC_INLINE void join(const Tile& tile, const Vec (&sums)[R][2]) {
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; v++) {
+        const Vec scale = tile.scales ? load(tile.scales + v * lanes) : splat(1.0f);
+#pragma GCC unroll 12
+        for (std::size_t r = 0; r < R; r++) {
+            float* total = tile.totals + r * panel_width + v * lanes;
+            const Vec before = tile.first ? Vec{} : load(total);
+            store(total, fused(sums[r][v], scale, before));
+        }
+    }
+}
+
+// The weights of a vector of neurons.
+template <bool halves> OVSPEC_INLINE Vec number(const std::uint8_t* weights, std::size_t vector) {
+    if constexpr (halves)
+        return from_f16(load_as<HalfVec>(weights + vector * sizeof(HalfVec)));
+    else
+        return load_as<Vec>(weights + vector * sizeof(Vec));
+}
+
+// Asks for the weights that come `panels::ahead` bytes later, one step's 128 bytes.
+OVSPEC_INLINE void ask(const std::uint8_t* weights) {
+    __builtin_prefetch(weights + panels::ahead, 0, 2);
+    __builtin_prefetch(weights + panels::ahead + 64, 0, 2);
+}
+
+constexpr std::size_t step_bytes = panel_width * sizeof(float);
+
+// R rows of f32 times weights of f32, or of f16.
+template <bool halves, std::size_t R> __attribute__((noinline)) void add_numbers(const Tile& tile) {
+    Vec sums[R][2] = {};
+    const float* rows = (const float*)tile.rows;
+    const std::uint8_t* weights = tile.weights;
+    for (std::size_t k = 0; k < tile.steps; k++, rows += R, weights += step_bytes / (halves ? 2 : 1)) {
+        ask(weights);
+        const Vec low = number<halves>(weights, 0), high = number<halves>(weights, 1);
+#pragma GCC unroll 12
+        for (std::size_t r = 0; r < R; r++) {
+            const Vec value = splat(rows[r]);
+            sums[r][0] = fused(low, value, sums[r][0]);
+            sums[r][1] = fused(high, value, sums[r][1]);
+        }
+    }
+    join<R>(tile, sums);
+}
+
+// The sum of two products and `to`, the second one first; each sum is rounded to the nearest.
+template <bool hardware> OVSPEC_INLINE Vec add_pair(Vec to, UVec weights, UVec values) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    if constexpr (hardware) {
+        // No intrinsic: it needs a flag of the compiler for an instruction that the processor may lack.
+        __asm__("vdpbf16ps %2, %1, %0" : "+v"(to) : "v"(weights), "v"(values));
+        return to;
+    }
+#endif
+    const UVec upper = UVec{} + 0xffff0000u;
+    const Vec second = fused((Vec)(weights & upper), (Vec)(values & upper), to);
+    return fused((Vec)(weights << 16), (Vec)(values << 16), second);
+}
+
+// R rows of pairs of bf16 times pairs of weights.
+template <bool hardware, std::size_t R> __attribute__((noinline)) void add_pairs(const Tile& tile) {
+    Vec sums[R][2] = {};
+    const std::uint32_t* rows = (const std::uint32_t*)tile.rows;
+    const std::uint8_t* weights = tile.weights;
+    for (std::size_t k = 0; k < tile.steps; k++, rows += R, weights += step_bytes) {
+        ask(weights);
+        const UVec low = load_as<UVec>(weights), high = load_as<UVec>(weights + sizeof(UVec));
+#pragma GCC unroll 12
+        for (std::size_t r = 0; r < R; r++) {
+            const UVec value = UVec{} + rows[r];
+            sums[r][0] = add_pair<hardware>(sums[r][0], low, value);
+            sums[r][1] = add_pair<hardware>(sums[r][1], high, value);
+        }
+    }
+    join<R>(tile, sums);
+}
+
+// Weights as a tile reads them.
+enum class TileForm { numbers, halves, pairs };
+
+typedef void (*AddTile)(const Tile&);
+
+template <std::size_t R> struct Adder {
+    static AddTile of(std::size_t rows, TileForm form, bool hardware) {
+        if (rows != R)
+            return Adder<R - 1>::of(rows, form, hardware);
+        if (form != TileForm::pairs)
+            return form == TileForm::halves ? add_numbers<true, R> : add_numbers<false, R>;
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+        if (hardware)
+            return add_pairs<true, R>;
+#endif
+        return add_pairs<false, R>;
+    }
+};
+template <> struct Adder<0> {
+    static AddTile of(std::size_t, TileForm, bool) { return nullptr; }
+};
+
+// Inputs that share a scale: of integers a group, else all of them.
+OVSPEC_INLINE std::size_t span_of(const LinearWeights& w) {
+    return w.groups == 1 ? w.padded() : w.group_size();
+}
+
+// Weights of some inputs as f32 `[inputs, 32]`, less their zero points. `data` is where the first one lies.
+OVSPEC_INLINE void widen_halves(const std::uint8_t* data, std::size_t inputs, float* to) {
+    constexpr std::size_t bytes = panel_width * 2;
+    for (std::size_t k = 0; k < inputs; k++, data += bytes, to += panel_width) {
+        __builtin_prefetch(data + panels::ahead, 0, 2);
+#pragma GCC unroll 8
+        for (std::size_t n = 0; n < panel_width; n += lanes)
+            store(to + n, from_f16(load_as<HalfVec>(data + 2 * n)));
+    }
+}
+
+OVSPEC_INLINE void widen_pairs(const std::uint8_t* data, std::size_t inputs, float* to) {
+    for (std::size_t k = 0; k < inputs; k += 2, data += step_bytes, to += 2 * panel_width) {
+        ask(data);
+#pragma GCC unroll 8
+        for (std::size_t n = 0; n < panel_width; n += lanes) {
+            const UVec pair = load_as<UVec>(data + 4 * n);
+            store(to + n, (Vec)(pair << 16));
+            store(to + panel_width + n, (Vec)(pair & (UVec{} + 0xffff0000u)));
+        }
+    }
+}
+
+template <WeightFormat format>
+OVSPEC_INLINE void widen_integers(const LinearWeights& w, const std::uint8_t* panel, std::size_t group,
+                                  const std::uint8_t* data, std::size_t inputs, float* to) {
+    for (std::size_t n = 0; n < panel_width; n += lanes) {
+        const Vec zero_point = panels::Scales(w, panel, group, n).zero_point;
+        panels::for_quads<format>(data + 4 * n, inputs / 4, true,
+                                  [&](IVec quad, std::size_t q) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+                                      for (unsigned byte = 0; byte < 4; byte++) {
+                                          const IVec number = (IVec)(((UVec)quad >> (8 * byte)) & 255u);
+                                          store(to + (4 * q + byte) * panel_width + n,
+                                                __builtin_convertvector(number, Vec) - zero_point);
+                                      }
+                                  });
+    }
+}
+
+// Halves become numbers in registers for one or two blocks of rows, and in memory for more.
+OVSPEC_INLINE TileForm form_of(const LinearWeights& w, std::size_t rows) {
+    if (takes_pairs(w))
+        return TileForm::pairs;
+    return w.format == LinearFormat::f16 && rows <= 2 * most_rows ? TileForm::halves : TileForm::numbers;
+}
+
+// A chunk of a panel's weights as tiles read them: where they lie, or in `widened`.
+OVSPEC_INLINE const std::uint8_t* chunk_of(const LinearWeights& w, TileForm form, const std::uint8_t* panel,
+                                           std::size_t begin, std::size_t inputs, float* widened) {
+    const std::uint8_t* data = panel + w.data_at() + begin * w.data_bits() * panel_width / 8;
+    if (form != TileForm::numbers || w.format == LinearFormat::f32)
+        return data;
+    switch (w.format) {
+    case LinearFormat::f16:
+        widen_halves(data, inputs, widened);
+        break;
+    case LinearFormat::bf16:
+        widen_pairs(data, inputs, widened);
+        break;
+    case LinearFormat::u8:
+        widen_integers<WeightFormat::u8>(w, panel, 0, data, inputs, widened);
+        break;
+    case LinearFormat::u4:
+        widen_integers<WeightFormat::u4>(w, panel, begin / span_of(w), data, inputs, widened);
+        break;
+    default:
+        break;
+    }
+    return (const std::uint8_t*)widened;
+}
+
+// One chunk of weights, `[32]` scales, and the totals of all rows, `[panels, rows, 32]`.
+OVSPEC_INLINE std::size_t scratch_floats(std::size_t rows) {
+    return (chunk_inputs + 1 + most_panels * rows) * panel_width;
+}
+
+// A call's rows, and how tiles take them.
+struct Rows {
+    const std::uint8_t* packed;
+    RowBlocks blocks;
+    std::size_t block_bytes, of_step; // inputs of a step
+    TileForm form;
+    AddTile most, less; // for blocks of `blocks.most` rows, and of one less
+
+    OVSPEC_INLINE_MEMBER Rows(const LinearWeights& w, const std::uint8_t* data, std::size_t count)
+        : packed(data), blocks(blocks_of(count)), block_bytes(packed_bytes(w, blocks.most)),
+          of_step(takes_pairs(w) ? 2 : 1), form(form_of(w, count)) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+        const bool hardware = __builtin_cpu_supports("avx512bf16");
+#else
+        const bool hardware = false;
+#endif
+        most = Adder<most_rows>::of(blocks.most, form, hardware);
+        less = Adder<most_rows>::of(blocks.most - 1, form, hardware);
+    }
+};
+
+// Adds the products of `inputs` inputs from `begin` on to the totals of a panel.
+OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, std::size_t begin,
+                             std::size_t inputs, const Rows& rows, float* widened, float* totals) {
+    const std::uint8_t* weights = chunk_of(w, rows.form, panel, begin, inputs, widened);
+    const std::size_t neuron_bytes = rows.form == TileForm::halves ? 2 : 4; // of a step
+    float* scales = widened + chunk_inputs * panel_width;
+    if (w.integers())
+        for (std::size_t n = 0; n < panel_width; n += lanes)
+            store(scales + n, panels::Scales(w, panel, begin / span_of(w), n).scale);
+    for (std::size_t n = 0; n < panel_width; n += tile_width)
+        for (std::size_t block = 0; block < rows.blocks.count; block++) {
+            const std::size_t row = rows.blocks.begin(block), some = rows.blocks.begin(block + 1) - row;
+            const AddTile add = some == rows.blocks.most ? rows.most : rows.less;
+            add({weights + n * neuron_bytes,
+                 rows.packed + block * rows.block_bytes + begin / rows.of_step * some * sizeof(float),
+                 inputs / rows.of_step, w.integers() ? scales + n : nullptr, totals + row * panel_width + n,
+                 begin == 0});
+        }
+}
+
+// Up to most_panels panels. Those of many rows take a chunk of the inputs together, whose rows stay in the
+// second cache; few rows stream one panel after the other.
+OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
+                           const std::uint8_t* packed, std::size_t row_count, const PanelTarget* targets,
+                           float* scratch) {
+    const Rows rows(w, packed, row_count);
+    const std::size_t together = rows.blocks.count > 1 ? count : 1, span = span_of(w);
+    float* totals = scratch + (chunk_inputs + 1) * panel_width;
+    for (std::size_t p = 0; p < count; p += together) {
+        for (std::size_t begin = 0, inputs; begin < w.padded(); begin += inputs) {
+            const std::size_t left = span - begin % span;
+            inputs = left < chunk_inputs ? left : chunk_inputs;
+            for (std::size_t i = 0; i < together; i++)
+                add_chunk(w, w.panel(first + p + i), begin, inputs, rows, scratch,
+                          totals + i * row_count * panel_width);
+        }
+        for (std::size_t i = 0; i < together; i++)
+            for (std::size_t row = 0; row < row_count; row++)
+                for (std::size_t n = 0; n < panel_width; n += lanes)
+                    panels::write(targets[p + i], row, n,
+                                  load(totals + (i * row_count + row) * panel_width + n));
+    }
+}
+
+} // namespace number_path
+} // namespace OVSPEC_ISA
+} // namespace ovspec

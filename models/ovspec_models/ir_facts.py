@@ -1,0 +1,90 @@
+"""What `openvino_model.xml` says of a model: its constants and runtime options, read without OpenVINO."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# As OpenVINO writes them. A parse of the whole file takes as long as reading the model.
+_CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
+_ATTRIBUTE = re.compile(rb'([\w ]+?)="([^"]*)"')
+_OPTIONS = re.compile(rb"<runtime_options>(.*?)</runtime_options>", re.DOTALL)
+_OPTION = re.compile(rb'<(\w+) value="([^"]*)"')
+_ENCODING = re.compile(rb'^\s*<\?xml[^>]*encoding="([^"]*)"')
+_END = b"</net>"
+
+
+@dataclass(frozen=True, slots=True)
+class IrConstant:
+    """One constant: its element type as the XML names it, its shape, and its bytes in the .bin file."""
+
+    element_type: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IrFacts:
+    """Facts of one IR file.
+
+    Attributes:
+        constants: those that have a shape, in the order of the file; several at one place of the .bin file
+            are one.
+        runtime_options: what the model asks a plugin for, e.g. {"KV_CACHE_PRECISION": "f16"}.
+        fault: why the file is no whole IR; `None` for a good one.
+    """
+
+    constants: tuple[IrConstant, ...] = ()
+    runtime_options: dict[str, str] = field(default_factory=dict)
+    fault: str | None = None
+
+    @classmethod
+    def read(cls, xml: Path) -> IrFacts:
+        """Read an IR file as far as it can be read; `fault` says what is wrong with it.
+
+        Raises:
+            OSError: the file can't be opened.
+        """
+        text = xml.read_bytes()
+        constants, fault = _constants(text)
+        options = _OPTIONS.search(text)
+        found = _OPTION.findall(options[1]) if options else []
+        named = {name.decode(): value.decode(errors="replace") for name, value in found}
+        return cls(constants, named, _fault(text) or fault)
+
+
+def _fault(text: bytes) -> str | None:
+    if not text.lstrip().startswith(b"<"):
+        return "no XML"
+    encoding = _ENCODING.match(text)
+    if encoding:
+        try:
+            codecs.lookup(encoding[1].decode(errors="replace"))
+        except LookupError as error:
+            return str(error)
+    return None if text.rstrip().endswith(_END) else f"cut short: it does not end with {_END.decode()}"
+
+
+def _constants(text: bytes) -> tuple[tuple[IrConstant, ...], str | None]:
+    """The constants, and what is wrong with the first bad one."""
+    constants, seen, fault = [], set[str](), None
+    for found in _CONSTANT.finditer(text):
+        data = {
+            name.strip().decode(): value.decode(errors="replace")
+            for name, value in _ATTRIBUTE.findall(found[1])
+        }
+        dims = [dim.strip() for dim in data.get("shape", "").split(",") if dim.strip()]
+        if not all(dim.isdigit() for dim in dims):
+            fault = fault or f"a constant of shape {data['shape']!r}"
+            continue
+        place = data.get("offset", "")
+        if not dims or place in seen:
+            continue
+        if place:
+            seen.add(place)
+        size = data.get("size", "")
+        shape = tuple(map(int, dims))
+        constants.append(IrConstant(data.get("element_type", ""), shape, int(size) if size.isdigit() else 0))
+    return tuple(constants), fault

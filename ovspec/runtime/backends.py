@@ -1,0 +1,126 @@
+"""Which operations compute a model: resolved once, for the memory plan, the cache key and the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openvino as ov
+
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.linear_backend import LinearBackend, linear_backend
+from ovspec.runtime.row_rounding import arithmetic, rounding_settings, rounds_rows, row_bits
+from ovspec_transforms import Arithmetic, RowBits
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The operations that compute one model on one device, with what decides them.
+
+    Attributes:
+        device: OpenVINO device, e.g. "CPU".
+        properties: OpenVINO properties in force, our defaults included.
+        attention: which attention verification rows take.
+        experts: how the experts of a mixture are computed; `None` leaves them as they are.
+        ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
+        linear: what computes linear layers.
+        linear_required: whether the user asked for "native" linear layers: a model without any is refused.
+        row_bits: of the integers that rows become in `Linear` and `GatedMLP`; `None` where neither is there.
+        arithmetic: of products with floating-point weights; "f32" on other devices than a CPU.
+    """
+
+    device: str = "CPU"
+    properties: Mapping[str, object] = field(default_factory=dict)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    experts: ExpertConfig | None = None
+    ffn: FfnConfig | None = None
+    linear: LinearBackend = "stock"
+    linear_required: bool = False
+    row_bits: RowBits | None = None
+    arithmetic: Arithmetic = "f32"
+
+    @classmethod
+    def resolve(
+        cls,
+        model: str | Path | ov.Model,
+        device: str = "CPU",
+        properties: Mapping[str, object] | None = None,
+        attention: AttentionConfig | None = None,
+        experts: ExpertConfig | None = None,
+        ffn: FfnConfig | None = None,
+        linear: LinearBackend | None = None,
+        plugin_defaults: bool = False,
+    ) -> Backends:
+        """Decide what the user leaves open, and check that the device has all of it.
+
+        Args:
+            model: folder with `openvino_model.xml`, or the model itself.
+            device: OpenVINO device.
+            properties: OpenVINO properties of the user.
+            attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
+            linear: "native", "stock", or `None` for `default_linear`.
+            plugin_defaults: leave to the plugin what `properties` does not say.
+
+        Raises:
+            ValueError: a native operation on another device than a CPU, a device or property that is not
+                known, or settings that contradict each other.
+        """
+        attention = attention or AttentionConfig()
+        asked = {
+            "attention": attention.backend,
+            "experts": experts and experts.backend,
+            "ffn": ffn and ffn.backend,
+            "linear": linear,
+        }
+        for name, backend in asked.items():
+            if backend == "native" and not device.startswith("CPU"):
+                verb = "runs" if name == "attention" else "run"
+                raise ValueError(f"device={device!r}: native {name} {verb} on CPU only; pass {name}='stock'")
+        given = dict(properties or {})
+        settings = given if plugin_defaults else with_defaults(given, device)
+        core = ov.Core()
+        check_properties(core, device, settings)
+        rounding = rounding_settings(model, given)
+        resolved = linear_backend(linear, attention.backend, device, rounding, plugin_defaults)
+        return cls(
+            device=device,
+            properties=settings,
+            attention=attention,
+            experts=experts,
+            ffn=ffn,
+            linear=resolved,
+            linear_required=linear == "native",
+            row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
+            arithmetic=arithmetic(settings) if device.startswith("CPU") else "f32",
+        )
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the device is a CPU, where our operations run."""
+        return self.device.startswith("CPU")
+
+    @property
+    def native(self) -> bool:
+        """Whether any of our operations is asked for, so that the native library must be loaded."""
+        parts = (self.attention, self.experts, self.ffn)
+        return self.linear == "native" or any(part is not None and part.backend == "native" for part in parts)
+
+    @property
+    def uses_cache_dir(self) -> bool:
+        """Whether the user wants the compiled model kept in CACHE_DIR."""
+        return self.on_cpu and "CACHE_DIR" in self.properties
+
+    @property
+    def graph(self) -> dict[str, object]:
+        """What decides the transforms, in words of JSON: the part of the cache key that is not the model."""
+        parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
+        return {
+            **{name: part.graph if part else None for name, part in parts.items()},
+            "linear": self.linear,
+            "row_bits": self.row_bits,
+            "arithmetic": self.arithmetic,
+        }

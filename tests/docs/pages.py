@@ -1,0 +1,62 @@
+"""The pages of the documentation and their code blocks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Generated pages have signatures and options, no commands to run.
+GENERATED = ("cli.md", "python-api.md", "operations.md")
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED),
+]
+CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "tools/demo/target", "Qwen/Qwen3-0.6B": ROOT / "tools/demo/draft"}
+# Settings of a page, and settings at which a test can afford the command.
+SMALLER = {
+    "--max-new-tokens 200": "--max-new-tokens 12",
+    "max_new_tokens=200": "max_new_tokens=12",
+    "--max-new-tokens 64": "--max-new-tokens 8",
+    "--max-new-tokens 96": "--max-new-tokens 8",
+    "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
+    "bench verify --shape qwen3-moe-64x8": "bench verify --shape qwen3-moe-64x8 --layers 1 --repeat 1",
+    "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
+    "bench memory --shape qwen3-0.6b": "bench memory --shape qwen3-0.6b --layers 1 --repeat 1",
+    "--layers 6": "--layers 1",
+    "--repeat 3": "--repeat 1",
+    "--context 128,4096,16384": "--context 64,128",
+    "--context 128,16384": "--context 64,128",
+    "--context 16384": "--context 128",
+    "--budgets 64,128,256,512": "--budgets 64,128",
+    "--target-kl 0.05": "--target-kl 0.05 --positions 12",
+    "--budget 512": "--budget 128",
+    "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
+    "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
+    "--skip-tokens 8 --lengths 0,2",
+    "ovspec bench host": "ovspec bench host --steps 10",
+}
+
+
+def code_blocks(language: str) -> list[tuple[str, str]]:
+    """Page and text of every block of a language."""
+    return [
+        (str(page.relative_to(ROOT)), block)
+        for page in PAGES
+        for block in re.findall(
+            rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
+    ]
+
+
+def inline_commands() -> set[str]:
+    """Commands in the running text."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return set(re.findall(r"`(ovspec [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+
+
+def scaled(text: str) -> str:
+    """A command or example with checkpoints and settings for a test."""
+    for old, new in {**{k: str(v) for k, v in CHECKPOINTS.items()}, **SMALLER, " DIR": " qwen3"}.items():
+        text = text.replace(old, new)
+    return text

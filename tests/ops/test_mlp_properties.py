@@ -1,0 +1,201 @@
+"""Random GatedMLP, SparseMoE and ExpertBudget passes against the references, and hostile shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
+from ops.conftest import runnable
+from ops.experts import FORMATS as EXPERT_FORMATS
+from ops.experts import Experts
+from ops.mlps import FORMATS, PARTS, Mlp
+from ops.passes import evaluate
+from ops.test_gated_mlp import TOLERANCE, rows_of, tensors_of
+from ops.test_moe import tensors_of as expert_tensors
+
+from ovspec_ops import loader
+from ovspec_ops.gated_mlp import gated_mlp
+from ovspec_ops.gated_mlp.reference import activate
+from ovspec_ops.moe import sparse_moe
+
+ISA = st.sampled_from(runnable())
+DIVISORS = (1, 2, 3, 5)
+
+
+@contextmanager
+def running(isa: str) -> Iterator[None]:
+    before = loader.active_isa()
+    loader.set_isa(isa)
+    try:
+        yield
+    finally:
+        loader.set_isa(before)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    isa=ISA,
+    formats=st.tuples(*[st.sampled_from(FORMATS)] * 3),
+    hidden=st.integers(1, 12).map(lambda n: 32 * n) | st.integers(1, 40).map(lambda n: 2 * n),
+    channels=st.integers(1, 200),
+    groups=st.tuples(st.sampled_from(DIVISORS), st.sampled_from(DIVISORS)),
+    rows=st.integers(1, 20),
+    row_bits=st.sampled_from([8, 16]),
+    density=st.none() | st.floats(0.05, 1.0),
+    seed=st.integers(0, 2**31),
+)
+def test_random_gated_mlps(
+    isa: str,
+    formats: tuple[str, str, str],
+    hidden: int,
+    channels: int,
+    groups: tuple[int, int],
+    rows: int,
+    row_bits: int,
+    density: float | None,
+    seed: int,
+) -> None:
+    """All channels; or the gates are given, so that rounding does not change which channels are kept."""
+    hidden, channels = hidden * groups[0], channels * groups[1]
+    mlp = Mlp(hidden, channels, "u8", groups, seed % 1000, dict(zip(PARTS, formats, strict=True)))
+    x, weights = rows_of(mlp, rows, seed), np.random.default_rng(seed).integers(0, 2, rows).astype(np.float32)
+    limit = -1 if density is None else max(1, round(density * channels))
+    rounds = mlp.byte_rows if row_bits == 8 and isa in ROUNDS else None
+    tensors = tensors_of(mlp, x, (limit,), weights)
+    attributes = {**mlp.attributes, "row_bits": row_bits}
+    if density is not None:
+        give_gates(tensors, attributes, (x.astype(np.float64) @ mlp.values[0].T).astype(np.float32))
+        rounds = rounds and {**rounds, "gate": ("f32", 1)}
+    expected, count = gated_mlp(x, *mlp.values, limit=limit, row_weights=weights, byte_rows=rounds)
+    with running(isa):
+        got, read = evaluate("GatedMLP", tensors, attributes)
+    # Sums of few channels have no others to even their rounding out.
+    assert_close("GatedMLP", expected, got, ROUNDED_TOLERANCE if rounds else 5 * TOLERANCE)
+    assert read.tolist() == [count]
+
+
+def give_gates(tensors: dict[str, ov.Tensor], attributes: dict[str, Any], gates: NDArray[np.float32]) -> None:
+    """Replaces the gate's weights by its values `[rows, channels]`."""
+    tensors["gate_data"] = ov.Tensor(np.ascontiguousarray(gates))
+    for part in ("scales", "zero_points"):
+        tensors[f"gate_{part}"] = ov.Tensor(np.zeros(0, np.uint8))
+    attributes["gate_format"] = "values"
+
+
+def test_tiles_take_channels_with_a_gap_for_what_they_are(isa: str) -> None:
+    """15 channels with a gap, filled up with the last one: first and last are still 15 apart."""
+    kept = [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    for channels, chosen in ((32, kept), (32, [*kept[:6], *kept[7:]]), (64, [16 + c for c in kept])):
+        mlp = Mlp(128, channels, "u8")
+        x = rows_of(mlp, 5)
+        gates = np.full((5, channels), 0.01, np.float32)
+        gates[:, chosen] = np.random.default_rng(0).uniform(1, 2, (5, len(chosen)))
+        tensors, attributes = tensors_of(mlp, x, (len(chosen),)), {**mlp.attributes}
+        give_gates(tensors, attributes, gates)
+        _, up, down = mlp.values
+        inner = activate(gates.astype(np.float64), "silu") * (x.astype(np.float64) @ up.T)
+        got, read = evaluate("GatedMLP", tensors, attributes)
+        assert read.tolist() == [len(chosen)]
+        assert_close("GatedMLP", inner[:, chosen] @ down[chosen], got, TOLERANCE)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    isa=ISA,
+    fmt=st.sampled_from(EXPERT_FORMATS),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    odd=st.booleans(),
+    experts=st.integers(1, 9),
+    rows=st.integers(1, 20),
+    top_k=st.integers(1, 4),
+    dropped=st.floats(0, 0.7),
+    seed=st.integers(0, 2**31),
+)
+def test_random_experts(
+    isa: str,
+    fmt: str,
+    sizes: tuple[int, int],
+    odd: bool,
+    experts: int,
+    rows: int,
+    top_k: int,
+    dropped: float,
+    seed: int,
+) -> None:
+    hidden, inner = (32 * size + 2 * odd for size in sizes)
+    groups = sizes if fmt == "int4" and not odd else (1, 1)
+    some = Experts(experts, hidden, inner, fmt, groups, seed % 1000)
+    rng = np.random.default_rng(seed)
+    indices = rng.integers(0, experts, (rows, top_k)).astype(np.int32)
+    indices[rng.random(indices.shape) < dropped] = -1
+    weights = rng.dirichlet(np.ones(top_k), rows).astype(np.float32)
+    x = rng.standard_normal((rows, hidden)).astype(np.float32)
+    expected, count = sparse_moe(x, indices, weights, *some.values)
+    with running(isa):
+        got, read = evaluate("SparseMoE", expert_tensors(x, indices, weights, some), {})
+    assert_close("SparseMoE", expected, got, 5 * TOLERANCE)
+    assert read.tolist() == [count]
+
+
+# Valid tensors of each operation whose shapes only the pass knows; one of them is then given another shape.
+def mlp_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    mlp = Mlp(64, 32, "u4", (2, 1))
+    return tensors_of(mlp, rows_of(mlp, 3), (20.0,), np.ones(3, np.float32)), mlp.attributes
+
+
+def experts_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 3, (4, 2)).astype(np.int32)
+    weights = np.full((4, 2), 0.5, np.float32)
+    return expert_tensors(
+        rng.standard_normal((4, 64), np.float32), indices, weights, Experts(3, 64, 32, "int8")
+    ), {}
+
+
+def budget_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    arrays: dict[str, Any] = {
+        "indices": np.array([[0, 1], [2, 1], [0, 2]], np.int32),
+        "weights": np.full((3, 2), 0.5, np.float32),
+        "budgets": np.array([2], np.int32),
+        "bounds": np.array([0.5], np.float32),
+        "begins": np.array([0, 2, 3], np.int32),
+        "past": np.array([5, 5], np.int32),
+    }
+    attributes = {"rule": "mass", "experts": 4, "layer": 0}
+    return {name: ov.Tensor(array) for name, array in arrays.items()}, attributes
+
+
+CASES = {"GatedMLP": mlp_case, "SparseMoE": experts_case, "ExpertBudget": budget_case}
+
+
+@pytest.mark.parametrize("op_type", CASES)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_hostile_shapes_at_run_time_are_refused_or_fit(op_type: str, data: st.DataObject) -> None:
+    """Ranks and sizes that the compiled model left open: an error that names the operation, or a result."""
+    tensors, attributes = CASES[op_type]()
+    node = loader.create(
+        op_type,
+        [ov.op.Parameter(tensor.element_type, ov.PartialShape.dynamic()) for tensor in tensors.values()],
+        attributes,
+    )
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 31, 32, 33, 64]), max_size=4))
+    values = list(tensors.values())
+    index = list(tensors).index(name)
+    values[index] = ov.Tensor(np.zeros(shape, values[index].data.dtype))
+    outputs = [ov.Tensor(o.element_type, ov.Shape([0])) for o in node.outputs()]
+    message = None
+    try:
+        assert node.evaluate(outputs, values)
+    except (ValueError, RuntimeError) as error:
+        message = str(error)
+    assert message is None or f"{op_type}: " in message

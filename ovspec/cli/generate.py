@@ -171,6 +171,8 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"{metrics.get_num_commits()} commits: {confirmed} of {provisional} tokens confirmed")
     if metrics.why_lossy:
         parts.append(f"LOSSY: {metrics.why_lossy}")
+    if metrics.identity_breakers:
+        parts.append(f"identity not promised: {'; '.join(metrics.identity_breakers)}")
     return "[" + ", ".join(parts) + "]"
 
 
@@ -191,7 +193,7 @@ def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> d
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
         "verify": as_json_mode(verify),
-        "lossless": not metrics.why_lossy,
+        "lossless": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": drafting.choice.name if drafting.choice else None,
         "draft_model": str(drafting.model) if drafting.model else None,
         "metrics": metrics.summary(),

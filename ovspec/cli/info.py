@@ -23,6 +23,7 @@ from ovspec.cli.options import draft_folder
 from ovspec.cli.output import print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.row_check import check_rows
 from ovspec.runtime.row_rounding import row_bits
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
@@ -38,9 +39,27 @@ from ovspec_ops.self_check import self_check as run_self_check
     help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
 )
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="With --self-check: compute a text through this model in random splits and compare bits.",
+)
+@click.option(
+    "--splits", type=click.IntRange(1), default=30, show_default=True, help="Random splits of --model."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def info(folder: Path | None, context: int | None, bandwidth: bool, self_check: bool, as_json: bool) -> int:
-    """Show versions, processor and devices; with FOLDER, what the model in it is."""
+def info(
+    folder: Path | None,
+    context: int | None,
+    bandwidth: bool,
+    self_check: bool,
+    model: Path | None,
+    splits: int,
+    as_json: bool,
+) -> int:
+    """Show versions, processor and devices; with FOLDER, describe the model in it."""
+    if model is not None and not self_check:
+        raise ValueError("--model is for --self-check: give both, or the folder as the argument FOLDER")
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts |= folder_facts(folder, bandwidth)
@@ -54,12 +73,15 @@ def info(folder: Path | None, context: int | None, bandwidth: bool, self_check: 
             {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
             for c in checks
         ]
+    rows = check_rows(model, splits) if model is not None else None
+    if rows is not None:
+        facts["rows"] = asdict(rows)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
         estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
-        for title, rows in facts.items():
-            show(title, rows)
+        for title, entries in facts.items():
+            show(title, entries)
         if memory is not None:
             show("memory, an estimate", memory_rows(memory))
         if estimate is not None:
@@ -69,7 +91,9 @@ def info(folder: Path | None, context: int | None, bandwidth: bool, self_check: 
         click.echo(
             f"ovspec: error: self-check failed: {', '.join(f'{c.name} ({c.isa})' for c in failed)}", err=True
         )
-    return 1 if failed else 0
+    if rows is not None and rows.difference:
+        click.echo(f"ovspec: error: {model}: a row depends on its pass: {rows.difference}", err=True)
+    return 1 if failed or (rows is not None and rows.difference) else 0
 
 
 def installation() -> dict[str, object]:

@@ -44,8 +44,7 @@ ffn_option = click.option(
 linear_option = click.option(
     "--linear",
     type=click.Choice(["native", "stock"]),
-    help="Linear layers with compressed weights: ovspec's operation, or OpenVINO's.  [default: native with "
-    "AMX or VNNI, unless --attention is stock or a property sets how rows are rounded]",
+    help="Linear layers: ovspec's operation, or OpenVINO's.  [default: native, unless --attention is stock]",
 )
 
 

@@ -110,8 +110,9 @@ class Report:
                 {
                     "name": result.setting.name,
                     "verify": str(result.setting.verify),
-                    "lossless": not result.metrics.why_lossy,
+                    "lossless": not result.metrics.why_lossy and summary.identical == summary.prompts,
                     "why_lossy": result.metrics.why_lossy or None,
+                    "identity_breakers": list(result.metrics.identity_breakers),
                     **asdict(summary),
                     "per_prompt": result.prompts_json(self.references, self.low_margin),
                 }
@@ -209,9 +210,8 @@ class Report:
         lines = []
         for result, summary in zip(self.results, self.summaries(), strict=True):
             diverged = summary.prompts - summary.identical
-            reason = result.metrics.why_lossy
             lines.append(
-                f"{result.setting.name}: {f'LOSSY, {reason}' if reason else 'lossless'}; at low margin: "
+                f"{result.setting.name}: {_verdict(summary, result.metrics)}; at low margin: "
                 f"{summary.diverged_at_low_margin} of {diverged} divergences, "
                 f"{summary.disagreements_at_low_margin} of {summary.disagreements} differing decisions"
             )
@@ -225,6 +225,16 @@ class Report:
             f"second, as in {summary.low_margin_positions:,} of its {summary.positions:,} decisions"
         )
         return lines
+
+
+def _verdict(summary: Summary, metrics: PerfMetrics) -> str:
+    """What was measured, and what is known of its cause."""
+    if metrics.why_lossy:
+        return f"LOSSY, {metrics.why_lossy}"
+    breakers = "".join(f"; {reason}" for reason in metrics.identity_breakers)
+    if summary.identical == summary.prompts:
+        return f"lossless, {summary.identical} of {summary.prompts} outputs identical{breakers}"
+    return f"NOT LOSSLESS, {summary.identical} of {summary.prompts} outputs identical{breakers}"
 
 
 def _table(title: str, *columns: str) -> Table:

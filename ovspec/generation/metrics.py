@@ -124,6 +124,8 @@ class PerfMetrics:
 
     Attributes:
         why_lossy: why the output may differ from the model's own; empty if it cannot.
+        identity_breakers: why the output may still differ from plain decoding's in its last bits, and so in
+            a token, a sentence each; empty where it is promised to be identical.
     """
 
     load_time: float = 0.0
@@ -131,6 +133,7 @@ class PerfMetrics:
     num_input_tokens: int = 0
     raw_metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
     why_lossy: str = ""
+    identity_breakers: tuple[str, ...] = ()
 
     def __add__(self, other: PerfMetrics) -> PerfMetrics:
         """Metrics of two calls of one pipeline together."""
@@ -140,6 +143,7 @@ class PerfMetrics:
             self.num_input_tokens + other.num_input_tokens,
             self.raw_metrics.joined(other.raw_metrics),
             "; ".join(dict.fromkeys(reason for reason in (self.why_lossy, other.why_lossy) if reason)),
+            tuple(dict.fromkeys((*self.identity_breakers, *other.identity_breakers))),
         )
 
     def get_load_time(self) -> float:
@@ -345,4 +349,5 @@ class PerfMetrics:
             "num_provisional_tokens": self.get_num_provisional_tokens(),
             "num_confirmed_tokens": self.get_num_confirmed_tokens(),
             "why_lossy": self.why_lossy or None,
+            "identity_breakers": list(self.identity_breakers),
         }

@@ -1,4 +1,4 @@
-"""What a pipeline will take of the machine's memory, before anything is compiled."""
+"""The memory that a pipeline will need, planned before anything is compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What target and draft need of memory that is not a file's, for a context, against what there is.
+    """Anonymous memory that target and draft need for a context, and the memory that is available.
 
     Attributes:
         context: tokens, of prompt and answer together.
@@ -40,7 +40,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        """The most bytes at once: while a model is made, or behind the whole context."""
+        """Peak bytes: while a model is made, or with the whole context in the cache."""
         return self.process + _peak(self.target, self.draft)
 
     def as_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class MemoryPlan:
         return {**asdict(self), "total": self.total}
 
     def check(self) -> None:
-        """Refuse a plan that does not fit.
+        """Raise an error if the plan does not fit.
 
         Raises:
             ValueError: it gives the numbers, and what would make it fit.
@@ -70,7 +70,7 @@ class MemoryPlan:
 
     @property
     def starts_higher(self) -> bool:
-        """Whether more is needed to make the models than to run them."""
+        """Whether the peak is while the models are made."""
         steady = self.target.steady + (self.draft.steady if self.draft else 0)
         return _peak(self.target, self.draft) > steady
 
@@ -110,7 +110,7 @@ def plan_memory(
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
 ) -> MemoryPlan:
-    """Plan for a context, from what the folders say alone.
+    """Plan for a context, from the files of the folders only.
 
     Args:
         info: the target.

@@ -1,4 +1,4 @@
-"""What one model of a pipeline will take of the memory."""
+"""The memory that one model of a pipeline will need."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cache_use(folder: Path, backends: Backends) -> CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One model's part of the memory, in bytes.
+    """Memory of one model, in bytes.
 
     Attributes:
         weights: copies in the layout of the operations that read them, and the compiled graph.
@@ -64,7 +64,7 @@ class ModelPlan:
 
     @property
     def steady(self) -> int:
-        """All that is held behind the whole context."""
+        """Bytes that are held with the whole context in the cache."""
         return self.weights + self.cache + self.working
 
 

@@ -29,6 +29,7 @@ class GenerationCall:
         load_time: of the pipeline, milliseconds, for the metrics.
         streamer: the user's streamer, or none.
         why_lossy: for the metrics; and the same for the case that verification left nothing out.
+        identity_breakers: for the metrics.
 
     Attributes:
         metrics: of this call alone.
@@ -42,6 +43,7 @@ class GenerationCall:
         load_time: float,
         streamer: Streamer | None,
         why_lossy: tuple[str, str] = ("", ""),
+        identity_breakers: tuple[str, ...] = (),
     ) -> None:
         self._started = microseconds()
         self._engine = engine
@@ -50,7 +52,9 @@ class GenerationCall:
         self._streams = streamer is not None
         self._detokenizers: list[IncrementalDetokenizer] = []
         self._why_lossy = why_lossy
-        self.metrics = PerfMetrics(load_time=load_time, why_lossy=why_lossy[0])
+        self.metrics = PerfMetrics(
+            load_time=load_time, why_lossy=why_lossy[0], identity_breakers=identity_breakers
+        )
         self.cancelled = False
 
     @property

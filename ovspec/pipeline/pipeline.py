@@ -90,10 +90,8 @@ class LLMPipeline:
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
             where they are not, as the model was exported.
-        linear: "native" computes linear layers with compressed weights with our CPU operation, "stock" with
-            OpenVINO's own. By default native with AMX or VNNI, where it is faster, unless attention is
-            "stock" or a property says how rows are rounded (DYNAMIC_QUANTIZATION_GROUP_SIZE,
-            EXECUTION_MODE_HINT).
+        linear: "native" computes linear layers with our CPU operation, "stock" with OpenVINO's own. By
+            default "native", unless attention is "stock".
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
@@ -247,6 +245,7 @@ class LLMPipeline:
                 why_lossy(self.verify, settings.acceptance_threshold),
                 why_lossy("dense", settings.acceptance_threshold),
             ),
+            self.runner.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)

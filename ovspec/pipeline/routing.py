@@ -1,4 +1,4 @@
-"""What a target's graph must be able to do, for how it verifies and who drafts."""
+"""The configuration of a target's graph that its verification and its drafter need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
-    """What attention must be able to do.
+    """The configuration of attention.
 
     Raises:
         ValueError: verification and the drafter ask for different rules of selection.
@@ -83,7 +83,7 @@ def ffn_routing(
 
 
 def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None) -> None:
-    """Let a target's next passes read what another setting says.
+    """Apply another setting to a target's next passes.
 
     Raises:
         ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
@@ -110,6 +110,6 @@ def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | 
 
 
 def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
-    """What sparse verification and sparse drafting may read."""
+    """The settings of sparse verification and of sparse drafting."""
     drafting = choice.sparse if isinstance(choice, SparseSelf) else None
     return [sparse for sparse in (sparse_part(verify), drafting) if sparse]

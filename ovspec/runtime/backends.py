@@ -116,7 +116,7 @@ class Backends:
 
     @property
     def graph(self) -> dict[str, object]:
-        """What decides the transforms, in words of JSON: the part of the cache key that is not the model."""
+        """What decides the transforms, as JSON values; a part of the cache key."""
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}
         return {
             **{name: part.graph if part else None for name, part in parts.items()},

@@ -58,7 +58,7 @@ class ExpertConfig:
 
     @property
     def graph(self) -> tuple[object, ...]:
-        """What of it decides the graph; the numbers are inputs of every pass."""
+        """The fields that decide the graph; the numbers are inputs of every pass."""
         return (self.backend, self.limits, self.optional)
 
     def transform(self, model: ov.Model) -> list[PassReport]:
@@ -108,14 +108,14 @@ class ExpertConfig:
 
 
 def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig | None:
-    """What the experts' part of `sparse` asks of a graph, `None` where it limits nothing."""
+    """The configuration that `sparse` needs; `None` if it does not limit experts."""
     if not sparse.limits_experts:
         return None
     return ExpertConfig(backend, sparse.expert_budget)
 
 
 class ExpertBudgets:
-    """The budgets of every pass.
+    """Inputs of a pass that limit experts.
 
     Args:
         config: how passes are limited; it has a budget.

@@ -61,7 +61,7 @@ class FfnConfig:
 
     @property
     def graph(self) -> tuple[object, ...]:
-        """What of it decides the graph; the density is an input of every pass."""
+        """The fields that decide the graph; the density is an input of every pass."""
         return (self.backend, self.limits)
 
     def transform(self, model: ov.Model, gates_apart: bool = False) -> list[PassReport]:
@@ -102,7 +102,7 @@ class FfnConfig:
 
 
 def ffn_config(backend: FfnBackend | None, sparse: SparseVerify) -> FfnConfig | None:
-    """What the channels' part of `sparse` asks of a graph, `None` where it limits nothing.
+    """The configuration that `sparse` needs; `None` if it does not limit channels.
 
     Raises:
         ValueError: as `FfnConfig`.
@@ -111,7 +111,7 @@ def ffn_config(backend: FfnBackend | None, sparse: SparseVerify) -> FfnConfig | 
 
 
 class FfnLimits:
-    """The channel limits of every pass.
+    """Inputs of a pass that limit channels.
 
     Args:
         config: with a density.

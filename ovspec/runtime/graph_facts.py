@@ -20,12 +20,14 @@ class GraphFacts:
         rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
         expert_layers: layers with routed experts.
         ffn_layers: gated MLPs.
+        stock_products: products with weights that OpenVINO computes.
     """
 
     reports: tuple[PassReport, ...]
     rope_limit: int | None
     expert_layers: tuple[MoELayer, ...]
     ffn_layers: tuple[FfnLayer, ...]
+    stock_products: int = 0
 
     @classmethod
     def of(
@@ -57,4 +59,11 @@ class GraphFacts:
             body["rope_limit"],
             tuple(MoELayer(**layer) for layer in body["expert_layers"]),
             tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
+            int(body["stock_products"]),
         )
+
+
+def stock_products(model: ov.Model) -> int:
+    """Products with weights that a transformed graph leaves to OpenVINO."""
+    products = (node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul")
+    return sum(node.input(1).get_partial_shape().is_static for node in products)

@@ -1,4 +1,4 @@
-"""Compiled models in the user's CACHE_DIR, which a later start maps instead of making them anew."""
+"""Compiled models in the user's CACHE_DIR; a later start maps them and does not compile again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Probe = Callable[[ov.CompiledModel, GraphFacts], NDArray[np.float32]]
 
 
 class _UnusableError(Exception):
-    """Why an entry can't be used, and whether another one could."""
+    """Reason why an entry can't be used; `final` means that a new entry would not help."""
 
     def __init__(self, reason: str, final: bool = False) -> None:
         super().__init__(reason)
@@ -41,11 +41,11 @@ class _UnusableError(Exception):
 
 
 class _ShortageError(_UnusableError):
-    """Why nothing can be read at present, which says nothing of the entry."""
+    """A shortage of memory or files prevents reading for now; the entry itself may be good."""
 
 
 class ModelCache:
-    """The place of one model, as it was transformed and compiled for one set of choices, in CACHE_DIR.
+    """The entry in CACHE_DIR of one model, transformed and compiled for one set of choices.
 
     An entry is a folder `ovspec-*`, there whole or not at all: the compiled model as OpenVINO exports it, and
     `entry.json` with what it was made of, a fingerprint of it, and the facts that a runner needs beside it.
@@ -70,15 +70,15 @@ class ModelCache:
         self._identity = identity(folder)
 
     def holds(self) -> bool:
-        """Whether an entry is there that was made of what the model, and the code, are now."""
+        """Whether there is an entry, made of the current model by the current code."""
         return self._refusal() == (None,)
 
     def refuses(self) -> bool:
-        """Whether it is known that what is compiled of them can't be kept."""
+        """Whether an earlier start recorded that this compiled model can't be kept."""
         return self._refusal() not in ((), (None,))
 
     def _refusal(self) -> tuple[str | None, ...]:
-        """Why the entry that is there is not used, or `None`; nothing where there is no entry."""
+        """The recorded reason why the entry is not used, or `None`; empty without a current entry."""
         try:
             record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
             return (record["refused"],) if record["identity"] == self._identity else ()
@@ -86,7 +86,7 @@ class ModelCache:
             return ()
 
     def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
-        """The compiled model and its facts: what is kept, or else what `build` makes, which is kept then.
+        """Return the compiled model and its facts from the entry, or build, compile and keep them.
 
         Args:
             build: makes the model behind its transforms.
@@ -107,7 +107,7 @@ class ModelCache:
         return compiled or compile_paged(self._core, model, self._device, self._settings), facts
 
     def _read(self) -> tuple[ov.CompiledModel, GraphFacts]:
-        """Map the entry.
+        """Map the compiled model of the entry.
 
         Raises:
             _UnusableError: it is outdated or damaged, or OpenVINO does not read what it has written.
@@ -164,7 +164,7 @@ class ModelCache:
     def _fill(
         self, staging: Path, model: ov.Model, facts: GraphFacts, probe: Probe
     ) -> ov.CompiledModel | None:
-        """Write the entry, and see that it is read back.
+        """Write the entry, and check that it can be read back.
 
         Returns:
             The model as it is read back: weights that a transform has made are mapped then, and not held in

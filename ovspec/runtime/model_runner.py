@@ -20,7 +20,8 @@ from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
-from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.graph_facts import GraphFacts, stock_products
+from ovspec.runtime.identity import identity_breakers
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
@@ -137,6 +138,10 @@ class ModelRunner:
         self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
         self.reports = facts.reports
+        #: Why identical outputs are not promised, a sentence each; empty where they are.
+        self.identity_breakers = identity_breakers(
+            self.attention.backend, self.linear, facts.stock_products, self.cache.specs, self.block_size
+        )
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
@@ -161,7 +166,7 @@ class ModelRunner:
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
-            facts = replace(facts, reports=(*facts.reports, *late))
+            facts = replace(facts, reports=(*facts.reports, *late), stock_products=stock_products(graph))
             if self._watch:
                 self.watched = watch_rows(graph)
             give_back_freed_memory()

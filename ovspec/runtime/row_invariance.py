@@ -99,6 +99,7 @@ class RowProof:
                 rows, kept = step.rows(sequence, text[past:])
                 batch = [rows]
                 for companion in companions[: step.companions]:
+                    assert isinstance(split, Random)  # a single row has no companions
                     if companion.length > 600:
                         runner.release(companion)
                     others = split.tokens(split.companion_rows(), text)

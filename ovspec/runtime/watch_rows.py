@@ -13,12 +13,14 @@ def watch_rows(graph: ov.Model) -> list[str]:
     """
     heavy = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "PagedAttentionExtension", "VerifyAttention"}
     outputs: dict[str, ov.Output] = {}
+    routed = any(node.get_type_name() == "VerifyAttention" for node in graph.get_ops())
     for node in graph.get_ordered_ops():
         if node.get_type_name() not in heavy:
             continue
         for port in node.inputs()[:1]:
             _watch(outputs, port.get_source_output(), "rows into " + node.get_friendly_name())
-        if node.get_type_name() != "PagedAttentionExtension":
+        # Beside ours the stock node only writes keys and values; its output is nothing.
+        if not (routed and node.get_type_name() == "PagedAttentionExtension"):
             for index, output in enumerate(node.outputs()):
                 _watch(outputs, output, f"{node.get_friendly_name()}" + (f" output {index}" if index else ""))
     results = []

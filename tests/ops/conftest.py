@@ -19,7 +19,6 @@ ISAS = (
     "avx2dot",
     "plain",
 )
-LOWERED = ("avx2x16", "avx2dot")  # other instruction sets' code, lowered to AVX2
 
 
 def runnable() -> list[str]:

@@ -116,9 +116,13 @@ def test_bad_input_is_refused(name: str) -> None:
     assert str(caught.value).startswith("VerifyAttention: ")
 
 
-def test_more_than_64_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sequence 0 has 65 rows, expected at most 64 under verification"):
-        run(OpsPass([(10, 65, True)]))
+def test_a_tree_of_more_than_64_rows_is_refused() -> None:
+    case = OpsPass([(10, 65, True)])
+    case.inputs["verify_parents"] = np.arange(-1, 64, dtype=np.int32)
+    run(case)  # a chain
+    case.inputs["verify_parents"][9] = 3
+    with pytest.raises(ValueError, match=r"sequence 0 is a tree of 65 rows, expected at most 64; make it"):
+        run(case)
 
 
 def test_error_reaches_the_caller_of_a_compiled_model() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.caches import FORMATS
 from ops.compare import assert_close
-from ops.conftest import ISAS, LOWERED
+from ops.conftest import runnable
 from ops.passes import OpsPass, evaluate
 
 from ovspec_ops import loader
@@ -15,11 +15,6 @@ from ovspec_ops.verify_attention import verify_attention
 
 SEQUENCE = st.tuples(st.integers(0, 300), st.integers(1, 64), st.booleans())
 SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths)
-
-
-def runnable() -> list[str]:
-    available = loader.available_isas()
-    return [isa for isa in ISAS if ("avx2" if isa in LOWERED else isa) in available]
 
 
 @settings(max_examples=120, deadline=None)

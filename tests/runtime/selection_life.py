@@ -184,7 +184,7 @@ def tables_of(
         refresh.append(int(one.chooses(selected, attention.selection.refresh_interval)))
         contexts.append(context if verified else None)
         past.append(context - new if verified else -1)
-        blocks += rows.sequence.table[: -(-context // BLOCK)].tolist() if verified else []
+        blocks += rows.sequence.table[: -(-context // BLOCK)].tolist()
         begins.append(begins[-1] + new)
         table_begins.append(len(blocks))
     values = {

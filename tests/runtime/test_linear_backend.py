@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
 from settings import F32
 from transforms.ffn_models import LAYERS, tiny_dense
@@ -14,6 +15,7 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import default_linear
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.row_rounding import arithmetic
 from ovspec.runtime.tables import Rows
 
 # Rows of 16 bits in all layers; bf16 would be off by some 1e-2.
@@ -97,18 +99,29 @@ def test_rows_that_may_not_be_rounded_are_not(name: str, value: str, weight_form
     assert np.abs(got - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("weight_format", ["fp16", "fp32"])
-def test_floating_point_weights_compute_what_stock_does(weight_format: str, precision: str) -> None:
-    properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}
-    runners = [
-        ModelRunner(tiny_dense(weight_format), "CPU", properties=properties, linear=linear)
-        for linear in ("stock", "native")
-    ]
+def test_floating_point_weights_compute_what_stock_does(weight_format: str) -> None:
+    models = [(tiny_dense(weight_format), linear) for linear in ("stock", None)]
+    runners = [ModelRunner(model, "CPU", properties=F32, linear=linear) for model, linear in models]
     assert runners[1].reports[-1].require(7 * LAYERS + 1).left == ()
     expected, got = (verify(runner) for runner in runners)
-    bound = 2e-5 if precision == "f32" else 5e-2  # products of bf16 that are rounded in other places
-    assert np.abs(got - expected).max() <= bound * np.abs(expected).max()
+    assert np.abs(got - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"INFERENCE_PRECISION_HINT": "f32"}, "f32"),
+        ({"INFERENCE_PRECISION_HINT": ov.Type.f32}, "f32"),
+        ({"EXECUTION_MODE_HINT": "ACCURACY"}, "f32"),
+        ({"INFERENCE_PRECISION_HINT": "bf16"}, "bf16"),
+        ({"INFERENCE_PRECISION_HINT": "bf16", "EXECUTION_MODE_HINT": "ACCURACY"}, "bf16"),
+    ],
+)
+def test_the_inference_precision_decides_the_arithmetic(properties: dict[str, Any], expected: str) -> None:
+    if expected == "bf16" and "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor has no bf16")
+    assert arithmetic(properties) == expected
 
 
 def test_another_name_is_refused() -> None:

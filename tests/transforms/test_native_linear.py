@@ -17,6 +17,7 @@ import ovspec_ops
 from ovspec_ops.linear.layout import bf16_bits, bf16_values
 from ovspec_transforms import native_linear, sparse_ffn
 from ovspec_transforms.graph import nodes_of_type
+from ovspec_transforms.weights.weight_parts import decompression_convert
 
 PROJECTIONS = {"qwen3": 7, "gelu": 7, "phi3": 4}  # of a layer
 OPERATIONS = 4  # of a layer: q, k and v share their rows, and so do gate and up
@@ -104,6 +105,31 @@ def test_weights_of_every_type_and_order(kind: str) -> None:
     got = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([hidden])[0]
     expected = hidden.astype(np.float64) @ held.get(kind, values).T.astype(np.float64)
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_the_error_is_no_larger_than_that_of_stock(precision: str, kind: type, rows: int) -> None:
+    """Against f64: of rows and weights as they are, which bf16 rounds in both."""
+    if precision == "bf16" and "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor has no bf16")
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal((300, 2000)) / 2000**0.5).astype(kind)
+    hidden = rng.standard_normal((rows, 2000)).astype(np.float32)
+    expected = hidden.astype(np.float64) @ values.T.astype(np.float64)
+    core = ov.Core()
+    ovspec_ops.load(core)
+    errors = []
+    for native in (True, False):
+        parameter = ops.parameter(ov.PartialShape([-1, 2000]), ov.Type.f32)
+        stored = ops.constant(values) if kind is np.float32 else decompression_convert(ops.constant(values))
+        model = ov.Model([ops.matmul(parameter, stored, False, True)], [parameter])
+        if native:
+            native_linear(model, "bf16" if precision == "bf16" else "f32").require(1)
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+        errors.append(np.square(compiled([hidden])[0] - expected).mean())
+    assert 0 < errors[0] <= errors[1]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,8 @@ def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
     assert (
         types(model)["VerifyAttention"] == types(model)["PagedAttentionExtension"] == shape.num_hidden_layers
     )
-    assert {"verify_past_lens", "verify_block_indices", "verify_block_indices_begins"} <= input_names(model)
+    tables = {"row_past_lens", "written_begins", "verify_block_indices", "verify_block_indices_begins"}
+    assert tables <= input_names(model)
     assert "verify_parents" in input_names(model)
     for node in model.get_ops():
         if node.get_type_name() == "PagedAttentionExtension":
@@ -158,7 +159,7 @@ def test_bad_anchors_are_refused(anchors: list[int]) -> None:
 
 
 def test_selecting_before_routing_is_refused() -> None:
-    with pytest.raises(ValueError, match="no input 'verify_past_lens'"):
+    with pytest.raises(ValueError, match="no input 'verify_block_indices'"):
         select_blocks(paged(SHAPES["qwen3"]))
 
 

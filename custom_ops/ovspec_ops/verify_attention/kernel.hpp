@@ -44,11 +44,11 @@ struct VerifyHead {
     std::size_t chunks; // those that hold an entry
     float* partials;    // chunks * partial_floats(..)
 
-    std::size_t chunk_begin(std::size_t chunk) const {
+    OVSPEC_INLINE_MEMBER std::size_t chunk_begin(std::size_t chunk) const {
         const std::size_t first = (begin / chunk_blocks + chunk) * chunk_blocks;
         return first < begin ? begin : first;
     }
-    std::size_t chunk_end(std::size_t chunk) const {
+    OVSPEC_INLINE_MEMBER std::size_t chunk_end(std::size_t chunk) const {
         const std::size_t last = (begin / chunk_blocks + chunk + 1) * chunk_blocks;
         return last < end ? last : end;
     }

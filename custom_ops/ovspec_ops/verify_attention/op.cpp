@@ -80,27 +80,29 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
         worker->scratch.prepared = nullptr;
     const std::size_t row = call.values.heads * call.group * call.values.size;
 
-    parallel_items(plan.items.size() + plan.copies.size(), plan.work, [&](std::size_t i) {
-        if (i >= plan.items.size()) {
-            const VerifyPlan::Copy& copy = plan.copies[i - plan.items.size()];
-            std::memcpy(call.output + copy.first_row * row, attention_rows + copy.first_row * row,
-                        copy.rows * row * sizeof(float));
-            return;
-        }
-        const VerifyItem& item = plan.items[i];
-        // Negative on a thread that never entered TBB; it is the only one then.
-        const int thread = std::max(0, tbb::this_task_arena::current_thread_index());
-        Worker& worker = *workspace.workers.at(static_cast<std::size_t>(thread));
-        worker.scratch.floats = worker.floats.reserve(plan.worker_floats);
-        kernels.attend_chunk(call, item, worker.scratch);
-        for (std::size_t h = 0; h < item.count; h++)
-            if (item.heads[h].chunks == 1)
-                kernels.merge_chunks(call, item.heads[h]);
+    parallel_items(plan.copies.size(), plan.work, [&](std::size_t i) {
+        const VerifyPlan::Copy& copy = plan.copies[i];
+        std::memcpy(call.output + copy.first_row * row, attention_rows + copy.first_row * row,
+                    copy.rows * row * sizeof(float));
     });
-    parallel_items(plan.merge_work ? plan.heads.size() : 0, plan.merge_work, [&](std::size_t h) {
-        if (plan.heads[h].chunks > 1)
-            kernels.merge_chunks(call, plan.heads[h]);
-    });
+    for (const VerifyPlan::Wave& wave : plan.waves) {
+        parallel_items(wave.last_item - wave.first_item, plan.work, [&](std::size_t i) {
+            const VerifyItem& item = plan.items[wave.first_item + i];
+            // Negative on a thread that never entered TBB; it is the only one then.
+            const int thread = std::max(0, tbb::this_task_arena::current_thread_index());
+            Worker& worker = *workspace.workers.at(static_cast<std::size_t>(thread));
+            worker.scratch.floats = worker.floats.reserve(plan.worker_floats);
+            kernels.attend_chunk(call, item, worker.scratch);
+            for (std::size_t h = 0; h < item.count; h++)
+                if (item.heads[h].chunks == 1)
+                    kernels.merge_chunks(call, item.heads[h]);
+        });
+        const std::size_t heads = wave.merge_work ? wave.last_head - wave.first_head : 0;
+        parallel_items(heads, wave.merge_work, [&](std::size_t h) {
+            if (plan.heads[wave.first_head + h].chunks > 1)
+                kernels.merge_chunks(call, plan.heads[wave.first_head + h]);
+        });
+    }
 }
 
 } // namespace

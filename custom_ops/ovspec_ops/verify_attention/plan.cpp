@@ -12,6 +12,9 @@ constexpr std::size_t copy_rows = 16;
 // cache.
 constexpr std::size_t item_floats = std::size_t{1} << 15;
 
+// Floats of partial results of a wave: a long chunk of a prompt would have gigabytes of them.
+constexpr std::size_t wave_floats = std::size_t{1} << 23;
+
 // Items per thread that keep the threads' shares even.
 constexpr std::size_t items_per_thread = 4;
 
@@ -86,7 +89,8 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     heads.clear();
     items.clear();
     copies.clear();
-    work = merge_work = worker_floats = 0;
+    waves.clear();
+    work = worker_floats = 0;
     in.check(-1);
     std::size_t groups = 0;
     for (std::size_t s = 0; s < in.count; s++)
@@ -110,9 +114,13 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
             add_heads(call, in, selection, s);
         }
     }
-    reserve_partials(call, kernels);
-    for (std::size_t s = 0; s < sequences.size(); s++)
-        add_items(call, kernels, sequences[s], &heads[s * call.keys.heads], threads);
+    add_waves(call, kernels);
+    for (Wave& wave : waves) {
+        wave.first_item = items.size();
+        for (std::size_t h = wave.first_head; h < wave.last_head; h += call.keys.heads)
+            add_items(call, kernels, *heads[h].sequence, &heads[h], threads);
+        wave.last_item = items.size();
+    }
 }
 
 void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s,
@@ -171,18 +179,33 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
     }
 }
 
-void VerifyPlan::reserve_partials(const VerifyCall& call, const VerifyKernels& kernels) {
-    std::size_t floats = 0;
-    for (const VerifyHead& head : heads) {
-        const std::size_t own = head.chunks * kernels.partial_floats(call, head.sequence->rows);
+void VerifyPlan::add_waves(const VerifyCall& call, const VerifyKernels& kernels) {
+    const std::size_t count = call.keys.heads;
+    std::size_t floats = 0, most = 0;
+    std::vector<std::size_t>& begins = partial_begins_;
+    begins.resize(heads.size());
+    for (std::size_t first = 0; first < heads.size(); first += count) {
+        std::size_t own = 0, merged = 0;
+        for (std::size_t h = first; h < first + count; h++) {
+            const std::size_t size = heads[h].chunks * kernels.partial_floats(call, heads[h].sequence->rows);
+            begins[h] = own;
+            own += size;
+            merged += heads[h].chunks > 1 ? size : 0;
+        }
+        if (waves.empty() || floats + own > wave_floats) {
+            waves.push_back({first, first, 0, 0, 0});
+            floats = 0;
+        }
+        for (std::size_t h = first; h < first + count; h++)
+            begins[h] += floats;
+        waves.back().last_head = first + count;
+        waves.back().merge_work += merged;
         floats += own;
-        merge_work += head.chunks > 1 ? own : 0;
+        most = std::max(most, floats);
     }
-    float* partials = partials_.reserve(floats);
-    for (VerifyHead& head : heads) {
-        head.partials = partials;
-        partials += head.chunks * kernels.partial_floats(call, head.sequence->rows);
-    }
+    float* partials = partials_.reserve(most);
+    for (std::size_t h = 0; h < heads.size(); h++)
+        heads[h].partials = partials + begins[h];
 }
 
 // Dense heads of a sequence share items as far as the cores' caches and the number of threads allow.

@@ -27,12 +27,19 @@ struct VerifyPlan {
         std::size_t rows;
     };
 
+    // Heads whose partial results are in memory together, and their items.
+    struct Wave {
+        std::size_t first_head, last_head;
+        std::size_t first_item, last_item;
+        std::size_t merge_work; // values of partial results
+    };
+
     std::vector<VerifySequence> sequences;
     std::vector<VerifyHead> heads;
     std::vector<VerifyItem> items;
+    std::vector<Wave> waves;
     std::vector<Copy> copies;
-    std::size_t work = 0;       // multiply-adds of attention, and values to copy
-    std::size_t merge_work = 0; // values of partial results
+    std::size_t work = 0; // multiply-adds of attention, and values to copy
     std::size_t worker_floats = 0;
 
     // Throws std::invalid_argument before anything reads or writes query, caches or output.
@@ -44,11 +51,12 @@ private:
                   std::size_t begin, std::size_t rows);
     void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
                    std::size_t s);
-    void reserve_partials(const VerifyCall& call, const VerifyKernels& kernels);
+    void add_waves(const VerifyCall& call, const VerifyKernels& kernels);
     void add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifySequence& sequence,
                    const VerifyHead* first, std::size_t threads);
     FloatBuffer partials_;
-    std::vector<std::int32_t> positions_; // of all rows of the query
+    std::vector<std::size_t> partial_begins_; // of every head within its wave
+    std::vector<std::int32_t> positions_;     // of all rows of the query
     std::vector<std::uint64_t> seen_;
 };
 

@@ -58,10 +58,10 @@ class SelectBlocks(NodePass):
         self._attend = attend
         self._layers = {layer.name: layer for layer in layers}
         self._chosen: dict[int, ov.Node] = {}
+        tables = [find_parameter(model, name) for name in (VERIFY_BLOCK_INDICES, VERIFY_BLOCK_INDICES_BEGINS)]
         self._tables = [
             add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32),
-            find_parameter(model, VERIFY_BLOCK_INDICES),
-            find_parameter(model, VERIFY_BLOCK_INDICES_BEGINS),
+            *tables,
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
             add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
             # An empty input: every pass selects anew.

@@ -1,0 +1,123 @@
+"""A row's attention is the same to the last bit, whatever other rows are in the call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from ops.caches import BLOCK
+from ops.passes import OpsPass, compile_op, evaluate, infer, random_parents
+
+FORMATS = ("f32", "f16", "bf16", "u8_token")  # by channel, a block's scales follow all of its tokens
+SHAPES = {
+    "group 2": {"group": 2, "k_size": 64, "v_size": 64},
+    "group 1, odd sizes, window, sinks": {
+        "group": 1,
+        "k_size": 24,
+        "v_size": 72,
+        "window": 70,
+        "sinks": True,
+    },
+    "group 3": {"group": 3, "k_size": 40, "v_size": 24},
+    "group 8": {"group": 8, "k_size": 128, "v_size": 128, "kv_heads": 1},
+}
+
+
+def run(case: OpsPass) -> NDArray[np.float32]:
+    out: NDArray[np.float32] = evaluate(
+        "VerifyAttention", {name: case.tensor(name) for name in case.inputs}, case.attributes
+    )[0]
+    return out
+
+
+def some_rows(whole: OpsPass, past: int, rows: list[int]) -> OpsPass:
+    """The same cache, and of the rows only those that follow `past` tokens, which stand in the cache."""
+    same = ("sequences", "kv_heads", "group", "k_size", "v_size", "fmt", "seed", "window", "sinks")
+    part = OpsPass(**{name: getattr(whole, name) for name in same})
+    part.inputs |= whole.inputs
+    for name in ("query", "attention"):
+        part.inputs[name] = whole.inputs[name][rows]
+    part.inputs["subsequence_begins"] = np.array([0, len(rows)], np.int32)
+    part.inputs["verify_past_lens"] = np.array([past], np.int32)
+    part.inputs["verify_parents"] = np.zeros(0, np.int32)
+    return part
+
+
+def assert_bits(name: str, expected: NDArray[np.float32], got: NDArray[np.float32]) -> None:
+    rows = np.flatnonzero((expected.view(np.uint32) != got.view(np.uint32)).any(axis=1))
+    assert not rows.size, f"{name}: rows {rows.tolist()} differ, by up to {np.abs(expected - got).max():.2g}"
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("past", "rows"), [(0, 70), (45, 33), (500, 20), (1000, 130)])
+def test_any_number_of_rows(isa: str, fmt: str, shape: str, past: int, rows: int) -> None:
+    whole = OpsPass([(past, rows, True)], fmt=fmt, **SHAPES[shape])
+    together, apart = run(whole), np.zeros((0, 0), np.float32)
+    sizes = np.random.default_rng(rows).choice([1, 1, 2, 3, 4, 5, 9, 17, 65], rows)
+    parts, first = [], 0
+    for size in sizes.tolist():
+        last = min(first + size, rows)
+        if first < rows:
+            parts.append(run(some_rows(whole, past + first, list(range(first, last)))))
+        first = last
+    apart = np.concatenate(parts)
+    assert_bits(f"{rows} rows behind {past}", together, apart)
+
+
+def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[Any]]:
+    """Caches in which row i of a chain lies in slot past + slots[i], as a tree writes it."""
+    moved = {name: case.inputs[name].copy() for name in ("key_cache", "value_cache")}
+    table = case.inputs["verify_block_indices"]
+    for name, cache in moved.items():
+        source = case.inputs[name]
+        for row, slot in enumerate(slots):
+            (from_block, from_slot), (to_block, to_slot) = (
+                divmod(past + row, BLOCK),
+                divmod(past + slot, BLOCK),
+            )
+            cache[table[to_block], :, to_slot] = source[table[from_block], :, from_slot]
+    return moved
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("past", "nodes"), [(0, 9), (20, 2), (30, 12), (61, 40), (505, 24), (500, 64)])
+def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int, nodes: int) -> None:
+    rng = np.random.default_rng(nodes)
+    path = sorted(rng.choice(nodes, max(2, nodes // 2), replace=False).tolist())
+    path[-1] = nodes - 1  # so that the chain's cache is as long as the tree's
+    chain = OpsPass([(past, nodes, True)], fmt=fmt, **SHAPES[shape])
+    parents = np.array(random_parents(rng, nodes), np.int32)
+    parents[path] = [-1, *path[:-1]]
+    tree = some_rows(chain, past, list(range(nodes)))
+    tree.inputs["verify_parents"] = parents
+    tree.inputs |= _move_rows(chain, past, path)
+    # Rows beside the path hold what some other token would: any values.
+    query = rng.standard_normal(chain.inputs["query"].shape).astype(np.float32)
+    query[path] = chain.inputs["query"][: len(path)]
+    tree.inputs["query"] = query
+    alone = some_rows(chain, past, list(range(len(path))))
+    assert_bits(f"path {path}", run(alone), run(tree)[path])
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
+    sequences = [(70, 5, True), (0, 90, True), (900, 1, True), (31, 64, True), (3000, 2, True)]
+    whole = OpsPass(sequences, fmt=fmt, k_size=64, v_size=64)
+    tensors = {name: whole.tensor(name) for name in whole.inputs}
+    outputs = [run(whole)]
+    for threads in (1, 2):
+        compiled = compile_op("VerifyAttention", tensors, whole.attributes, INFERENCE_NUM_THREADS=threads)
+        outputs.append(infer(compiled, tensors)[0])
+    for other in outputs[1:]:
+        assert_bits("threads", outputs[0], other)
+    begins = whole.inputs["subsequence_begins"]
+    for s, (past, rows, _) in enumerate(sequences):
+        alone = some_rows(whole, past, list(range(begins[s], begins[s + 1])))
+        first, last = whole.inputs["verify_block_indices_begins"][s : s + 2]
+        alone.inputs["verify_block_indices"] = whole.inputs["verify_block_indices"][first:last]
+        alone.inputs["verify_block_indices_begins"] = np.array([0, last - first], np.int32)
+        assert_bits(f"sequence {s}", run(alone), outputs[0][begins[s] : begins[s] + rows])

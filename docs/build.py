@@ -100,6 +100,8 @@ def _doc(thing: object) -> str:
 
 def _signature(thing: Any) -> str:
     """Names and defaults alone: types are in the text, and print differently in every release of Python."""
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        return ""
     parts, starred = [], False
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.name == "self":

@@ -1,17 +1,22 @@
 """ovspec: sparse verification for speculative decoding on OpenVINO."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
+if TYPE_CHECKING:
+    from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
-from ovspec.generation.generation_config import GenerationConfig
-from ovspec.generation.metrics import PerfMetrics
-from ovspec.generation.results import DecodedResults, EncodedResults
-from ovspec.pipeline.draft_model import draft_model
-from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
-from ovspec_ops import extension_path
+    from ovspec import drafters as drafters
+    from ovspec.errors import PipelineBusyError
+    from ovspec.generation.generation_config import GenerationConfig
+    from ovspec.generation.metrics import PerfMetrics
+    from ovspec.generation.results import DecodedResults, EncodedResults
+    from ovspec.pipeline.draft_model import draft_model
+    from ovspec.pipeline.pipeline import LLMPipeline
+    from ovspec.verify.commit_verify import CommitVerify
+    from ovspec.verify.verify_config import SparseVerify
+    from ovspec_ops import extension_path
 
 __version__ = version("ovspec")
 __all__ = [
@@ -22,6 +27,7 @@ __all__ = [
     "GenerationConfig",
     "LLMPipeline",
     "PerfMetrics",
+    "PipelineBusyError",
     "SparseVerify",
     "StreamerBase",
     "StreamingStatus",
@@ -29,3 +35,36 @@ __all__ = [
     "draft_model",
     "extension_path",
 ]
+
+# Where each public name is defined. Loading OpenVINO takes a second of processor time, so a name is imported
+# when it is first used: `ovspec --version` and the errors of the command line need none of them.
+_MODULES = {
+    "ChatHistory": "openvino_genai",
+    "CommitVerify": "ovspec.verify.commit_verify",
+    "DecodedResults": "ovspec.generation.results",
+    "EncodedResults": "ovspec.generation.results",
+    "GenerationConfig": "ovspec.generation.generation_config",
+    "LLMPipeline": "ovspec.pipeline.pipeline",
+    "PerfMetrics": "ovspec.generation.metrics",
+    "PipelineBusyError": "ovspec.errors",
+    "SparseVerify": "ovspec.verify.verify_config",
+    "StreamerBase": "openvino_genai",
+    "StreamingStatus": "openvino_genai",
+    "TokenizedInputs": "openvino_genai",
+    "draft_model": "ovspec.pipeline.draft_model",
+    "extension_path": "ovspec_ops",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "drafters":
+        return import_module("ovspec.drafters")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'ovspec' has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "drafters"})

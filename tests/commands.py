@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,5 +35,10 @@ def isolated(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def one_line(run: subprocess.CompletedProcess[str]) -> str:
     """What a refusal prints."""
     assert run.returncode == 2, run.stderr
-    assert run.stderr.count("\n") == 1 and not run.stdout
-    return run.stderr
+    assert len(refusal(run.stderr)) == 1 and not run.stdout
+    return refusal(run.stderr)[0] + "\n"
+
+
+def refusal(errors: str) -> list[str]:
+    """Lines on standard error without those of the steps that were done before."""
+    return [line for line in errors.splitlines() if not re.match("ovspec: (?!error|warning)", line)]

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import openvino as ov
 
 from ovspec_models.mapped_weights import released_when_read
+from ovspec_models.private_names import misfit
 from ovspec_models.weight_rows import compressed_by_rows
 
 
 @contextmanager
 def compressed_before_saved(
-    source: str, quantization: Any, use_cache: bool, trust_remote_code: bool, by_size: bool
-) -> Iterator[None]:
-    """Let optimum-intel's export compress the model in memory and write only the result.
+    source: str,
+    quantization: Any,
+    use_cache: bool,
+    trust_remote_code: bool,
+    by_size: bool,
+    warn: Callable[[str], None],
+) -> Iterator[bool]:
+    """Let optimum-intel's export compress the model in memory, and write nothing but the result.
 
     ``optimum-cli`` writes the floating-point model, reads it back, compresses it and writes it again. This
     needs more disk space than the checkpoint, and as much memory, because every page of the checkpoint
@@ -32,8 +39,17 @@ def compressed_before_saved(
         use_cache: the model is exported with its cache.
         trust_remote_code: run code that comes with the checkpoint.
         by_size: without `quantization`, compress a large model to int8 as optimum-intel does by default.
+        warn: told where the installed optimum-intel does not let this be done.
+
+    Yields:
+        Whether it is done. Where it is not, optimum-intel itself compresses by size, and what `quantization`
+        says is left to `compress_folder`.
     """
-    # Not public, as `_apply_quantization` below; the optimum-intel version is pinned.
+    if reason := _misfit():
+        warn(f"{reason}: the export takes the disk and the memory of the uncompressed model as well")
+        yield False
+        return
+    # Not public, as `_apply_quantization` below.
     from optimum.exporters.openvino import convert
     from optimum.exporters.openvino.utils import OV_XML_FILE_NAME
 
@@ -46,7 +62,7 @@ def compressed_before_saved(
 
     def compress(model: ov.Model, folder: Path) -> None:
         _forget_trace()
-        with released_when_read(), compressed_by_rows():
+        with released_when_read(warn), compressed_by_rows(warn):
             if quantization is not None:
                 _compress(model, folder, source, quantization, use_cache, trust_remote_code)
             elif by_size and _is_large(model):
@@ -54,9 +70,42 @@ def compressed_before_saved(
 
     convert.save_model = save_model
     try:
-        yield
+        yield True
     finally:
         convert.save_model = original
+
+
+def compress_folder(folder: Path, quantization: Any, trust_remote_code: bool) -> None:
+    """Compress the weights of an exported folder by what optimum-intel documents alone."""
+    from optimum.intel import OVModelForCausalLM
+
+    model = OVModelForCausalLM.from_pretrained(
+        folder, quantization_config=quantization, compile=False, trust_remote_code=trust_remote_code
+    )
+    with TemporaryDirectory(dir=folder, prefix=".compressed-") as scratch:
+        model.save_pretrained(scratch)
+        del model  # it maps the files that are replaced
+        for path in Path(scratch).glob("openvino_*"):
+            path.replace(folder / path.name)
+
+
+def _misfit() -> str:
+    """Why the installed optimum-intel can't compress before it saves; empty where it can."""
+    model = "OVModelForCausalLM"
+    wanted = ("compile_only", "compile_model", "model_name_or_path", "trust_remote_code")
+    return (
+        misfit("optimum.exporters.openvino.convert", ["save_model"])
+        or misfit(
+            "optimum.exporters.openvino.utils",
+            ["OV_XML_FILE_NAME", "clear_class_registry", "_MAX_UNCOMPRESSED_SIZE"],
+        )
+        or misfit("optimum.intel.openvino.quantization", ["_weight_only_quantization"])
+        or misfit(
+            "optimum.intel",
+            [f"{model}.load_model", f"{model}._from_pretrained", f"{model}._apply_quantization"],
+            OVModelForCausalLM___apply_quantization=wanted,
+        )
+    )
 
 
 def _forget_trace() -> None:

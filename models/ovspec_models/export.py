@@ -9,10 +9,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.bake import BAKED, bake_operations
 from ovspec_models.checkpoint import Checkpoint, first_line
-from ovspec_models.compressed_model import compressed_before_saved
+from ovspec_models.compressed_model import compress_folder, compressed_before_saved
 from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
@@ -95,8 +97,9 @@ def export_model(
         raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
     target_folder = Path(out)
     check_new_folder(target_folder)
-    require_export_packages()
     report = progress or _no_progress
+    report("loading the packages of the export")
+    require_export_packages()
     report("checking the checkpoints")
     loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "cache_dir": cache_dir}
     with library_output(verbose):
@@ -104,7 +107,7 @@ def export_model(
         draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
         if draft is not None:
             target.check_draft(draft)
-    with new_folder(target_folder) as staging:
+    with new_folder(target_folder, warn or _no_progress) as staging:
         pair = [(target, staging, "target")]
         if draft is not None:
             pair.append((draft, staging / DRAFT_FOLDER, "draft"))
@@ -112,7 +115,7 @@ def export_model(
             report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
             with library_output(verbose) as collector:
                 try:
-                    _export_one(checkpoint, folder, options, task, loading)
+                    _export_one(checkpoint, folder, options, task, loading, warn or _no_progress)
                 except RuntimeError:
                     _check_weights(checkpoint, collector)  # its message is more precise than the exception
                     raise
@@ -153,8 +156,15 @@ def require_export_packages() -> None:
     except ImportError as error:
         raise RuntimeError(
             f"exporting needs torch, optimum-intel, nncf and transformers ({first_line(error)}); "
-            'install them: pip install "ovspec[export]"'
+            f"install them: {_install_command()}"
         ) from error
+
+
+def _install_command() -> str:
+    """How to install what exporting needs. ovspec itself is on no index, so its extra is written out."""
+    wanted = (Requirement(line) for line in metadata.requires("ovspec") or ())
+    extra = [entry for entry in wanted if entry.marker and entry.marker.evaluate({"extra": "export"})]
+    return "pip install " + " ".join(f'"{entry.name}{entry.specifier}"' for entry in extra)
 
 
 def package_versions() -> CreatedBy:
@@ -176,23 +186,30 @@ def package_versions() -> CreatedBy:
 
 
 def _export_one(
-    checkpoint: Checkpoint, folder: Path, options: WeightOptions, task: str, loading: dict[str, Any]
+    checkpoint: Checkpoint,
+    folder: Path,
+    options: WeightOptions,
+    task: str,
+    loading: dict[str, Any],
+    warn: Callable[[str], None],
 ) -> None:
     """Export to `folder` the same files as ``optimum-cli``, compressed before they are written."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from optimum.exporters.openvino import main_export
 
     ov_config = options.to_optimum(checkpoint.location)
+    quantization = None if ov_config is None else ov_config.quantization_config
     compressed = compressed_before_saved(
         checkpoint.location,
-        None if ov_config is None else ov_config.quantization_config,
+        quantization,
         use_cache=task.endswith("with-past"),
         trust_remote_code=loading["trust_remote_code"],
         by_size=ov_config is None,
+        warn=warn,
     )
     dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        with lifted_caps(), compressed:
+        with lifted_caps(), compressed as done:
             main_export(
                 model_name_or_path=checkpoint.location,
                 output=folder,
@@ -205,6 +222,8 @@ def _export_one(
                 convert_tokenizer=True,
                 **dtype,
             )
+        if quantization is not None and not done:
+            compress_folder(folder, quantization, loading["trust_remote_code"])
     except Exception as error:
         cause = first_line(error)
         remedy = "run with verbose=True for its full output"

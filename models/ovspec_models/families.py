@@ -81,5 +81,5 @@ FAMILIES = (
 
 
 def family_of(model_type: str) -> Family | None:
-    """The family of a ``model_type``; `None` for one that was not tested, which may work as well."""
+    """The family of a ``model_type``, `None` for one that was not tested."""
     return next((family for family in FAMILIES if model_type in family.model_types), None)

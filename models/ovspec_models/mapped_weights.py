@@ -14,23 +14,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec_models.private_names import misfit
+
+OPENVINO_BACKEND = "nncf.quantization.algorithms.weight_compression.openvino_backend"
 _PAGEMAP = Path("/proc/self/pagemap")  # of Linux
 # Bits of its entries, 64 for each page: documented in Linux's Documentation/admin-guide/mm/pagemap.rst.
 _PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
 
 
 @contextmanager
-def released_when_read() -> Iterator[None]:
-    """Make NNCF release the pages of a mapped weight when it reads the next weight.
+def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
+    """Let NNCF give back the pages of every weight that is mapped from a file when it reads the next one.
 
-    A page that was read stays resident. Without this, the peak of an export is the size of the floating-point
-    weights plus that of the compressed ones. The resulting weights are the same; a page that is needed again
-    is read from the file again. Active while the context lasts; on systems other than Linux it does nothing.
+    Each page that was read stays resident while the compressed weights grow beside it: without this an
+    export's peak is the floating-point weights and the compressed ones together. The weights that come out
+    are the same; what is needed again is read from the file again. As long as the context lasts; on systems
+    other than Linux, or with an NNCF of another build, of which `warn` is told, nothing changes.
     """
     # Not public, the same in NNCF 3.0 to 3.4: it has no hook between two weights.
+    names = ("get_const_value_as_ov_tensor", "get_const_value_as_numpy_tensor")
+    if reason := misfit(OPENVINO_BACKEND, names):
+        warn(
+            f"{reason}: the export takes more memory than it would with the NNCF that ovspec was tested with"
+        )
+        yield
+        return
     from nncf.quantization.algorithms.weight_compression import openvino_backend
 
-    names = ("get_const_value_as_ov_tensor", "get_const_value_as_numpy_tensor")
     originals = [getattr(openvino_backend, name) for name in names]
     last: list[NDArray[Any]] = []
 

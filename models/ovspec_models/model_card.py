@@ -24,7 +24,7 @@ lossy: it approximates the target's output; `verify="dense"`, the default, is lo
 ## Run it
 
 ```sh
-pip install ovspec
+pip install ./ovspec-*.whl   # ovspec's wheel; or `pip install .` in a checkout of it
 {command}
 ```
 

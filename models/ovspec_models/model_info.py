@@ -183,7 +183,8 @@ def read_shape(folder: Path) -> dict[str, Any]:
         )
     nested = config.get("text_config") or config.get("llm_config")
     text: dict[str, Any] = {**config, **nested} if isinstance(nested, dict) else config
-    model_type = text.get("model_type")
+    # Code of a family of its own may name none.
+    model_type = text.get("model_type", "unknown")
     if not isinstance(model_type, str):
         raise ValueError(f"{path}: model_type is {model_type!r}, expected text; export the model again")
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")

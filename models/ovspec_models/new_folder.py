@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+
+class FilledMeanwhileError(OSError, ValueError):
+    """Another process filled the folder that this one was making."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def check_new_folder(out: Path) -> None:
@@ -18,8 +26,9 @@ def check_new_folder(out: Path) -> None:
         if not out.is_dir() or out.is_symlink():
             raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
         if any(out.iterdir()):
-            raise ValueError(
-                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
+            raise FilledMeanwhileError(
+                errno.ENOTEMPTY,
+                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`",
             )
     parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -29,27 +38,26 @@ def check_new_folder(out: Path) -> None:
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove it after a failure.
+def new_folder(out: Path, warn: Callable[[str], None] = lambda line: None) -> Iterator[Path]:
+    """Yield a temporary sibling of `out`; rename it to `out` at the end, or remove every trace.
 
-    Remains of a killed process that wrote the same `out` are removed first.
+    What a killed process left of an earlier attempt at `out` is removed first, and `warn` called with its
+    name and size. Of two processes that make the same `out`, the first to end has it; the other is refused.
 
-    Raises ValueError where no folder can be made beside `out`.
+    Raises ValueError where no folder can be made beside `out`, or `out` was filled in the meantime.
     """
     # Resolve like the system: `..` after a symbolic link is not the folder that holds the link.
     out = out.absolute().parent.resolve() / out.name
     made = [folder for folder in out.parents if not folder.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out)
+        _remove_abandoned(out, warn)
         with ExitStack() as held:
             staging = _new_staging(out, held)
             try:
                 staging.chmod(0o755)  # mkdtemp makes it private
                 yield staging
-                if out.exists():
-                    out.rmdir()  # empty: checked at the start, and rmdir refuses otherwise
-                staging.rename(out)
+                _rename(staging, out)
             except BaseException:
                 shutil.rmtree(staging)
                 raise
@@ -90,10 +98,25 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _remove_abandoned(out: Path) -> None:
+def _remove_abandoned(out: Path, warn: Callable[[str], None]) -> None:
     for folder in out.parent.glob(f"{glob.escape(_prefix(out))}*"):
         try:
             with _locked(folder):
+                size = sum(path.lstat().st_size for path in folder.rglob("*"))
                 shutil.rmtree(folder)
-        except BlockingIOError:
-            continue  # another process uses it
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process works in it, or removed it first
+        warn(f"removed {folder.name} ({size / 1e6:,.1f} MB), which an export that was killed had left")
+
+
+def _rename(staging: Path, out: Path) -> None:
+    """Rename to `out`, which does not exist or is empty; one system call, so nobody sees half of it."""
+    try:
+        staging.rename(out)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FilledMeanwhileError(
+                errno.ENOTEMPTY,
+                f"out '{out}' was filled by another process meanwhile; give another folder, or delete it",
+            ) from error
+        raise

@@ -21,7 +21,7 @@ class PassCost:
         rows: tokens of the pass.
         dense_bytes: weights, and the keys and values of the whole context.
         sparse_bytes: the same with the default `SparseVerify`.
-        dense_ms: time to read the dense bytes at the bandwidth at hand.
+        dense_ms: time to read the dense bytes at the bandwidth at hand; `None` where it was not measured.
         sparse_ms: the same of the sparse ones.
     """
 
@@ -29,11 +29,11 @@ class PassCost:
     rows: int
     dense_bytes: int
     sparse_bytes: int
-    dense_ms: float
-    sparse_ms: float
+    dense_ms: float | None
+    sparse_ms: float | None
 
 
-def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float) -> list[PassCost]:
+def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float | None) -> list[PassCost]:
     """Estimate passes at several contexts, as far as the model has positions, with a u8 cache by token.
 
     What is not reading is left out: at many rows the arithmetic takes longer than the memory.
@@ -41,7 +41,7 @@ def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float) -> lis
     Args:
         info: the model.
         weights: what its passes read of them.
-        bandwidth: GB (1e9 bytes) per second.
+        bandwidth: GB (1e9 bytes) per second, or `None` for bytes alone.
     """
     token = info.kv_cache_bytes_per_token("u8", "BY_TOKEN") / info.num_kv_layers
     budget = SparseVerify()
@@ -55,5 +55,7 @@ def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float) -> lis
         for rows in ROWS:
             read = weights.read_by(rows)
             both = (int(read + dense), int(read + sparse))
-            costs.append(PassCost(context, rows, *both, *(1e-6 * size / bandwidth for size in both)))
+            costs.append(
+                PassCost(context, rows, *both, *(bandwidth and 1e-6 * size / bandwidth for size in both))
+            )
     return costs

@@ -177,7 +177,7 @@ def _copy_scripts(staging: Path) -> None:
     for name in _SCRIPTS:
         with as_file(files("ovspec.bundle").joinpath("files").joinpath(name)) as path:
             shutil.copyfile(path, staging / name)
-        (staging / name).chmod(0o755 if name.endswith(".sh") else 0o644)
+        (staging / name).chmod(0o644 if name.endswith(".md") else 0o755)
 
 
 def _requirements(distributions: list[Distribution], wheels: list[Path]) -> str:

@@ -2,47 +2,87 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import click
 
-from ovspec.cli.bench import bench
-from ovspec.cli.bundle import bundle
-from ovspec.cli.calibrate import calibrate
-from ovspec.cli.demo import demo
-from ovspec.cli.eval import evaluate
-from ovspec.cli.export import export
-from ovspec.cli.generate import generate
-from ovspec.cli.info import info
+from ovspec.cli.failures import INTERNAL_ERROR, INTERRUPTED, USER_ERROR, internal_fault, is_refusal, one_line
+from ovspec.cli.interrupts import Interrupts
+from ovspec.cli.lazy_commands import LazyCommands
+
+COMMANDS = {
+    "bench": "ovspec.cli.bench:bench",
+    "bundle": "ovspec.cli.bundle:bundle",
+    "calibrate": "ovspec.cli.calibrate:calibrate",
+    "chat": "ovspec.cli.chat:chat",
+    "completion": "ovspec.cli.completion:completion",
+    "demo": "ovspec.cli.demo:demo",
+    "eval": "ovspec.cli.eval:evaluate",
+    "export": "ovspec.cli.export:export",
+    "generate": "ovspec.cli.generate:generate",
+    "info": "ovspec.cli.info:info",
+    "recommend": "ovspec.cli.recommend:recommend",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="ovspec")
+@click.group(
+    cls=LazyCommands,
+    modules=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="ovspec", prog_name="ovspec")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks; behind any command.")
 def cli() -> None:
     """Sparse verification for speculative decoding on OpenVINO."""
 
 
-for command in (export, bundle, generate, calibrate, bench, evaluate, info, demo):
-    cli.add_command(command)
-
-
 def main() -> None:
-    """Run the command line: one line and exit code 2 for what a user can mend."""
-    try:
-        code = cli.main(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        sys.exit(2)
-    except click.ClickException as error:
-        fail(error.format_message())
-    except click.Abort:
-        sys.exit(130)
-    except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        fail(str(error) or type(error).__name__)
+    """Run the command line, and end with an exit code that says what happened.
+
+    0: done. 2: the user can mend it; one line says how. 70: a fault of ovspec, with where to report it. 130:
+    Ctrl-C. With `--debug` or OVSPEC_DEBUG=1 the traceback of an error is shown as well.
+    """
+    open_standard_streams()
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments or os.environ.get("OVSPEC_DEBUG", "") not in ("", "0")
+    with Interrupts() as interrupts:
+        try:
+            code = cli.main([word for word in arguments if word != "--debug"], standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(USER_ERROR)
+        except click.ClickException as error:
+            fail(error.format_message())
+        except Exception as error:
+            # An interrupt may come out of a library as another exception.
+            if isinstance(error, click.Abort) or interrupts.seen:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                sys.exit(INTERRUPTED)
+            if debug:
+                sys.excepthook(type(error), error, error.__traceback__)
+            if is_refusal(error):
+                fail(str(error) or type(error).__name__)
+            click.echo(internal_fault(error, debug), err=True)
+            sys.exit(INTERNAL_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def fail(message: str) -> None:
     """Print one line and exit with 2."""
-    click.echo(f"ovspec: error: {' '.join(message.split())}", err=True)
-    sys.exit(2)
+    click.echo(f"ovspec: error: {one_line(message)}", err=True)
+    sys.exit(USER_ERROR)
+
+
+def open_standard_streams() -> None:
+    """Stand-ins for standard streams that the caller closed (`<&-`, `2>&-`); a closed output is refused.
+
+    A closed number would be given to the next file that is opened, and prints would go into that file.
+    """
+    output_is_closed = sys.stdout is None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    if output_is_closed:
+        fail("standard output is closed: send it to a file, or to /dev/null where it is not wanted")

@@ -33,7 +33,7 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import output_console, with_progress, write_json
+from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.linear_backend import LinearBackend
 
@@ -140,9 +140,9 @@ def verify(
     if "native" in settings.compiled_models:
         check_operations()
     report = with_progress(settings.num_steps, settings.run)
+    show(report, json_path)
     if plot is not None:
         plot_report(report, plot)
-    show(report, json_path)
     return 0
 
 
@@ -161,7 +161,7 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
     table = Table("setting", "steps", "median ms", "90% below ms")
     for record in records:
         table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
-    output_console().print(table)
+    print_table(table)
 
 
 def show(report: Report, json_path: str | None) -> None:
@@ -170,6 +170,6 @@ def show(report: Report, json_path: str | None) -> None:
         return
     for line in report.lines():
         click.echo(line)
-    output_console().print(report.table())
+    print_table(report.table())
     for line in [*report.selection_lines(), *report.memory_lines(), *report.lossy_lines()]:
         click.echo(line)

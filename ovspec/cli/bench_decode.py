@@ -10,7 +10,7 @@ import click
 from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
 from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
 from ovspec.cli.options import properties_from, property_option, sparse_from, weight_options
-from ovspec.cli.output import output_console, with_progress, write_json
+from ovspec.cli.output import print_table, with_progress, write_json
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 
@@ -84,5 +84,5 @@ def decode(
         return 0
     for line in report.lines():
         click.echo(line)
-    output_console().print(report.table())
+    print_table(report.table())
     return 0

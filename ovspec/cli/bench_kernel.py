@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from ovspec.bench import KernelBench
 from ovspec.bench.kernel import QUANT_MODES
 from ovspec.cli.bench_options import check_operations
 from ovspec.cli.options import int_list
+from ovspec.cli.output import print_table
 from ovspec.runtime.compile import CACHE_PRECISIONS
 
 
@@ -69,4 +68,4 @@ def kernel(
     for t in timings:
         figures = (f"{t.ms:.2f}", f"{t.gb_s:.1f}", f"{t.gmac_s:.0f}")
         table.add_row(f"{t.context:,}", str(t.tokens), t.isa, *figures)
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    print_table(table)

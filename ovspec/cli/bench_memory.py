@@ -11,7 +11,7 @@ from ovspec.bench.cached_start import CachedStart, cached_ratio
 from ovspec.bench.footprint import Footprint, FootprintBench
 from ovspec.cli.bench_options import read_source, source_options
 from ovspec.cli.options import properties_from, property_option
-from ovspec.cli.output import output_console, with_progress, write_json
+from ovspec.cli.output import print_table, with_progress, write_json
 
 
 @click.command()
@@ -69,7 +69,7 @@ def show(records: list[Footprint], ratios: dict[str, float], title: str) -> None
             *(f"{size / 1e6:.0f}" for size in sizes),
         )
     table.add_row("ratio", "", f"{ratios['start']:.2f}", "", f"{ratios['anon']:.2f}", "")
-    output_console().print(table)
+    print_table(table)
 
 
 def show_cached(starts: list[CachedStart], ratio: float) -> None:
@@ -80,4 +80,4 @@ def show_cached(starts: list[CachedStart], ratio: float) -> None:
         seconds = (start.start_s, start.start_cpu_s, start.first_token_s)
         table.add_row(start.name, *(f"{value:.3f}" for value in seconds), f"{start.anon_bytes / 1e6:.0f}")
     table.add_row("ratio to the quickest other", "", f"{ratio:.2f}", "", "")
-    output_console().print(table)
+    print_table(table)

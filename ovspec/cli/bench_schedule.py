@@ -9,7 +9,7 @@ import click
 from ovspec.bench import WORKLOADS, AcceptanceTrace, ModelSource, ScheduleBench
 from ovspec.cli.bench_options import check_operations, check_writable
 from ovspec.cli.options import draft_folder, int_list, properties_from, property_option
-from ovspec.cli.output import output_console, with_progress, write_json
+from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec.drafters import NAMES
 from ovspec_models import demo_pair_path
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -91,5 +91,5 @@ def schedule(
         return 0
     for line in report.lines():
         click.echo(line)
-    output_console().print(report.table())
+    print_table(report.table())
     return 0

@@ -34,11 +34,12 @@ def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: b
     """Write the model in DIR to OUT with all it needs to run on a machine like this one.
 
     OUT holds the model, wheels of this ovspec and its base install, install.sh, run.py, a smoke test, and
-    checksums that every start verifies. It needs Linux and the same release of Python, nothing else.
+    checksums. The first start verifies all of them, later ones those of files that were written since. It
+    needs Linux and the same release of Python, nothing else.
     """
     draft = draft_folder(folder, draft_model)
     with step_display() as progress:
-        report = write_bundle(folder, out, draft, wheels, progress or (lambda step: None))
+        report = write_bundle(folder, out, draft, wheels, progress)
     click.echo(json.dumps(report.as_json(), indent=2) if as_json else summary(report))
 
 
@@ -52,5 +53,5 @@ def summary(report: BundleReport) -> str:
     parts = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in megabytes.items() if size)
     return (
         f"bundled to {report.out}: {report.total_bytes / 1e6:.1f} MB ({parts}) for Python {report.python} on "
-        f"{report.machine}; there: ./install.sh, then python3 run.py -p 'Once upon a time'"
+        f"{report.machine}; there: ./install.sh, then ./run.py -p 'Once upon a time'"
     )

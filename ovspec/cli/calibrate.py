@@ -30,7 +30,7 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import output_console
+from ovspec.cli.output import print_table
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.compile import read_model
@@ -270,7 +270,7 @@ def show(measured: LayerOverlap, chosen: tuple[int, ...], path: Path) -> None:
         anchor = max(anchor for anchor in chosen if anchor <= layer)
         name = "itself" if anchor == layer else str(anchor)
         table.add_row(str(layer), name, f"{mine:.2f}", f"{rule:.2f}")
-    output_console().print(table)
+    print_table(table)
     means = [sum(values) / len(values) for values in map(measured.with_anchor, (chosen, default))]
     click.echo(
         f"{measured.passes} selections in {measured.tokens} tokens; mean overlap {means[0]:.2f} with "

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ovspec.calibrate.fidelity_search import ENERGIES, Chosen, Found
 from ovspec.calibrate.target_calibration import TargetCalibration
-from ovspec.cli.output import output_console
+from ovspec.cli.output import print_table
 from ovspec.eval.setting import Setting
 from ovspec.verify.verify_config import SparseVerify
 
@@ -43,7 +43,7 @@ def show_target(found: Found, target_kl: float | None) -> None:
         cells = [f"{cost.kl:.2g}", f"{cost.agreement:.4f}"] if cost else ["0", "1"]
         table.add_row(part.name, _reads(part), *cells)
     table.add_row("together", "", f"{found.joint.kl:.2g}", f"{found.joint.agreement:.4f}")
-    output_console().print(table)
+    print_table(table)
     click.echo(
         f"mean KL {found.joint.kl:.2g} of at most {target_kl:g} nats a position; verify='sparse' takes these "
         "settings, and is LOSSY by that"

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from ovspec.cli.generate import print_piece
-from ovspec.cli.output import output_console
+from ovspec.cli.output import print_table
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -132,4 +132,4 @@ def show(results: dict[str, DecodedResults], same: dict[str, bool]) -> None:
             "yes" if same[label] else "no",
         )
     click.echo()
-    output_console().print(table)
+    print_table(table)

@@ -20,7 +20,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
-from ovspec.cli.output import output_console, with_progress
+from ovspec.cli.output import print_table, save_text, with_progress
 from ovspec.eval import FidelityEval, Prompt, Report, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
@@ -159,9 +159,9 @@ def fidelity(
         low_margin=low_margin,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)
+    show(report, json_path)
     if plot is not None:
         plot_fidelity(report, plot)
-    show(report, json_path)
 
 
 def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
@@ -198,13 +198,14 @@ def show(report: Report, json_path: str | None) -> None:
     if json_path == "-":
         click.echo(report.dumps())
         return
-    if json_path is not None:
-        report.save(Path(json_path))
     for line in report.lines():
         click.echo(line)
     for table in report.tables():
         click.echo()
-        output_console().print(table)
+        print_table(table)
     click.echo()
     for line in report.notes():
         click.echo(line)
+    # Behind the figures, which a full disk does not keep from being seen.
+    if json_path is not None:
+        save_text(report.dumps(), Path(json_path))

@@ -56,7 +56,7 @@ from ovspec_models import export_model
 def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options: Any) -> None:
     """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.
 
-    Flags are optimum-cli's. Needs the export extra: pip install "ovspec[export]".
+    Flags are optimum-cli's. Needs the packages of the export extra, which a refusal names.
     """
     wanted = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn}
     operations = [name for name, given in wanted.items() if given]
@@ -72,10 +72,10 @@ def warn(line: str) -> None:
 
 @contextmanager
 def step_display() -> Iterator[Any]:
-    """A spinner with the current step on a terminal; nothing in a pipe."""
+    """A spinner with the current step on a terminal; a line a step in a pipe."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
-        yield None
+        yield lambda step: click.echo(f"ovspec: {step}", err=True)
         return
     with console.status("starting") as status:
         yield status.update

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+from openvino_genai import ChatHistory
 
-from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
-from ovspec.cli.help import ShortHelpCommand, option_group
-from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
+from ovspec.cli.drafting import Drafting
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
-from ovspec.pipeline.draft_model import draft_model as name_draft_model
-from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.attention_config import Attention
-from ovspec.runtime.expert_budgets import ExpertBackend
-from ovspec.runtime.ffn_budgets import FfnBackend
-from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
-SAMPLING_OPTIONS = [
-    click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
-    click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
-    click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
-    click.option("--top-k", type=int, help="Sample from the k most probable tokens."),
-    click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability."),
-    click.option(
-        "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
-    ),
-    click.option("--seed", type=int, help="Seed of the random streams.  [default: 0]"),
-]
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
     *("draft_model", "drafter", "verify", "budget", "properties", "as_json"),
@@ -40,55 +27,42 @@ COMMON = (
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
-@model_option
 @click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
-@click.option("--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate.")
+@click.option("--system", help="System message in front of the prompt, through the model's chat template.")
 @click.option(
-    "--max-context", type=int, help="Tokens of prompt and answer for which memory must suffice; see info."
+    "--jsonl",
+    metavar="FILE",
+    help="Answer every line of FILE, an object with a prompt (-: standard input); print a line for each.",
 )
-@click.option("--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable.")
-@click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
-@option_group("Sampling", SAMPLING_OPTIONS)
-@drafting_options
-@verify_options
-@backend_options
+@pipeline_options
+@answer_options
 def generate(
-    model: Path,
     prompt: str | None,
     prompt_file: Path | None,
-    max_context: int | None,
-    device: str,
-    attention: Attention,
-    experts: ExpertBackend | None,
-    ffn: FfnBackend | None,
-    linear: LinearBackend | None,
-    properties: tuple[str, ...],
+    system: str | None,
+    jsonl: str | None,
     as_json: bool,
-    commit_interval: int | None,
     **options: Any,
 ) -> None:
     """Stream the answer to a prompt; figures go to standard error."""
-    mode = mode_from(options["verify"], verify_from(options), commit_interval)
-    drafting = drafting_from(model, options)
+    if jsonl is not None:
+        if prompt is not None or prompt_file is not None or as_json:
+            raise ValueError("--jsonl excludes --prompt, --prompt-file and --json: the file has the prompts")
+        requests = read_requests(jsonl)
+    else:
+        text = read_prompt(prompt, prompt_file)
+    pipeline, drafting = pipeline_from(options)
     settings = generation_options(options)
-    text = read_prompt(prompt, prompt_file)
-    pipeline = LLMPipeline(
-        model,
-        device,
-        draft_model=name_draft_model(drafting.model) if drafting.model else None,
-        drafter=drafting.choice,
-        verify=mode,
-        attention=attention,
-        max_context=max_context,
-        experts=experts,
-        ffn=ffn,
-        linear=linear,
-        **properties_from(properties),
-    )
+    if jsonl is not None:
+        for request in requests:
+            results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
+            answer = {**request, **report(results, pipeline.verify, drafting)}
+            click.echo(json.dumps(answer, ensure_ascii=False))
+        return
     streamer = None if as_json else print_piece
-    results = pipeline.generate([text], streamer=streamer, **settings)
+    results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
     if as_json:
         click.echo(json.dumps(report(results, pipeline.verify, drafting), indent=2))
     else:
@@ -96,29 +70,51 @@ def generate(
         click.echo(summary_line(results.perf_metrics), err=True)
 
 
+def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
+    """What the pipeline is asked: the prompt, behind the system message if there is one."""
+    if system is None:
+        return [prompt]
+    return ChatHistory([{"role": "system", "content": system}, {"role": "user", "content": prompt}])
+
+
+def read_requests(name: str) -> list[dict[str, Any]]:
+    """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is wanted.
+
+    Raises:
+        ValueError: the file can't be read, or a line is something else; it names the line.
+    """
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        lines = data.decode("utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"--jsonl {name}: {error.strerror}; give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--jsonl {name} is not UTF-8 ({error}); convert it") from error
+    requests = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"--jsonl {name}: line {number} is no JSON ({error}); correct it") from None
+        fields = value if isinstance(value, dict) else {}
+        prompt, system = fields.get("prompt"), fields.get("system", "")
+        if not isinstance(prompt, str) or not prompt.strip() or not isinstance(system, str):
+            raise ValueError(
+                f"--jsonl {name}: line {number} holds no prompt; expected an object such as "
+                '{"prompt": "...", "system": "..."}'
+            )
+        requests.append(value)
+    if not requests:
+        raise ValueError(f'--jsonl {name} holds no line; write {{"prompt": "..."}} into each')
+    return requests
+
+
 def print_piece(piece: str) -> None:
     """Streamer that writes to standard output."""
     sys.stdout.write(piece)
     sys.stdout.flush()
-
-
-def generation_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as fields of a generation configuration.
-
-    Raises:
-        ValueError: a sampling option without `--do-sample`.
-    """
-    fields = {name: value for name, value in options.items() if value is not None and value != ()}
-    # A folder's generation_config.json may set do_sample; the command samples only with --do-sample.
-    fields["do_sample"] = options["do_sample"]
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
-        if name in fields and not options["do_sample"]:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {fields[name]} needs --do-sample: greedy decoding ignores it"
-            )
-    if "seed" in fields:
-        fields["rng_seed"] = fields.pop("seed")
-    return fields
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
@@ -180,13 +176,23 @@ def summary_line(metrics: PerfMetrics) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
+def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
+    """A mode of verification as a JSON value, with the settings that are in force."""
+    if verify == "dense":
+        return "dense"
+    if isinstance(verify, CommitVerify):
+        return {"mode": "commit", "interval": verify.interval, "sparse": asdict(verify.sparse)}
+    assert isinstance(verify, SparseVerify)
+    return {"mode": "sparse", **asdict(verify)}
+
+
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics = results.perf_metrics
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
-        "verify": str(verify),
+        "verify": as_json_mode(verify),
         "lossless": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": drafting.choice.name if drafting.choice else None,
         "draft_model": str(drafting.model) if drafting.model else None,

@@ -20,7 +20,7 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.options import draft_folder
-from ovspec.cli.output import output_console
+from ovspec.cli.output import print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.row_check import check_rows
@@ -33,6 +33,11 @@ from ovspec_ops.self_check import self_check as run_self_check
 @click.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option("--context", type=int, help="With FOLDER: plan the memory for so many tokens.")
+@click.option(
+    "--bandwidth",
+    is_flag=True,
+    help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
+)
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
 @click.option(
     "--model",
@@ -44,14 +49,22 @@ from ovspec_ops.self_check import self_check as run_self_check
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(
-    folder: Path | None, context: int | None, self_check: bool, model: Path | None, splits: int, as_json: bool
+    folder: Path | None,
+    context: int | None,
+    bandwidth: bool,
+    self_check: bool,
+    model: Path | None,
+    splits: int,
+    as_json: bool,
 ) -> int:
     """Show versions, processor and devices; with FOLDER, describe the model in it."""
     if model is not None and not self_check:
         raise ValueError("--model is for --self-check: give both, or the folder as the argument FOLDER")
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
-        facts |= folder_facts(folder)
+        facts |= folder_facts(folder, bandwidth)
+    elif bandwidth:
+        raise ValueError("--bandwidth needs a model: ovspec info FOLDER --bandwidth")
     if context is not None:
         facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
@@ -66,9 +79,11 @@ def info(
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        estimate = facts.pop("estimate", None)
+        estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
         for title, entries in facts.items():
             show(title, entries)
+        if memory is not None:
+            show("memory, an estimate", memory_rows(memory))
         if estimate is not None:
             show_estimate(estimate)
     failed = [check for check in checks if not check.ok]
@@ -98,8 +113,8 @@ def installation() -> dict[str, object]:
     }
 
 
-def folder_facts(folder: Path) -> dict[str, Any]:
-    """Facts about a model folder: model, family, and an estimate of the cost of its passes.
+def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
+    """What a model folder holds, what ovspec makes of its family, and about what its passes cost.
 
     Raises:
         ValueError: the folder holds no OpenVINO model, or one that does not fit its config.json.
@@ -109,15 +124,16 @@ def folder_facts(folder: Path) -> dict[str, Any]:
     ovspec_ops.load(core)  # the IR may contain native operations
     traffic = WeightTraffic.of(read_model(core, folder))
     threads = len(os.sched_getaffinity(0))
-    bandwidth = read_bandwidth(threads)
+    bandwidth = read_bandwidth(threads) if measure else None
     return {
         "model": model_facts(model),
         "family": family_facts(model),
         "estimate": {
-            "what": "bytes that a pass reads (weights, u8 cache) and the time to read them: an estimate",
+            "what": "bytes that a pass reads (weights, u8 cache)"
+            + (" and the time to read them: an estimate" if measure else ": an estimate"),
             "sparse": "the default SparseVerify",
             "bandwidth_gb_s": bandwidth,
-            "bandwidth_method": method(threads),
+            "bandwidth_method": method(threads) if measure else None,
             "passes": [asdict(cost) for cost in pass_costs(model, traffic, bandwidth)],
         },
     }
@@ -127,7 +143,7 @@ def family_facts(model: ModelInfo) -> dict[str, object]:
     """What can be sparse in the model's family."""
     family = family_of(model.model_type)
     if family is None:
-        return {"name": f"{model.model_type}: not tested; it may work as well"}
+        return {"name": f"{model.model_type}: not tested; loading compares it with the exported graph"}
     facts = {
         "name": family.name,
         "attention": family.attention,
@@ -178,9 +194,26 @@ def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
     return {**plan.as_json(), "fits": plan.total <= plan.available}
 
 
+def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
+    """A memory plan as rows of a table, in MB."""
+    rows: dict[str, object] = {"context": f"{memory['context']:,} tokens", "cache": memory["cache_precision"]}
+    for part in ("target", "draft"):
+        if memory[part] is not None:
+            sizes = (f"{name} {size / 1e6:,.1f}" for name, size in memory[part].items())
+            rows[f"{part}, MB"] = ", ".join(sizes)
+    for name in ("process", "total", "available"):
+        rows[f"{name}, MB"] = f"{memory[name] / 1e6:,.1f}"
+    return rows | {
+        "largest context that fits": f"{memory['largest_context']:,} tokens",
+        "fits": "yes" if memory["fits"] else "no",
+    }
+
+
 def show_estimate(estimate: dict[str, Any]) -> None:
-    """Print the estimated cost of passes."""
-    title = f"{estimate['what']} at {estimate['bandwidth_gb_s']:.1f} GB/s; sparse: {estimate['sparse']}"
+    """Print what passes are estimated to cost."""
+    speed = estimate["bandwidth_gb_s"]
+    at = "; times with --bandwidth" if speed is None else f" at {speed:.1f} GB/s"
+    title = f"{estimate['what']}{at}; sparse: {estimate['sparse']}"
     table = Table(title=title, title_justify="left")
     for column in ("context", "tokens", "dense MB", "dense ms", "sparse MB", "sparse ms"):
         table.add_column(column, justify="right")
@@ -189,11 +222,11 @@ def show_estimate(estimate: dict[str, Any]) -> None:
             f"{cost['context']:,}",
             str(cost["rows"]),
             f"{cost['dense_bytes'] / 1e6:.1f}",
-            f"{cost['dense_ms']:.2f}",
+            "-" if speed is None else f"{cost['dense_ms']:.2f}",
             f"{cost['sparse_bytes'] / 1e6:.1f}",
-            f"{cost['sparse_ms']:.2f}",
+            "-" if speed is None else f"{cost['sparse_ms']:.2f}",
         )
-    output_console().print(table)
+    print_table(table)
 
 
 def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
@@ -213,4 +246,4 @@ def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
     else:
         for key, value in rows.items():
             table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
-    output_console().print(table)
+    print_table(table)

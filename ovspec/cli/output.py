@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import Progress
+from rich.table import Table
 
 from ovspec_models.files import replace_file
 
@@ -22,6 +24,16 @@ _PIPE_WIDTH = 140
 def output_console() -> Console:
     """A console for tables on standard output."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def print_table(table: Table) -> None:
+    """Print a table whole: a terminal that is too narrow for its headers breaks lines, and cuts nothing."""
+    console = output_console()
+    unlimited = console.options.update(width=10_000, max_width=10_000)
+    needed = Measurement.get(console, unlimited, table)
+    if needed.minimum > console.width:
+        console = Console(file=sys.stdout, width=needed.maximum, soft_wrap=True)
+    console.print(table)
 
 
 def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:
@@ -49,5 +61,21 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
         click.echo(text)
         return True
     if path is not None:
-        replace_file(Path(path), (text + "\n").encode())
+        save_text(text, Path(path))
     return False
+
+
+def save_text(text: str, path: Path) -> None:
+    """Write figures to a file; where that fails they are printed, so that no long run is lost.
+
+    Raises:
+        OSError: the file can't be written; it names the file.
+    """
+    try:
+        replace_file(path, (text + "\n").encode())
+    except OSError as error:
+        click.echo(text)
+        raise OSError(
+            f"{path} can't be written ({error.strerror}): what was measured is printed; make room, or "
+            "name another file"
+        ) from error

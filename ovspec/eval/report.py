@@ -21,7 +21,6 @@ from ovspec.runtime.cache import cache_layout
 from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
-from ovspec_models.files import replace_file
 
 _KEYS_AND_VALUES = ("key_cache", "value_cache")
 
@@ -125,10 +124,6 @@ class Report:
     def dumps(self) -> str:
         """The JSON text."""
         return json.dumps(self.as_json(), indent=2, allow_nan=False)
-
-    def save(self, path: Path) -> None:
-        """Write the JSON to `path` atomically."""
-        replace_file(path, (self.dumps() + "\n").encode())
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""

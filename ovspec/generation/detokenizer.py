@@ -84,11 +84,12 @@ class IncrementalDetokenizer:
         return text[len(known) :]
 
     def _cut_at_stop_string(self) -> bool:
-        found = [(at, stop) for stop in self._stop_strings if (at := self.text.find(stop)) >= 0]
+        found = [at for stop in self._stop_strings if (at := self.text.find(stop)) >= 0]
         if found:
-            at, stop = min(found)
-            self.text = self.text[: at + len(stop) * self._include_stop_str]
+            at = min(found)
+            # A stop string that is kept ends with the token that completes it, as in openvino_genai.
             if not self._include_stop_str:
+                self.text = self.text[:at]
                 self.num_tokens = sum(end <= at for end in self._ends)
             self.stopped = True
         return self.stopped

@@ -159,12 +159,28 @@ def updated(
         try:
             setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
         except TypeError as error:
-            raise InvalidValueError(
-                f"{name}={value!r}: {type(value).__name__} is not what this option takes"
-            ) from error
+            raise InvalidValueError(f"{name}={value!r}: expected {_expected(name)}") from error
     if copy.eos_token_id != -1:
         copy.set_eos_token_id(copy.eos_token_id)
     return copy
+
+
+def _expected(name: str) -> str:
+    """What a field takes, in words."""
+    if name == "eos_token_id":
+        return "a token id, or -1 for the model's own"
+    default = getattr(openvino_genai.GenerationConfig(), name)
+    if isinstance(default, bool):
+        return "True or False"
+    if name == "stop_token_ids":
+        return "a set of token ids"
+    if name == "stop_strings":
+        return "a set of texts"
+    if isinstance(default, float):
+        return "a number"
+    if isinstance(default, int) or name == "num_assistant_tokens":
+        return "a whole number from 0 to 2**64 - 1"
+    return "an object of openvino_genai's"
 
 
 def check_supported(config: openvino_genai.GenerationConfig) -> None:

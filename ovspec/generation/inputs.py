@@ -29,26 +29,49 @@ def texts_of(inputs: object) -> list[str]:
     return list(inputs)
 
 
-def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
-    """Token ids of one prompt, with the chat template applied if there is one and it is requested."""
-    if not isinstance(text, str):
-        raise InvalidTypeError(f"inputs: expected text, got {type(text).__name__}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidValueError(
-            f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
-        ) from error
-    if apply_chat_template and tokenizer.chat_template:
-        return encode_history(tokenizer, ChatHistory([{"role": "user", "content": text}]))
-    return _ids(tokenizer.encode(text))
-
-
-def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> list[int]:
-    """Token ids of a chat, ending where the answer begins.
+def check_texts(texts: Sequence[object]) -> None:
+    """Refuse prompts that are no text.
 
     Raises:
-        ValueError: the model has no chat template, or the history no message.
+        InvalidTypeError: something else than text.
+        InvalidValueError: text with a part of a character.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"inputs: expected text, got {type(text).__name__}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidValueError(
+                f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
+            ) from error
+
+
+def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
+    """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+    check_texts([text])
+    if apply_chat_template and tokenizer.chat_template:
+        return tokenized(tokenizer, as_turn(tokenizer, text), special_tokens=False)
+    return tokenized(tokenizer, text, special_tokens=True)
+
+
+def tokenized(tokenizer: openvino_genai.Tokenizer, text: str, special_tokens: bool) -> list[int]:
+    """Token ids of a prompt; a chat template has written its special tokens already."""
+    encoded = tokenizer.encode(text) if special_tokens else tokenizer.encode(text, add_special_tokens=False)
+    ids: list[int] = np.array(encoded.input_ids.data).reshape(-1).tolist()
+    return ids
+
+
+def as_turn(tokenizer: openvino_genai.Tokenizer, text: str) -> str:
+    """A prompt as the only message of a chat, through the chat template."""
+    return templated(tokenizer, ChatHistory([{"role": "user", "content": text}]))
+
+
+def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:
+    """A chat through the chat template, ending where the answer begins.
+
+    Raises:
+        InvalidValueError: the model has no chat template, or the history no message.
     """
     if not len(history):
         raise InvalidValueError("inputs: the ChatHistory is empty; append a message")
@@ -56,8 +79,8 @@ def encode_history(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) ->
         raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
         )
-    templated = tokenizer.apply_chat_template(history, add_generation_prompt=True)
-    return _ids(tokenizer.encode(templated, add_special_tokens=False))
+    text: str = tokenizer.apply_chat_template(history, add_generation_prompt=True)
+    return text
 
 
 def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
@@ -147,8 +170,3 @@ def eos_token_ids(
     else:
         return (own,) if own >= 0 else ()
     return (main, *sorted(ids - {main}))
-
-
-def _ids(tokenized: TokenizedInputs) -> list[int]:
-    ids: list[int] = np.array(tokenized.input_ids.data).reshape(-1).tolist()
-    return ids

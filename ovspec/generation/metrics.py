@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
-from typing import NamedTuple
 
-import numpy as np
 from openvino_genai.py_openvino_genai import SummaryStats
 
+from ovspec.generation.model_metrics import MeanStdPair, ModelPerfMetrics
 from ovspec.runtime.clock import microseconds
-
-
-class MeanStdPair(NamedTuple):
-    """Mean and standard deviation of a series; of durations in milliseconds."""
-
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> MeanStdPair:
-        """Moments of durations in microseconds; -1 for an empty series, as in openvino_genai."""
-        if not values:
-            return cls(-1.0, -1.0)
-        return cls(float(np.mean(values)) / 1e3, float(np.std(values)) / 1e3)
 
 
 @dataclass(slots=True)
@@ -93,6 +78,12 @@ class RawPerfMetrics:
     expert_layers: int = 0
     channels_read: int = 0
     channels_held: int = 0
+
+    @property
+    def left_nothing_out(self) -> bool:
+        """Whether verification ran and read all of the context and of the weights: the model's own output."""
+        whole = self.attended_tokens >= self.context_tokens * (1.0 - 1e-9) > 0.0
+        return whole and not self.experts_held and self.channels_read == self.channels_held
 
     def count_tokens(self, emitted: int, batch_size: int) -> None:
         """Record the number of tokens that the last measured pass emitted."""
@@ -197,8 +188,8 @@ class PerfMetrics:
         return MeanStdPair(sum(self.raw_metrics.inference_durations) / 1e3, 0.0)
 
     def get_sampling_duration(self) -> MeanStdPair:
-        """Time of sampling and acceptance."""
-        return MeanStdPair(sum(self.raw_metrics.sampling_durations) / 1e3, 0.0)
+        """Time of sampling and acceptance, per step."""
+        return MeanStdPair.of(self.raw_metrics.sampling_durations)
 
     def get_tokenization_duration(self) -> MeanStdPair:
         """Time of tokenization."""
@@ -235,6 +226,23 @@ class PerfMetrics:
     def get_draft_acceptance_rate(self) -> float:
         """The same as `get_acceptance_rate`, under openvino_genai's name."""
         return self.get_acceptance_rate()
+
+    @property
+    def main_model_metrics(self) -> ModelPerfMetrics:
+        """Of the target's passes alone."""
+        raw = self.raw_metrics
+        passes = raw.verify_durations + raw.commit_durations
+        return ModelPerfMetrics(raw.prefill_durations, passes, self.num_generated_tokens)
+
+    @property
+    def draft_model_metrics(self) -> ModelPerfMetrics:
+        """Of the drafting rounds alone."""
+        return ModelPerfMetrics([], self.raw_metrics.draft_durations, self.get_num_draft_tokens())
+
+    def get_draft_to_main_inference_duration_ratio(self) -> float:
+        """Time of drafting over that of the target; 0.0 before a target has run."""
+        main = self.main_model_metrics.get_inference_duration().mean
+        return self.draft_model_metrics.get_inference_duration().mean / main if main else 0.0
 
     def get_mean_acceptance_length(self) -> float:
         """Tokens emitted per verified draft, 1 + accepted / drafts; 1.0 when nothing was drafted."""

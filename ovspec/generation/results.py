@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import openvino_genai
 from openvino_genai import GenerationFinishReason
 
 from ovspec.generation.metrics import PerfMetrics
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedResults:
-    """Texts, for string inputs.
+class DecodedResults(openvino_genai.DecodedResults):
+    """Texts, for string inputs; an instance of openvino_genai's class too.
 
     Attributes:
         texts: one per prompt and returned sequence.
         scores: 0.0, as in openvino_genai without `logprobs`.
         finish_reasons: why each sequence ended.
         perf_metrics: of the whole call.
+        parsed: the message of a `TextParserStreamer`'s parsers; empty without one.
     """
 
-    texts: list[str]
-    scores: list[float]
-    finish_reasons: list[GenerationFinishReason]
-    perf_metrics: PerfMetrics
+    def __init__(
+        self,
+        texts: list[str],
+        scores: list[float],
+        finish_reasons: list[GenerationFinishReason],
+        perf_metrics: PerfMetrics,
+        parsed: Sequence[dict[str, object]] = (),
+    ) -> None:
+        super().__init__()
+        self._texts, self._scores, self._finish_reasons = texts, scores, finish_reasons
+        self._perf_metrics, self._parsed = perf_metrics, list(parsed)
 
-    @property
-    def parsed(self) -> list[object]:
-        """Results of parsers: empty, because parsers are not supported."""
-        return []
+    # openvino_genai's fields are properties without setters.
+    texts = property(lambda self: self._texts)
+    scores = property(lambda self: self._scores)
+    finish_reasons = property(lambda self: self._finish_reasons)
+    perf_metrics = property(lambda self: self._perf_metrics)
+    parsed = property(lambda self: self._parsed)
 
     @property
     def extended_perf_metrics(self) -> PerfMetrics | None:
@@ -38,9 +48,12 @@ class DecodedResults:
 
     def __str__(self) -> str:
         if len(self.texts) == 1:
-            return self.texts[0]
-        # As openvino_genai prints several texts: each after its score.
+            return str(self.texts[0])
+        # As openvino_genai prints several: each behind its score.
         return "\n".join(f"{score:f}: {text}" for score, text in zip(self.scores, self.texts, strict=True))
+
+    def __repr__(self) -> str:
+        return f"DecodedResults(texts={self.texts!r}, scores={self.scores!r})"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
@@ -48,7 +61,10 @@ class DecodedResults:
 
 @dataclass(frozen=True, slots=True)
 class EncodedResults:
-    """Tokens, for tokenized inputs; fields as in `DecodedResults`, `tokens` without the prompt."""
+    """Tokens, for tokenized inputs; fields as in `DecodedResults`, `tokens` without the prompt.
+
+    No instance of openvino_genai's class of that name, which has no constructor.
+    """
 
     tokens: list[list[int]]
     scores: list[float]

@@ -28,7 +28,8 @@ class GenerationCall:
         tokenizer: of the target.
         load_time: of the pipeline, milliseconds, for the metrics.
         streamer: the user's streamer, or none.
-        why_lossy, identity_breakers: for the metrics.
+        why_lossy: for the metrics; and the same for the case that verification left nothing out.
+        identity_breakers: for the metrics.
 
     Attributes:
         metrics: of this call alone.
@@ -41,7 +42,7 @@ class GenerationCall:
         tokenizer: openvino_genai.Tokenizer,
         load_time: float,
         streamer: Streamer | None,
-        why_lossy: str = "",
+        why_lossy: tuple[str, str] = ("", ""),
         identity_breakers: tuple[str, ...] = (),
     ) -> None:
         self._started = microseconds()
@@ -50,10 +51,16 @@ class GenerationCall:
         self._stream = OutputStream(streamer)
         self._streams = streamer is not None
         self._detokenizers: list[IncrementalDetokenizer] = []
+        self._why_lossy = why_lossy
         self.metrics = PerfMetrics(
-            load_time=load_time, why_lossy=why_lossy, identity_breakers=identity_breakers
+            load_time=load_time, why_lossy=why_lossy[0], identity_breakers=identity_breakers
         )
         self.cancelled = False
+
+    @property
+    def parsed(self) -> list[dict[str, object]]:
+        """What the parsers of the streamer made of the text; nothing without parsers."""
+        return self._stream.parsed
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -125,5 +132,7 @@ class GenerationCall:
         answers = sequences[0].settings.num_return_sequences
         self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences) // answers
         self.metrics.num_generated_tokens = sum(len(sequence.generated) for sequence in sequences)
+        if self.metrics.raw_metrics.left_nothing_out:
+            self.metrics.why_lossy = self._why_lossy[1]
         self.metrics.raw_metrics.generate_durations.append(microseconds() - self._started)
         return [0.0] * len(sequences), [sequence.finish_reason for sequence in sequences], self.metrics

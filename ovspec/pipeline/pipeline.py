@@ -14,36 +14,38 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.drafters import (
     AssistantDrafter,
-    Auto,
     DrafterChoice,
     Parts,
-    PromptLookup,
     ProposesTokens,
     build_drafter,
     parse_drafter,
 )
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine import Engine
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import (
+    as_turn,
     check_prompts,
-    encode,
-    encode_history,
+    check_texts,
     eos_token_ids,
     read_generation_config,
     read_tokenizer,
+    templated,
     texts_of,
     token_rows,
+    tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.sequence import Sequence
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.assistant_model import AssistantChoices
+from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import GenerationCall
+from ovspec.pipeline.one_call import OneCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.pipeline.routing import limit_anew
 from ovspec.pipeline.schedules import Schedules
@@ -98,10 +100,11 @@ class LLMPipeline:
             `prompt_lookup` mean what they mean for openvino_genai.
 
     Raises:
-        ValueError: a folder, model, draft or setting that can't be served; the message says why.
+        InvalidValueError: a folder, model, draft or setting that can't be served; the message says why.
         RuntimeError: the native library does not fit the OpenVINO at hand.
     """
 
+    @refuses_as_genai
     def __init__(
         self,
         models_path: str | Path,
@@ -166,6 +169,7 @@ class LLMPipeline:
         self._known_schedules: dict[VerifyMode, Schedules] = {}
         self._start_engine(mode)
         self._chat = Chat()
+        self._calls = OneCall()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload
@@ -216,14 +220,31 @@ class LLMPipeline:
 
         Raises:
             ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
+            PipelineBusyError: another call of this pipeline runs, in another thread or above a streamer.
         """
+        with self._calls.admit("generate"):
+            return self._answer(inputs, generation_config, streamer, kwargs)
+
+    __call__ = generate
+
+    @refuses_as_genai
+    def _answer(
+        self,
+        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
+        generation_config: GenerationConfig | None,
+        streamer: Streamer | None,
+        kwargs: dict[str, Any],
+    ) -> str | DecodedResults | EncodedResults:
         settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
         call = GenerationCall(
             self._engine,
             self._tokenizer,
             self._load_time,
             streamer,
-            why_lossy(self.verify, settings.acceptance_threshold),
+            (
+                why_lossy(self.verify, settings.acceptance_threshold),
+                why_lossy("dense", settings.acceptance_threshold),
+            ),
             self.runner.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
@@ -234,22 +255,30 @@ class LLMPipeline:
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
+        check_texts(texts)
+        template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
+        if template:
+            with call.timed("chat_template_durations"):
+                texts = [as_turn(self._tokenizer, text) for text in texts]
         with call.timed("tokenization_durations"):
-            prompts = [encode(self._tokenizer, text, settings.apply_chat_template) for text in texts]
+            prompts = [tokenized(self._tokenizer, text, special_tokens=not template) for text in texts]
         sequences = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences))
+        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences), call.parsed)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
 
-    __call__ = generate
-
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history, and its keys and values, from here to `finish_chat`."""
-        self.finish_chat()
-        self._chat.start(system_message)
+        with self._calls.admit("start_chat"):
+            self._forget_chat()
+            self._chat.start(system_message)
 
     def finish_chat(self) -> None:
         """Forget the chat."""
+        with self._calls.admit("finish_chat"):
+            self._forget_chat()
+
+    def _forget_chat(self) -> None:
         for runner, cached in self._chat_caches():
             runner.release(cached)
         self._chat = Chat()
@@ -260,11 +289,17 @@ class LLMPipeline:
 
         Raises:
             ValueError: when set to something that this pipeline's graph was not built for.
+            PipelineBusyError: when set while a call runs.
         """
         return self._verify
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
+        with self._calls.admit("setting verify"):
+            self._set_verify(verify)
+
+    @refuses_as_genai
+    def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
         limit_anew(self._target, chosen, self._choice)
@@ -289,6 +324,15 @@ class LLMPipeline:
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
+    def fits(self, history: ChatHistory) -> bool:
+        """Whether the model has positions for a chat, and for a token of an answer.
+
+        Raises:
+            ValueError: the model has no chat template, or the history no message.
+        """
+        prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
+        return len(prompt) < self._positions
+
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
@@ -297,6 +341,7 @@ class LLMPipeline:
         """A copy of the configuration that calls start from."""
         return updated(self._config, {})
 
+    @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:
         """Replace the configuration that calls start from.
 
@@ -317,21 +362,7 @@ class LLMPipeline:
 
     def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
         settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
-        if settings.max_ngram_size and not isinstance(self._choice, (PromptLookup, Auto)):
-            raise InvalidValueError(
-                f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
-                "drafter='prompt_lookup' to it"
-            )
-        if settings.acceptance_threshold < 1.0 and isinstance(self.verify, CommitVerify):
-            raise InvalidValueError(
-                f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
-                "is exact: leave one of them out"
-            )
-        unknown = sorted(token for token in settings.stop_token_ids if token >= self._info.vocab_size)
-        if unknown:
-            raise InvalidValueError(
-                f"stop_token_ids: {unknown[0]} is no token of this model, which has {self._info.vocab_size}"
-            )
+        check_settings(settings, self._choice, self.verify, self._info.vocab_size)
         return settings
 
     def _generate(
@@ -360,10 +391,12 @@ class LLMPipeline:
                 f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
             )
         with call.timed("chat_template_durations"):
-            prompt = encode_history(self._tokenizer, history)
+            text = templated(self._tokenizer, history)
+        with call.timed("tokenization_durations"):
+            prompt = tokenized(self._tokenizer, text, special_tokens=False)
         if several:
             answers = self._generate([prompt], settings, call)
-            return DecodedResults(call.texts(answers, settings), *call.finish(answers))
+            return DecodedResults(call.texts(answers, settings), *call.finish(answers), call.parsed)
         check_prompts([prompt], self._positions, self._info.vocab_size)
         limit = settings.token_limit(len(prompt), self._positions)
         sequence = Sequence.start(prompt, limit, settings, 0)
@@ -372,7 +405,7 @@ class LLMPipeline:
             call.run([sequence], settings, self._schedules.of(settings))
         finally:
             self._chat.keep(sequence.tokens)
-        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]))
+        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]), call.parsed)
 
     def _generate_in_chat(self, message: str, settings: GenerationSettings, call: GenerationCall) -> str:
         history = self._chat.history

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openvino as ov
 from openvino_genai import SchedulerConfig, Tokenizer
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
 _HONOURED = ("cache_size", "max_num_batched_tokens")
@@ -67,6 +69,7 @@ class PipelineArguments:
                 f"LLMPipeline: {left[0]!r} has no place; expected (models_path, [tokenizer,] device, config)"
             )
         joined = {**given.get("config", {}), **properties}
+        _take_genai_properties(joined)
         lookup, scheduler = joined.pop("prompt_lookup", False), joined.pop("scheduler_config", None)
         made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, bool(lookup))
         if scheduler is not None:
@@ -101,3 +104,19 @@ class PipelineArguments:
                 )
         self.max_num_batched_tokens = int(scheduler.max_num_batched_tokens)
         self.cache_bytes = int(scheduler.cache_size) * _GIB or None
+
+
+def _take_genai_properties(properties: dict[str, Any]) -> None:
+    """Honour or refuse what openvino_genai's pipelines take and no device knows."""
+    attention = properties.pop("ATTENTION_BACKEND", "PA")
+    if attention != "PA":
+        raise InvalidValueError(
+            f"ATTENTION_BACKEND={attention!r}: only paged attention is run; give 'PA', or leave it out"
+        )
+    # IR with our own operations gets them loaded in any case.
+    for library in properties.pop("extensions", ()):
+        if Path(str(library)) != Path(extension_path()):
+            raise InvalidValueError(
+                f"extensions: {str(library)!r} is not loaded, only ovspec's operations are; leave it out, "
+                "and export the model without other operations"
+            )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ovspec.drafters import DrafterChoice
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
-from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.reference_check import check_reference
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -85,10 +87,25 @@ class TargetChoices:
         )
 
     def load(self) -> ModelRunner:
-        """Compile the target.
+        """Compile the target, of an untested family behind a check against the exported graph.
 
         Raises:
-            ValueError: as `ModelRunner`.
+            ValueError: as `ModelRunner`, or the check fails.
             RuntimeError: likewise.
         """
+        if self.backends.on_cpu:
+            check_reference(self.info, self._exact_runner, self.backends.properties.get("CACHE_DIR"))
         return ModelRunner(self.info.folder, backends=self.backends)
+
+    def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:
+        """The same graph in f32, without limits on what it reads."""
+        chosen = self.backends
+        return ModelRunner(
+            self.info.folder,
+            chosen.device,
+            AttentionConfig(chosen.attention.backend),
+            properties,
+            experts=chosen.experts and ExpertConfig(chosen.experts.backend, optional=True),
+            ffn=chosen.ffn and FfnConfig(chosen.ffn.backend),
+            linear="stock",
+        )

@@ -222,7 +222,7 @@ def _check_room(place: Path, model: ov.Model) -> None:
     constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
     needed, free = sum(node.get_byte_size() for node in constants), shutil.disk_usage(place).free
     if needed > free:
-        raise OSError(errno.ENOSPC, f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free")
+        raise OSError(errno.ENOSPC, f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free")
 
 
 def _mapped(path: Path) -> NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import one_line, refusal
 from prompts import STORY
 
 from ovspec_models import demo_pair_path
@@ -83,7 +84,7 @@ def test_sampling_depends_on_the_seed() -> None:
 
 
 def test_info() -> None:
-    run = ovspec("info", demo_pair_path(), "--json")
+    run = ovspec("info", demo_pair_path(), "--bandwidth", "--json")
     facts = json.loads(run.stdout)
     assert facts["installation"]["openvino"].startswith("2026.4.1")
     assert facts["model"]["model_type"] == "qwen3" and facts["model"]["num_hidden_layers"] == 6
@@ -94,8 +95,12 @@ def test_info() -> None:
     assert [(cost["context"], cost["rows"]) for cost in estimate["passes"]] == [
         (context, rows) for context in (1024, 4096, 8192) for rows in (1, 8)
     ]
-    table = ovspec("info", demo_pair_path()).stdout
+    table = ovspec("info", demo_pair_path(), "--context", "4096").stdout
     assert "model_type" in table and "an estimate" in table and "8,192" in table
+    # Nothing is measured unasked, and sizes are in words for people.
+    assert "times with --bandwidth" in table and "GB/s" not in table
+    assert "4,096 tokens" in table and "weights" in table and "{" not in table and "fits" in table
+    assert "--bandwidth needs a model" in one_line(ovspec("info", "--bandwidth"))
 
 
 def test_self_check_is_green() -> None:
@@ -181,8 +186,8 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> Non
     places = {"demo": demo_pair_path(), "tmp": empty, "long": long_prompt}
     run = ovspec(*(argument.format(**places) for argument in arguments))
     assert run.returncode == 2, run.stdout + run.stderr
-    assert run.stdout == "" and run.stderr.count("\n") == 1, run.stderr
-    assert run.stderr.startswith("ovspec: error: ") and message in run.stderr
+    (line,) = refusal(run.stderr)
+    assert run.stdout == "" and line.startswith("ovspec: error: ") and message in line
     assert list(empty.iterdir()) == []
 
 

@@ -85,3 +85,50 @@ def test_another_process_at_work_is_left_alone(tmp_path: Path, at_work: subproce
     with new_folder(tmp_path / "out") as folder:
         assert set(tmp_path.iterdir()) == {*theirs, folder}
     assert theirs < set(tmp_path.iterdir()) and at_work.poll() is None
+
+
+def test_what_was_left_is_named(tmp_path: Path, at_work: subprocess.Popen[str]) -> None:
+    os.kill(at_work.pid, signal.SIGKILL)
+    at_work.wait()
+    (left,) = tmp_path.iterdir()
+    lines: list[str] = []
+    with new_folder(tmp_path / "out", lines.append):
+        pass
+    assert lines == [f"removed {left.name} (0.0 MB), which an export that was killed had left"]
+
+
+def test_the_first_of_two_to_end_has_the_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def second() -> None:
+        with new_folder(out) as later:
+            (later / "file").write_text("second")
+            with new_folder(out) as first:
+                (first / "file").write_text("first")
+
+    with pytest.raises(ValueError, match="was filled by another process meanwhile"):
+        second()
+    assert (out / "file").read_text() == "first" and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+_MANY = """
+import sys
+from pathlib import Path
+from ovspec_models.new_folder import new_folder
+for number in range(60):
+    folder = Path(sys.argv[1]) / f".out.ovspec-left{number}"
+    folder.mkdir(exist_ok=True)
+    try:
+        with new_folder(Path(sys.argv[1]) / "out") as staging:
+            (staging / "file").write_text("x")
+    except ValueError as error:
+        assert "meanwhile" in str(error), error
+"""
+
+
+def test_processes_that_clean_up_at_once_do_not_stumble(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _MANY, str(tmp_path)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [process.communicate()[1] for process in processes]
+    assert not any(process.returncode for process in processes), errors
+    assert "out" in {path.name for path in tmp_path.iterdir()}

@@ -45,7 +45,7 @@ def test_bits_are_the_same(
         return original(weight, *rest)
 
     monkeypatch.setattr(openvino_backend, "compress_weight", recording)
-    with weight_rows.compressed_by_rows():
+    with weight_rows.compressed_by_rows(pytest.fail):
         by_rows = constants(mode, kind)
     assert openvino_backend.compress_weight is recording
     assert by_rows == whole
@@ -58,6 +58,6 @@ def test_bits_are_the_same(
 def test_four_bits_are_compressed_whole() -> None:
     options = {"group_size": -1, "all_layers": True}
     whole = constants(MODES.INT4_ASYM, ov.Type.f32, **options)
-    with weight_rows.compressed_by_rows():
+    with weight_rows.compressed_by_rows(pytest.fail):
         assert constants(MODES.INT4_ASYM, ov.Type.f32, **options) == whole
     assert "u4" in {kind for kind, _ in whole}

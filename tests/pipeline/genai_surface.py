@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[str, str]] = {
         "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size` and "
         "`max_num_batched_tokens` of a `SchedulerConfig`",
         "draft models come from `ovspec.draft_model`; refused: a model as text and tensor, "
-        "other scheduler settings",
+        "other scheduler settings, `ATTENTION_BACKEND` other than `PA`, `extensions` other than ovspec's",
     ),
     "`generate`, `__call__`": (
         "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "
@@ -58,7 +58,8 @@ TABLE: dict[str, tuple[str, str]] = {
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
     ),
     "streamers": (
-        "callable, `StreamerBase`, `TextStreamer`; the answer is `None`, `bool`, `int` or `StreamingStatus`",
+        "callable, `StreamerBase`, `TextStreamer`, `TextParserStreamer`; the answer is `None`, `bool`, `int` "
+        "or `StreamingStatus`",
         "the text ends with the piece that was answered by a stop; an exception ends the call and is raised",
     ),
     "chat": (
@@ -67,12 +68,15 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "results": (
         "all fields, `str()`",
-        "`DecodedResults` can be iterated; `parsed` is empty; `scores` are 0 in sampling too",
+        "`DecodedResults` can be iterated, and is an instance of GenAI's; `EncodedResults` is not, as "
+        "GenAI's has no constructor; `parsed` holds what a `TextParserStreamer` made; `scores` are "
+        "0 in sampling too",
     ),
     "`perf_metrics`": (
         "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts: "
         "counts and acceptance rate",
-        "input tokens of all prompts are counted; metrics of draft and target are not separate",
+        "input tokens of all prompts are counted; `main_model_metrics` and `draft_model_metrics` count whole "
+        "drafting rounds",
     ),
     "errors": (
         "what raises a `RuntimeError` or `TypeError` there raises a subclass of it here",

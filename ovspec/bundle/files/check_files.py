@@ -1,6 +1,7 @@
+#!/usr/bin/env python3
 """Compares a bundle with its manifest; standard library only, as it runs before the installation.
 
-python3 check_files.py              are all files there, unchanged, and no others?
+python3 check_files.py              are all files there, unchanged, and no others? Reads all of them.
 python3 check_files.py --machine    and do they fit this Python and this machine?
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+CHECKED = "checked.json"
 VENV = "venv"  # install.sh installs here; pip has checked these files
 _CHUNK = 1 << 20
 
@@ -47,8 +49,36 @@ def this_machine() -> dict[str, str]:
     return {"system": platform.system(), "machine": platform.machine(), "python": version}
 
 
-def check_files(folder: Path) -> dict[str, Any]:
+def signature(path: Path) -> list[int]:
+    """What the system changes when a file is written, replaced or copied: size, times, inode."""
+    stat = path.lstat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def known_signatures(folder: Path, digest: str) -> dict[str, list[int]]:
+    """Signatures of the files whose content was compared before with the manifest of this `digest`."""
+    try:
+        known = json.loads((folder / VENV / CHECKED).read_text(encoding="utf-8"))
+        return dict(known["files"]) if known["manifest"] == digest else {}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}  # nothing was compared yet, or the note about it is damaged: all files are read
+
+
+def keep_signatures(folder: Path, digest: str, files: dict[str, list[int]]) -> None:
+    """Note what was compared; a bundle that can't be written, or is not installed, is read every time."""
+    part = folder / VENV / f"{CHECKED}.{os.getpid()}"
+    try:
+        part.write_text(json.dumps({"manifest": digest, "files": files}), encoding="utf-8")
+        part.replace(folder / VENV / CHECKED)
+    except OSError:
+        return
+
+
+def check_files(folder: Path, everything: bool = True) -> dict[str, Any]:
     """Return the manifest of the bundle in `folder`.
+
+    The content of a file is compared with the manifest once; after that a file that has the size, times and
+    inode that it had is taken for the same, unless `everything` is to be read.
 
     Raises ValueError, in one line, naming a file that is missing, changed or not in the manifest.
     """
@@ -64,10 +94,17 @@ def check_files(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / name} is missing; {remedy}")
     for name in sorted(present - wanted.keys()):
         raise ValueError(f"{folder / name} is not a file of this bundle; remove it, or {remedy}")
+    own = sha256(path)
+    known = known_signatures(folder, own)
+    now = {name: signature(folder / name) for name in wanted}
     for name, (size, digest) in sorted(wanted.items()):
         file = folder / name
+        if not everything and known.get(name) == now[name]:
+            continue
         if file.is_symlink() or file.stat().st_size != size or sha256(file) != digest:
             raise ValueError(f"{file} was changed: its SHA-256 is not the manifest's; {remedy}")
+    if known != now:
+        keep_signatures(folder, own, now)
     return manifest
 
 

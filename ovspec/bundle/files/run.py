@@ -1,4 +1,8 @@
-"""Generate with the model of this bundle; takes the options of `ovspec generate` except the model."""
+#!/usr/bin/env python3
+"""Generate with the model of this bundle: takes the options of `ovspec generate`, all but the model.
+
+--verify-files compares the content of every file with the manifest, also where nothing seems to have changed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,9 @@ def command_of(arguments: list[str]) -> list[str]:
     for argument in arguments:
         if argument.startswith("-m") or argument.split("=")[0] == "--model":
             raise ValueError(f"{argument}: run.py generates with the model of this bundle; leave it out")
-    draft = check_files(FOLDER)["draft_model"]
+    everything = "--verify-files" in arguments
+    arguments = [argument for argument in arguments if argument != "--verify-files"]
+    draft = check_files(FOLDER, everything)["draft_model"]
     python = FOLDER / VENV / "bin" / "python"
     if not (FOLDER / VENV / "installed").is_file():
         raise ValueError(f"{FOLDER / VENV} is not installed; run {FOLDER / 'install.sh'} first")

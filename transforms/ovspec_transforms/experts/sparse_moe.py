@@ -17,7 +17,7 @@ from ovspec_transforms.experts.moe_layers import (
 from ovspec_transforms.graph import nodes_of_type, run_pass
 from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights, source_node
 
 
 class SparseMoE(OperationPass):
@@ -47,9 +47,29 @@ def _operation(total: ov.Node) -> ov.Node:
     indices = ops.convert(found.indices, ov.Type.i32)
     inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
     try:
-        return ovspec_ops.create(SPARSE_MOE, inputs, {})
+        experts = ovspec_ops.create(SPARSE_MOE, inputs, {})
     except ValueError as error:
         raise UnknownPatternError(str(error)) from error
+    experts.set_friendly_name(f"{total.get_friendly_name()}/experts")
+    return _in_shape_of(total, experts)
+
+
+def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
+    """The operation's `[rows, hidden]` in the shape of the sum that it replaces.
+
+    A sum `[batch, tokens, hidden]` may be added to a shared expert's output of that shape, with which
+    `[rows, hidden]` would be broadcast to `[rows, rows, hidden]` where every row is a batch of its own.
+    """
+    rank = len(total.get_output_partial_shape(0))
+    if rank == len(experts.get_output_partial_shape(0)):
+        return experts
+    reshape = source_node(source_node(total))
+    if reshape.get_type_name() != "Reshape":
+        raise UnknownPatternError(f"{total.get_friendly_name()!r} sums experts in {rank} dimensions")
+    # Its target is the sum's shape behind the number of experts.
+    target = reshape.input(1).get_source_output()
+    whole = ops.slice(target, [1], [rank + 1], [1])
+    return ops.reshape(experts.output(0), whole, special_zero=False)
 
 
 def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:

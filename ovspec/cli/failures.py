@@ -1,0 +1,55 @@
+"""What an error that ends a command means, and what is printed about it."""
+
+from __future__ import annotations
+
+from importlib.metadata import metadata
+from pathlib import Path
+
+from ovspec.errors import PACKAGES, raised_by_us
+
+USER_ERROR = 2
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED = 130
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error says what the user can mend.
+
+    That is an error of the system (no such file, no room, no memory), or a `ValueError` or `RuntimeError`
+    that a `raise` statement of ours made: those messages name value, expectation and remedy. The same classes
+    out of NumPy, OpenVINO or Python itself are faults of ours.
+    """
+    if isinstance(error, (OSError, MemoryError)):
+        return True
+    return isinstance(error, (ValueError, RuntimeError)) and raised_by_us(error)
+
+
+def internal_fault(error: BaseException, debug: bool) -> str:
+    """Lines about a fault of ours: where it happened, and where to report it."""
+    trace, place = error.__traceback__, "an unknown place"
+    while trace is not None:
+        package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in PACKAGES:
+            place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    how = "with this traceback" if debug else "with the output of the same command and --debug"
+    return (
+        f"ovspec: internal error: {type(error).__name__} in {place}: {one_line(str(error))}\n"
+        f"This is a fault of ovspec, not of your input. Please report it {how} and that of `ovspec info` to "
+        f"{_report_to()}."
+    )
+
+
+def one_line(message: str) -> str:
+    """A message without line breaks."""
+    return " ".join(message.split())
+
+
+def _report_to() -> str:
+    """The issue tracker that the installed package names, else its authors."""
+    about = metadata("ovspec")
+    for entry in about.get_all("Project-URL") or []:
+        label, _, address = str(entry).partition(", ")
+        if label.lower() in ("issues", "tracker", "bug tracker"):
+            return address
+    return "the project that you installed ovspec from"

@@ -1,0 +1,50 @@
+"""Ctrl-C while a command runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupts:
+    """Remembers a Ctrl-C, and keeps it quiet where Python can't raise it.
+
+    Libraries turn a KeyboardInterrupt that reaches them in a callback into an error of their own, and Python
+    prints one that comes in a destructor. Both end the command as Ctrl-C does.
+
+    Attributes:
+        seen: whether Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._handler: Any = None
+        self._unraisable = sys.unraisablehook
+
+    def __enter__(self) -> Interrupts:
+        # A shell starts background jobs with SIGINT ignored, which stays so.
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+        sys.unraisablehook = self._quiet
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.unraisablehook = self._unraisable
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
+
+    def _quiet(self, unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._unraisable(unraisable)

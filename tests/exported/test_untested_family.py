@@ -1,0 +1,115 @@
+"""A family that is not in the table is compared with its exported graph when it is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_checkpoints import TINY, WINDOW, _tiny, export_tiny
+
+import ovspec
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.reference_check import EXACT, apart, paged_logits, probe, stateful_logits
+from ovspec_models import ModelInfo
+
+pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+
+CHUNK = 48
+LLAMA4 = _tiny(
+    "Llama4TextConfig",
+    gated=0,
+    intermediate_size_mlp=96,
+    head_dim=32,
+    num_local_experts=4,
+    num_experts_per_tok=1,
+    attention_chunk_size=CHUNK,
+    interleave_moe_layer_step=1,
+    no_rope_layers=[1, 0],
+    attn_temperature_tuning=False,
+)
+
+
+def test_chunked_attention_that_the_paged_graph_loses_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from optimum.exporters.openvino.model_configs import Llama4TextOpenVINOConfig
+
+    # optimum-intel's cap keeps the installed transformers from exporting it; the graph is what counts here.
+    monkeypatch.setattr(Llama4TextOpenVINOConfig, "MAX_TRANSFORMERS_VERSION", "99.0")
+    monkeypatch.setitem(TINY, "Llama 4", LLAMA4)
+    folder = export_tiny("Llama 4", tmp_path)
+    with pytest.raises(ValueError, match=r"'llama4_text' are not tested, and this one computes other logits"):
+        ovspec.LLMPipeline(folder)
+
+
+def renamed(folder: Path, copy: Path) -> Path:
+    """The model under a type that no table knows."""
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            (copy / path.name).symlink_to(path)
+    config = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").unlink()
+    (copy / "config.json").write_text(json.dumps({**config, "model_type": "mystery"}))
+    return copy
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Qwen3-MoE"])
+def test_a_family_that_computes_the_same_is_served_and_the_verdict_kept(
+    exported_family: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    folder, cache = renamed(exported_family(name), tmp_path / "model"), tmp_path / "cache"
+    text = ovspec.LLMPipeline(folder, CACHE_DIR=str(cache)).generate("Once upon a time", max_new_tokens=4)
+    (record,) = cache.glob("ovspec-checked-*.json")
+    difference = json.loads(record.read_text())["difference"]
+    assert 0 < difference < 1e-4
+    again = ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
+    assert again.generate("Once upon a time", max_new_tokens=4) == text
+    # The verdict is read, not made anew.
+    record.write_text(json.dumps({"difference": 0.5}))
+    with pytest.raises(RuntimeError, match="'mystery' are not tested"):
+        ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
+
+
+def test_the_probe_goes_past_windows_and_chunks(
+    exported_family: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = renamed(exported_family("Mistral"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for given, length in (({}, 256), ({"any_chunk_length": 300}, 428), ({"some_window": 500}, 511)):
+        (folder / "config.json").write_text(json.dumps({**config, **given}))
+        tokens = probe(ModelInfo.read(folder))
+        assert len(tokens) == length and tokens.max() < 4096
+
+
+AFMOE = _tiny(
+    "AfmoeConfig",
+    gated=0,
+    head_dim=32,
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    num_dense_layers=1,
+    num_shared_experts=1,
+    sliding_window=WINDOW,
+    global_attn_every_n_layers=2,
+)
+
+
+def test_experts_are_added_to_shared_ones_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AFMoE sums `[batch, tokens, hidden]`; ours was `[rows, hidden]`, and broadcast to rows by rows."""
+    monkeypatch.setitem(TINY, "AFMoE", AFMOE)
+    folder = export_tiny("AFMoE", tmp_path)
+    info = ModelInfo.read(folder)
+    tokens = probe(info)
+    reference = stateful_logits(folder, tokens)
+    for backend in ("stock", "native"):
+        experts = ExpertConfig("native" if backend == "native" else "stock")
+        runner = ModelRunner(folder, "CPU", AttentionConfig(), EXACT, experts=experts, linear="stock")
+        assert apart(reference, paged_logits(runner, tokens)) < 1e-4, backend
+    assert [report.count for report in runner.reports if report.name == "SparseMoE"] == [1]
+    assert ovspec.LLMPipeline(folder).generate(["a", "b"], max_new_tokens=3).texts

@@ -93,11 +93,14 @@ static void find_units(const Chunk& c, const Visit& visit) {
     const std::size_t size = c.call.keys.size;
     for (std::size_t d = 0; d < size; d++)
         s.scales[d] = 0.0f;
-    for (std::size_t entry = visit.begin; entry < visit.end; entry++) {
-        const float* scales = (const float*)visit.block(c.call, entry).keys;
-        for (std::size_t d = 0; d < size; d++) {
-            const float x = scales[d] < 0.0f ? -scales[d] : scales[d];
-            s.scales[d] = x > s.scales[d] ? x : s.scales[d];
+    for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
+        const Unit unit(c.call, visit, entry, pair_blocks); // with the slots of a tree's rows in later chunks
+        for (std::size_t b = 0; b < unit.count; b++) {
+            const float* scales = (const float*)unit.blocks[b].keys;
+            for (std::size_t d = 0; d < size; d++) {
+                const float x = scales[d] < 0.0f ? -scales[d] : scales[d];
+                s.scales[d] = x > s.scales[d] ? x : s.scales[d];
+            }
         }
     }
     for (std::size_t first = 0; first < c.g.grouped; first += lanes) {

@@ -26,9 +26,8 @@ def check_new_folder(out: Path) -> None:
         if not out.is_dir() or out.is_symlink():
             raise ValueError(f"out '{out}' exists and is no folder; give the name of a new folder")
         if any(out.iterdir()):
-            raise FilledMeanwhileError(
-                errno.ENOTEMPTY,
-                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`",
+            raise ValueError(
+                f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
             )
     parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):

@@ -15,7 +15,7 @@ from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
 from ovspec_models.ir_facts import IrFacts
 from ovspec_ops.common.byte_values import GROUP, ISAS
-from ovspec_transforms import Arithmetic, RowBits
+from ovspec_transforms import Arithmetic, RowBits, last_line
 
 _GROUP_SIZE: Final = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _PRECISION_HINTS: Final = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
@@ -98,9 +98,15 @@ def arithmetic(properties: Mapping[str, object]) -> Arithmetic:
 
     Args:
         properties: of the user; INFERENCE_PRECISION_HINT and EXECUTION_MODE_HINT count.
+
+    Raises:
+        ValueError: the plugin refuses a value; it names it.
     """
     hints = {key: properties[key] for key in _PRECISION_HINTS if key in properties}
     rows = ops.parameter(ov.PartialShape([-1, 1]), ov.Type.f32)
     product = ov.Model([ops.matmul(rows, ops.constant(np.ones((1, 1), np.float32)), False, True)], [rows])
-    compiled = ov.Core().compile_model(product, "CPU", hints)
+    try:
+        compiled = ov.Core().compile_model(product, "CPU", hints)
+    except RuntimeError as error:
+        raise ValueError(f"device 'CPU' refuses a property: {last_line(error)}") from error
     return "bf16" if compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.bf16 else "f32"

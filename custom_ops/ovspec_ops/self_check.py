@@ -253,6 +253,16 @@ def _check_linear(core: ov.Core, bits: int, row_bits: int) -> float:
     return max(_worst(output, want) for output, want in zip(outputs, expected, strict=True))
 
 
+def _check_numbers(core: ov.Core, fmt: str, row_bits: int) -> float:
+    """Linear with floating-point weights."""
+    rng = np.random.default_rng(6)
+    weights = pack_linear(rng.standard_normal((70, 600)).astype(np.float32), fmt=fmt)
+    tensors: Inputs = {"hidden": rng.standard_normal((9, 600)).astype(np.float32), "weights": weights}
+    output = _run(core, "Linear", tensors, {"format": fmt, "sizes": [70], "row_bits": row_bits})[0]
+    expected = linear(tensors["hidden"], weights, [70], fmt, bf16_rows=row_bits == 16)
+    return _worst(output, expected[0])
+
+
 def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
     for precision in ("f32", "u8"):
@@ -284,6 +294,9 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
             name, tolerance = f"int{bits}, rows of {row_bits}", 2e-3 if _rounds(row_bits) else 2e-4
             yield CheckResult(f"GatedMLP {name}", isa, _check_mlp(core, bits, row_bits), tolerance)
             yield CheckResult(f"Linear {name}", isa, _check_linear(core, bits, row_bits), tolerance)
+    for fmt, row_bits in (("f32", 32), ("f16", 32), ("bf16", 32), ("bf16", 16)):
+        error = _check_numbers(core, fmt, row_bits)
+        yield CheckResult(f"Linear {fmt}, rows of {row_bits}", isa, error, 2e-6)
 
 
 def self_check() -> list[CheckResult]:

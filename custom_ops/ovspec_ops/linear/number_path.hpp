@@ -86,10 +86,10 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
 
 // What a chunk's sums are multiplied with before they join a total: the scales of integers.
 struct Tile {
-    const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, or `[inputs / 2, 32]` pairs
+    const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, `[inputs / 2, 32]` pairs, or integers as stored
     const std::uint8_t* rows;    // of a block, at the chunk's first input
     std::size_t steps;           // inputs, or pairs of them
-    const float* scales;         // of integer weights, else null
+    const float* scales;         // of integer weights, else null; 32 floats further, their zero points
     float* totals;               // `[rows, 32]`
     bool first;                  // chunk of an output
 };
@@ -173,8 +173,38 @@ template <bool hardware, std::size_t R> __attribute__((noinline)) void add_pairs
     join<R>(tile, sums);
 }
 
+// R rows of f32 times integers of `format` in units of four inputs.
+template <WeightFormat format, std::size_t R> __attribute__((noinline)) void add_integers(const Tile& tile) {
+    constexpr std::size_t units = format == WeightFormat::u4 ? 2 : 1; // in 128 bytes
+    const Vec zero_points[2] = {load(tile.scales + panel_width), load(tile.scales + panel_width + lanes)};
+    Vec sums[R][2] = {};
+    const float* rows = (const float*)tile.rows;
+    const std::uint8_t* weights = tile.weights;
+    for (std::size_t k = 0; k < tile.steps; k += 4 * units, weights += panels::quad_bytes) {
+        ask(weights);
+        const UVec stored[2] = {load_as<UVec>(weights), load_as<UVec>(weights + sizeof(UVec))};
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < 4 * units; i++, rows += R) {
+            // The second unit lies in the upper halves of the bytes.
+            const std::uint32_t shift = 8 * (i % 4) + 4 * (i / 4);
+            Vec numbers[2];
+            for (std::size_t v = 0; v < 2; v++)
+                numbers[v] =
+                    __builtin_convertvector((IVec)(stored[v] >> shift & (units == 2 ? 15u : 255u)), Vec) -
+                    zero_points[v];
+#pragma GCC unroll 12
+            for (std::size_t r = 0; r < R; r++) {
+                const Vec value = splat(rows[r]);
+                sums[r][0] = fused(numbers[0], value, sums[r][0]);
+                sums[r][1] = fused(numbers[1], value, sums[r][1]);
+            }
+        }
+    }
+    join<R>(tile, sums);
+}
+
 // Weights as a tile reads them.
-enum class TileForm { numbers, halves, pairs };
+enum class TileForm { numbers, halves, pairs, bytes, nibbles };
 
 typedef void (*AddTile)(const Tile&);
 
@@ -182,8 +212,18 @@ template <std::size_t R> struct Adder {
     static AddTile of(std::size_t rows, TileForm form, bool hardware) {
         if (rows != R)
             return Adder<R - 1>::of(rows, form, hardware);
-        if (form != TileForm::pairs)
-            return form == TileForm::halves ? add_numbers<true, R> : add_numbers<false, R>;
+        switch (form) {
+        case TileForm::numbers:
+            return add_numbers<false, R>;
+        case TileForm::halves:
+            return add_numbers<true, R>;
+        case TileForm::bytes:
+            return add_integers<WeightFormat::u8, R>;
+        case TileForm::nibbles:
+            return add_integers<WeightFormat::u4, R>;
+        case TileForm::pairs:
+            break;
+        }
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
         if (hardware)
             return add_pairs<true, R>;
@@ -240,10 +280,12 @@ OVSPEC_INLINE void widen_integers(const LinearWeights& w, const std::uint8_t* pa
     }
 }
 
-// Halves become numbers in registers for one or two blocks of rows, and in memory for more.
+// Halves and integers become numbers in registers for few blocks of rows, and in memory for more.
 OVSPEC_INLINE TileForm form_of(const LinearWeights& w, std::size_t rows) {
     if (takes_pairs(w))
         return TileForm::pairs;
+    if (w.integers() && rows <= most_rows)
+        return w.format == LinearFormat::u8 ? TileForm::bytes : TileForm::nibbles;
     return w.format == LinearFormat::f16 && rows <= 2 * most_rows ? TileForm::halves : TileForm::numbers;
 }
 
@@ -272,9 +314,9 @@ OVSPEC_INLINE const std::uint8_t* chunk_of(const LinearWeights& w, TileForm form
     return (const std::uint8_t*)widened;
 }
 
-// One chunk of weights, `[32]` scales, and the totals of all rows, `[panels, rows, 32]`.
+// One chunk of weights, `[32]` scales and zero points, and the totals of all rows, `[panels, rows, 32]`.
 OVSPEC_INLINE std::size_t scratch_floats(std::size_t rows) {
-    return (chunk_inputs + 1 + most_panels * rows) * panel_width;
+    return (chunk_inputs + 2 + most_panels * rows) * panel_width;
 }
 
 // A call's rows, and how tiles take them.
@@ -305,8 +347,11 @@ OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, 
     const std::size_t neuron_bytes = rows.form == TileForm::halves ? 2 : 4; // of a step
     float* scales = widened + chunk_inputs * panel_width;
     if (w.integers())
-        for (std::size_t n = 0; n < panel_width; n += lanes)
-            store(scales + n, panels::Scales(w, panel, begin / span_of(w), n).scale);
+        for (std::size_t n = 0; n < panel_width; n += lanes) {
+            const panels::Scales found(w, panel, begin / span_of(w), n);
+            store(scales + n, found.scale);
+            store(scales + panel_width + n, found.zero_point);
+        }
     for (std::size_t n = 0; n < panel_width; n += tile_width)
         for (std::size_t block = 0; block < rows.blocks.count; block++) {
             const std::size_t row = rows.blocks.begin(block), some = rows.blocks.begin(block + 1) - row;
@@ -325,7 +370,7 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
                            float* scratch) {
     const Rows rows(w, packed, row_count);
     const std::size_t together = rows.blocks.count > 1 ? count : 1, span = span_of(w);
-    float* totals = scratch + (chunk_inputs + 1) * panel_width;
+    float* totals = scratch + (chunk_inputs + 2) * panel_width;
     for (std::size_t p = 0; p < count; p += together) {
         for (std::size_t begin = 0, inputs; begin < w.padded(); begin += inputs) {
             const std::size_t left = span - begin % span;

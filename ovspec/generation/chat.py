@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from openvino_genai import ChatHistory
 
 from ovspec.runtime.cache import CachedSequence
+
+
+@dataclass(slots=True)
+class Turn:
+    """A message of the user and its answer.
+
+    Attributes:
+        history: ends with the message.
+        answer: what the model said.
+        cancelled: whether the streamer cancelled the answer; the history then forgets the turn.
+    """
+
+    history: ChatHistory
+    answer: str = ""
+    cancelled: bool = False
 
 
 class Chat:
@@ -27,6 +45,20 @@ class Chat:
         """Start a new history."""
         messages = [{"role": "system", "content": system_message}] if system_message else []
         self.history = ChatHistory(messages)
+
+    @contextmanager
+    def turn(self, message: str) -> Iterator[Turn]:
+        """Answer `message` in the block; an error or a cancelled answer leaves the history as it was."""
+        assert self.history is not None
+        turn = Turn(self.history, cancelled=True)
+        self.history.append({"role": "user", "content": message})
+        try:
+            yield turn
+        finally:
+            if turn.cancelled:
+                self.history.pop()
+        if not turn.cancelled:
+            self.history.append({"role": "assistant", "content": turn.answer})
 
     def resume(self, prompt: SequenceOf[int]) -> tuple[CachedSequence, CachedSequence]:
         """Roll the caches back to the prefix they share with `prompt`, without its last token."""

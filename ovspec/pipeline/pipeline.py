@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import openvino as ov
 import openvino_genai
@@ -47,11 +47,10 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import GenerationCall
 from ovspec.pipeline.one_call import OneCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.routing import limit_anew
+from ovspec.pipeline.routing import check_commit, limit_anew
 from ovspec.pipeline.schedules import Schedules
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
-from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.expert_budgets import ExpertBackend
 from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
@@ -67,8 +66,12 @@ from ovspec.verify.verify_mode import (
 )
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 
-# For models that name no limit, such as those with ALiBi.
-_UNLIMITED_POSITIONS = 2**31 - 1
+_Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
+_Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
+_Config: TypeAlias = GenerationConfig | None
+_To: TypeAlias = Streamer | None
+
+_UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
 
 
 class LLMPipeline:
@@ -151,11 +154,7 @@ class LLMPipeline:
         self._plan = target.plan_memory(max_context, chunk, assistant)
         self._plan.check()
         self._target = target.load()
-        if self._target.long_rope and isinstance(mode, CommitVerify):
-            raise ValueError(
-                f"verify='commit': this model's rotary frequencies change at {self._target.long_rope.limit} "
-                "tokens (long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
-            )
+        check_commit(self._target, mode)
         self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if assistant is not None:
@@ -174,19 +173,15 @@ class LLMPipeline:
 
     @overload
     def generate(
-        self,
-        inputs: str,
-        generation_config: GenerationConfig | None = None,
-        streamer: Streamer | None = None,
-        **kwargs: Any,
+        self, inputs: str, generation_config: _Config = None, streamer: _To = None, **kwargs: Any
     ) -> str: ...
 
     @overload
     def generate(
         self,
         inputs: SequenceOf[str],
-        generation_config: GenerationConfig | None = None,
-        streamer: Streamer | None = None,
+        generation_config: _Config = None,
+        streamer: _To = None,
         **kwargs: Any,
     ) -> DecodedResults: ...
 
@@ -194,16 +189,16 @@ class LLMPipeline:
     def generate(
         self,
         inputs: ChatHistory | TokenizedInputs | ov.Tensor,
-        generation_config: GenerationConfig | None = None,
-        streamer: Streamer | None = None,
+        generation_config: _Config = None,
+        streamer: _To = None,
         **kwargs: Any,
     ) -> Any: ...
 
     def generate(
         self,
-        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
-        generation_config: GenerationConfig | None = None,
-        streamer: Streamer | None = None,
+        inputs: _Inputs,
+        generation_config: _Config = None,
+        streamer: _To = None,
         **kwargs: Any,
     ) -> str | DecodedResults | EncodedResults:
         """Generate, as `openvino_genai.LLMPipeline.generate` does.
@@ -229,28 +224,25 @@ class LLMPipeline:
 
     @refuses_as_genai
     def _answer(
-        self,
-        inputs: str | SequenceOf[str] | ChatHistory | TokenizedInputs | ov.Tensor,
-        generation_config: GenerationConfig | None,
-        streamer: Streamer | None,
-        kwargs: dict[str, Any],
+        self, inputs: _Inputs, generation_config: _Config, streamer: _To, kwargs: dict[str, Any]
     ) -> str | DecodedResults | EncodedResults:
         settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
+        threshold = settings.acceptance_threshold
         call = GenerationCall(
             self._engine,
             self._tokenizer,
             self._load_time,
             streamer,
-            (
-                why_lossy(self.verify, settings.acceptance_threshold),
-                why_lossy("dense", settings.acceptance_threshold),
-            ),
+            (why_lossy(self.verify, threshold), why_lossy("dense", threshold)),
             self.runner.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
-            return self._generate_in_chat(inputs, settings, call)
+            with self._chat.turn(inputs) as turn:
+                turn.answer = str(self._generate_turn(turn.history, settings, call))
+                turn.cancelled = call.cancelled
+            return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             sequences = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
@@ -279,8 +271,9 @@ class LLMPipeline:
             self._forget_chat()
 
     def _forget_chat(self) -> None:
-        for runner, cached in self._chat_caches():
-            runner.release(cached)
+        self._target.release(self._chat.target)
+        if self._assistant:
+            self._assistant.runner.release(self._chat.draft)
         self._chat = Chat()
 
     @property
@@ -368,12 +361,11 @@ class LLMPipeline:
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Sequence]:
-        sequences: list[Sequence] = []
         check_prompts(prompts, self._positions, self._info.vocab_size)
-        for prompt in prompts:
-            for _ in range(settings.num_return_sequences):
-                limit = settings.token_limit(len(prompt), self._positions)
-                sequences.append(Sequence.start(prompt, limit, settings, len(sequences)))
+        repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
+        limits = [settings.token_limit(len(prompt), self._positions) for prompt in repeated]
+        places = zip(repeated, limits, strict=True)
+        sequences = [Sequence.start(*place, settings, n) for n, place in enumerate(places)]
         try:
             call.run(sequences, settings, self._schedules.of(settings))
         finally:
@@ -406,22 +398,3 @@ class LLMPipeline:
         finally:
             self._chat.keep(sequence.tokens)
         return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]), call.parsed)
-
-    def _generate_in_chat(self, message: str, settings: GenerationSettings, call: GenerationCall) -> str:
-        history = self._chat.history
-        assert history is not None
-        history.append({"role": "user", "content": message})
-        try:
-            answer = str(self._generate_turn(history, settings, call))
-        except BaseException:
-            history.pop()
-            raise
-        if call.cancelled:
-            history.pop()
-        else:
-            history.append({"role": "assistant", "content": answer})
-        return answer
-
-    def _chat_caches(self) -> list[tuple[ModelRunner, CachedSequence]]:
-        caches = [(self._target, self._chat.target)]
-        return caches + ([(self._assistant.runner, self._chat.draft)] if self._assistant else [])

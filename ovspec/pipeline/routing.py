@@ -9,6 +9,7 @@ from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
 
@@ -113,3 +114,16 @@ def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[Spar
     """The settings of sparse verification and of sparse drafting."""
     drafting = choice.sparse if isinstance(choice, SparseSelf) else None
     return [sparse for sparse in (sparse_part(verify), drafting) if sparse]
+
+
+def check_commit(target: ModelRunner, verify: VerifyMode) -> None:
+    """Refuse commits over a model whose rotary frequencies change with the length of the text.
+
+    Raises:
+        ValueError: `verify` commits, and the model has long RoPE.
+    """
+    if target.long_rope and isinstance(verify, CommitVerify):
+        raise ValueError(
+            f"verify='commit': this model's rotary frequencies change at {target.long_rope.limit} tokens "
+            "(long RoPE), which a commit can't cross; use verify='dense' or a SparseVerify"
+        )

@@ -84,6 +84,21 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
         pack_rows<false>(w, values, rows, (float*)packed);
 }
 
+// a * b + c, rounded once in every function of an instruction set that can: a tile of one row and one of many
+// must agree, and a compiler that lowers wide vectors may join the two in one of them only.
+OVSPEC_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
+#if OVSPEC_LANES == 16 && !defined(__AVX512F__) && defined(__FMA__)
+    typedef float Half __attribute__((vector_size(32)));
+    const Half *x = (const Half*)&a, *y = (const Half*)&b;
+    Half* sum = (Half*)&c;
+    for (std::size_t i = 0; i < 2; i++)
+        sum[i] = (Half)_mm256_fmadd_ps((__m256)x[i], (__m256)y[i], (__m256)sum[i]);
+    return c;
+#else
+    return fused(a, b, c);
+#endif
+}
+
 // What a chunk's sums are multiplied with before they join a total: the scales of integers.
 struct Tile {
     const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, `[inputs / 2, 32]` pairs, or integers as stored
@@ -102,7 +117,7 @@ template <std::size_t R> OVSPEC_INLINE void join(const Tile& tile, const Vec (&s
         for (std::size_t r = 0; r < R; r++) {
             float* total = tile.totals + r * panel_width + v * lanes;
             const Vec before = tile.first ? Vec{} : load(total);
-            store(total, fused(sums[r][v], scale, before));
+            store(total, multiply_add(sums[r][v], scale, before));
         }
     }
 }
@@ -134,8 +149,8 @@ template <bool halves, std::size_t R> __attribute__((noinline)) void add_numbers
 #pragma GCC unroll 12
         for (std::size_t r = 0; r < R; r++) {
             const Vec value = splat(rows[r]);
-            sums[r][0] = fused(low, value, sums[r][0]);
-            sums[r][1] = fused(high, value, sums[r][1]);
+            sums[r][0] = multiply_add(low, value, sums[r][0]);
+            sums[r][1] = multiply_add(high, value, sums[r][1]);
         }
     }
     join<R>(tile, sums);
@@ -151,8 +166,8 @@ template <bool hardware> OVSPEC_INLINE Vec add_pair(Vec to, UVec weights, UVec v
     }
 #endif
     const UVec upper = UVec{} + 0xffff0000u;
-    const Vec second = fused((Vec)(weights & upper), (Vec)(values & upper), to);
-    return fused((Vec)(weights << 16), (Vec)(values << 16), second);
+    const Vec second = multiply_add((Vec)(weights & upper), (Vec)(values & upper), to);
+    return multiply_add((Vec)(weights << 16), (Vec)(values << 16), second);
 }
 
 // R rows of pairs of bf16 times pairs of weights.
@@ -195,8 +210,8 @@ template <WeightFormat format, std::size_t R> __attribute__((noinline)) void add
 #pragma GCC unroll 12
             for (std::size_t r = 0; r < R; r++) {
                 const Vec value = splat(rows[r]);
-                sums[r][0] = fused(numbers[0], value, sums[r][0]);
-                sums[r][1] = fused(numbers[1], value, sums[r][1]);
+                sums[r][0] = multiply_add(numbers[0], value, sums[r][0]);
+                sums[r][1] = multiply_add(numbers[1], value, sums[r][1]);
             }
         }
     }

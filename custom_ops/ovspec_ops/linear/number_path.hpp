@@ -88,11 +88,13 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
 // must agree, and a compiler that lowers wide vectors may join the two in one of them only.
 OVSPEC_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
 #if OVSPEC_LANES == 16 && !defined(__AVX512F__) && defined(__FMA__)
-    typedef float Half __attribute__((vector_size(32)));
-    const Half *x = (const Half*)&a, *y = (const Half*)&b;
-    Half* sum = (Half*)&c;
+    __m256 x[2], y[2], sum[2];
+    __builtin_memcpy(x, &a, sizeof(a));
+    __builtin_memcpy(y, &b, sizeof(b));
+    __builtin_memcpy(sum, &c, sizeof(c));
     for (std::size_t i = 0; i < 2; i++)
-        sum[i] = (Half)_mm256_fmadd_ps((__m256)x[i], (__m256)y[i], (__m256)sum[i]);
+        sum[i] = _mm256_fmadd_ps(x[i], y[i], sum[i]);
+    __builtin_memcpy(&c, sum, sizeof(c));
     return c;
 #else
     return fused(a, b, c);

@@ -69,7 +69,7 @@ from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
 _Config: TypeAlias = GenerationConfig | None
-_To: TypeAlias = Streamer | None
+_To: TypeAlias = "Streamer | None"
 
 _UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
 

@@ -17,7 +17,7 @@ import ovspec_ops
 from ovspec_ops.linear.layout import bf16_bits, bf16_values
 from ovspec_transforms import native_linear, sparse_ffn
 from ovspec_transforms.graph import nodes_of_type
-from ovspec_transforms.weights.weight_parts import decompression_convert
+from ovspec_transforms.weights.decompression import decompression_convert
 
 PROJECTIONS = {"qwen3": 7, "gelu": 7, "phi3": 4}  # of a layer
 OPERATIONS = 4  # of a layer: q, k and v share their rows, and so do gate and up

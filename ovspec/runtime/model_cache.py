@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ _BLOB, _RECORD = "model.blob", "entry.json"
 _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
 # What the system says where memory, threads or files are short for the moment.
+_READING_BYTES = 16 << 20  # that reading a model takes at least: stacks of threads, its graph
 _SHORT = ("bad_alloc", *map(os.strerror, (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)))
 
 Build = Callable[[], tuple[ov.Model, GraphFacts]]
@@ -132,7 +134,8 @@ class ModelCache:
             self._core.add_extension(PagedAttentionReader)
             return self._core.import_model(exported, self._device, self._settings)
         except (RuntimeError, MemoryError, OSError) as error:
-            if isinstance(error, MemoryError) or any(words in str(error) for words in _SHORT):
+            told = isinstance(error, MemoryError) or any(words in str(error) for words in _SHORT)
+            if told or _is_short_of_memory():
                 raise _ShortageError(f"it can't be read now ({last_line(error)})", final=True) from error
             if isinstance(error, OSError):
                 raise
@@ -239,3 +242,12 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
             # Copy on write: a tensor wants memory that could be written, the file is not to be.
             _MAPPED[key] = np.memmap(file, np.uint8, "c", offset=begin)
     return _MAPPED[key]
+
+
+def _is_short_of_memory() -> bool:
+    """Whether memory can't be had now. OpenVINO's reader says of any failure that the model is not correct."""
+    try:
+        mmap.mmap(-1, _READING_BYTES).close()
+    except OSError:
+        return True
+    return False

@@ -245,7 +245,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
 
 
 def _is_short_of_memory() -> bool:
-    """Whether memory can't be had now. OpenVINO's reader says of any failure that the model is not correct."""
+    """Whether memory can't be had now; OpenVINO's reader calls the model incorrect at any failure."""
     try:
         mmap.mmap(-1, _READING_BYTES).close()
     except OSError:

@@ -84,7 +84,7 @@ struct RowBlocks {
     std::size_t most; // rows of a block
     bool even;        // all blocks have `most` rows or one less; else all but the last have `most`
 
-    std::size_t begin(std::size_t block) const {
+    OVSPEC_INLINE_MEMBER std::size_t begin(std::size_t block) const {
         const std::size_t row = even ? block * rows / count : block * most;
         return row < rows ? row : rows;
     }

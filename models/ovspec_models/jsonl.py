@@ -19,7 +19,7 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
         ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = lines_of(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{option} {path}: {error.strerror}; give a file that can be read") from error
     except UnicodeDecodeError as error:
@@ -28,6 +28,15 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
     if not texts:
         raise ValueError(f'{option} {path} holds no text; write one JSON object per line: {{"text": "..."}}')
     return texts
+
+
+def lines_of(data: bytes) -> list[str]:
+    """Lines of UTF-8 text. str.splitlines would cut a JSON value at U+2028 and similar characters.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return data.decode("utf-8").split("\n")
 
 
 def _text(where: str, number: int, line: str) -> str:

@@ -29,7 +29,6 @@ class ChannelStatistics:
 
     def __init__(self, model: ov.Model) -> None:
         self.layers: Sequence[FfnLayer] = watch_channels(model)
-        self._scores = [np.zeros(layer.channels) for layer in self.layers]
         self._covered = [np.zeros(layer.channels) for layer in self.layers]
         self._passes = 0
 
@@ -40,13 +39,7 @@ class ChannelStatistics:
             gates = np.asarray(runner.output(f"{GATE_ACTIVATIONS}{layer.index}"), np.float64)
             scores = np.abs(gates).reshape(-1, layer.channels).max(axis=0)
             energy = np.sort(scores**2)[::-1]
-            self._scores[layer.index] += scores
             self._covered[layer.index] += np.cumsum(energy) / max(energy.sum(), 1e-30)
-
-    @property
-    def scores(self) -> list[NDArray[np.float64]]:
-        """Per layer f64 `[channels]`: mean score of every channel."""
-        return [scores / self._passes for scores in self._scores]
 
     def densities(self, covered: float) -> tuple[float, ...]:
         """Per layer, the share of channels with this share of the squared scores, averaged over passes.

@@ -56,7 +56,10 @@ def _next_message(interactive: bool) -> str | None:
     """The next line, `None` at the end of the chat."""
     if interactive:
         click.echo("> ", nl=False, err=True)
-    line = sys.stdin.readline()
+    try:
+        line = sys.stdin.buffer.readline().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a message is not UTF-8 ({error}); convert the input") from error
     return None if not line or line.strip() == "/exit" else line.strip()
 
 

@@ -19,6 +19,7 @@ from ovspec.generation.results import DecodedResults
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models.jsonl import lines_of
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -85,7 +86,7 @@ def read_requests(name: str) -> list[dict[str, Any]]:
     """
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        lines = data.decode("utf-8").splitlines()
+        lines = lines_of(data)
     except OSError as error:
         raise ValueError(f"--jsonl {name}: {error.strerror}; give a file that can be read") from error
     except UnicodeDecodeError as error:

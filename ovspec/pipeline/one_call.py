@@ -19,7 +19,8 @@ class OneCall:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running, self._thread = "", threading.current_thread()
+        self._running = ""
+        self._thread: threading.Thread | None = None
 
     @contextmanager
     def admit(self, name: str) -> Iterator[None]:
@@ -34,6 +35,7 @@ class OneCall:
             self._running, self._thread = name, threading.current_thread()
             yield
         finally:
+            self._running, self._thread = "", None
             self._lock.release()
 
     def _refusal(self, name: str) -> str:
@@ -43,7 +45,8 @@ class OneCall:
                 f"{name}: called from inside {running} of the same pipeline (by a streamer?), which is not "
                 f"done yet; call {name} after {running} has returned, or make a second pipeline"
             )
+        where = f" in thread {thread.name!r}" if thread else ""
         return (
-            f"{name}: this pipeline is busy with {running} in thread {thread.name!r}, and runs one call at a "
+            f"{name}: this pipeline is busy with {running}{where}, and runs one call at a "
             f"time; make one pipeline per thread, or wait until {running} has returned"
         )

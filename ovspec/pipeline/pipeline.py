@@ -295,6 +295,7 @@ class LLMPipeline:
     def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
+        check_commit(self._target, mode)
         limit_anew(self._target, chosen, self._choice)
         self._verify = chosen
         if self._assistant is not None and self._assistant.runner.attention.selects:

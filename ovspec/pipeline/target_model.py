@@ -94,7 +94,8 @@ class TargetChoices:
             RuntimeError: likewise.
         """
         if self.backends.on_cpu:
-            check_reference(self.info, self._exact_runner, self.backends.properties.get("CACHE_DIR"))
+            place = self.backends.properties.get("CACHE_DIR")
+            check_reference(self.info, self._exact_runner, self.backends.graph, place)
         return ModelRunner(self.info.folder, backends=self.backends)
 
     def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:

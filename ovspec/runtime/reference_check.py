@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,9 @@ _CHUNK, _VERIFIED, _LEAST, _MOST = 64, 4, 256, 16_384
 MakeRunner = Callable[[dict[str, Any]], ModelRunner]
 
 
-def check_reference(info: ModelInfo, make: MakeRunner, cache_dir: object) -> None:
+def check_reference(
+    info: ModelInfo, make: MakeRunner, operations: Mapping[str, object], cache_dir: object
+) -> None:
     """Compare what a model computes here with what its exported graph computes; tested families are trusted.
 
     Takes two more compilations and a prompt that is longer than any window or chunk that config.json names,
@@ -43,6 +45,7 @@ def check_reference(info: ModelInfo, make: MakeRunner, cache_dir: object) -> Non
     Args:
         info: of the model's folder.
         make: the model as it is to be served, with other properties.
+        operations: what chooses the operations of that model; a verdict holds for one choice.
         cache_dir: the user's CACHE_DIR, or `None`.
 
     Raises:
@@ -50,7 +53,8 @@ def check_reference(info: ModelInfo, make: MakeRunner, cache_dir: object) -> Non
     """
     if family_of(info.model_type) is not None:
         return
-    now = hashlib.sha256(json.dumps(identity(info.folder), sort_keys=True).encode()).hexdigest()
+    checked = json.dumps([identity(info.folder), operations], sort_keys=True, default=str)
+    now = hashlib.sha256(checked.encode()).hexdigest()
     record = Path(str(cache_dir)) / f"ovspec-checked-{now[:32]}.json" if cache_dir else None
     difference = _known(record)
     if difference is None:

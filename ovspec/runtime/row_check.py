@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.row_invariance import Difference, RowProof
 from ovspec_models import ModelInfo
@@ -47,7 +48,7 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
         ValueError: the folder holds no model that can be run.
     """
     text = random_text(ModelInfo.read(folder).vocab_size)
-    runner = ModelRunner(folder, properties=properties)
+    runner = _runner(folder, properties)
     breakers = runner.identity_breakers
     proof = RowProof(runner, text, trees=not any("by channel" in reason for reason in breakers))
     reference = proof.reference.outputs["logits"]
@@ -57,7 +58,7 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
             del proof, runner
             return RowCheck(seed + 1, _named(folder, text, seed, difference, properties), breakers)
     del proof, runner
-    one = RowProof(ModelRunner(folder, properties={**(properties or {}), "INFERENCE_NUM_THREADS": 1}), text)
+    one = RowProof(_runner(folder, {**(properties or {}), "INFERENCE_NUM_THREADS": 1}), text)
     rows = np.flatnonzero(
         (reference.view(np.uint32) != one.reference.outputs["logits"].view(np.uint32)).any(1)
     )
@@ -77,5 +78,10 @@ def _named(
     plain: Difference,
     properties: Mapping[str, object] | None,
 ) -> str:
-    runner = ModelRunner(folder, properties=properties, watch=True)
+    runner = _runner(folder, properties, watch=True)
     return str(RowProof(runner, text).difference(seed, _LARGEST_CHUNK) or plain)
+
+
+def _runner(folder: Path, properties: Mapping[str, object] | None, watch: bool = False) -> ModelRunner:
+    """The model with the operations that a pipeline takes by default."""
+    return ModelRunner(folder, properties=properties, experts=ExpertConfig(optional=True), watch=watch)

@@ -105,3 +105,16 @@ def test_shells_complete_commands_and_options() -> None:
     words = {"_OVSPEC_COMPLETE": "zsh_complete", "COMP_WORDS": "ovspec generate --ma", "COMP_CWORD": "2"}
     run = command(Path(sys.executable).with_name("ovspec"), env={**os.environ, **words})
     assert "--max-new-tokens" in run.stdout and "--max-context" in run.stdout, run.stderr
+
+
+def test_a_message_that_is_not_utf8_is_one_line(model: Path) -> None:
+    arguments = [sys.executable, "-m", "ovspec", "chat", "-m", str(model), *OPTIONS]
+    run = subprocess.run(arguments, input=b"\xff\xfe\n", capture_output=True, check=False)
+    assert run.returncode == 2 and b"is not UTF-8" in run.stderr, run.stderr
+    assert run.stderr.count(b"\n") == 1
+
+
+def test_a_prompt_may_hold_line_separators(tmp_path: Path) -> None:
+    lines = json.dumps({"prompt": "One day,\u2028a dog\u0085ran"}, ensure_ascii=False) + "\n"
+    run = ovspec("generate", "-m", demo_pair_path(), "--jsonl", "-", *OPTIONS, input=lines)
+    assert run.returncode == 0 and len(run.stdout.splitlines()) >= 1, run.stderr

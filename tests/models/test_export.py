@@ -203,7 +203,7 @@ def test_pair_with_padded_draft_into_empty_folder(
     assert "`checkpoint` in `draft/`" in (out / "README.md").read_text()
     assert "sym=True" in (out / "README.md").read_text()
     check_same_token_ids(out, out / "draft")
-    assert [step.split()[0] for step in steps] == ["checking", "exporting", "exporting", "writing"]
+    assert [step.split()[0] for step in steps] == ["loading", "checking", "exporting", "exporting", "writing"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "pair"]
 
 

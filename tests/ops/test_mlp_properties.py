@@ -165,11 +165,10 @@ def budget_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
         "indices": np.array([[0, 1], [2, 1], [0, 2]], np.int32),
         "weights": np.full((3, 2), 0.5, np.float32),
         "budgets": np.array([2], np.int32),
-        "bounds": np.array([0.5], np.float32),
         "begins": np.array([0, 2, 3], np.int32),
         "past": np.array([5, 5], np.int32),
     }
-    attributes = {"rule": "mass", "experts": 4, "layer": 0}
+    attributes = {"experts": 4, "layer": 0}
     return {name: ov.Tensor(array) for name, array in arrays.items()}, attributes
 
 

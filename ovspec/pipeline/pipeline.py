@@ -167,8 +167,7 @@ class LLMPipeline:
         self._prefill_chunk = chunk
         self._known_schedules: dict[VerifyMode, Schedules] = {}
         self._start_engine(mode)
-        self._chat = Chat()
-        self._calls = OneCall()
+        self._chat, self._calls = Chat(), OneCall()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload
@@ -365,8 +364,7 @@ class LLMPipeline:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         limits = [settings.token_limit(len(prompt), self._positions) for prompt in repeated]
-        places = zip(repeated, limits, strict=True)
-        sequences = [Sequence.start(*place, settings, n) for n, place in enumerate(places)]
+        sequences = [Sequence.start(p, limits[n], settings, n) for n, p in enumerate(repeated)]
         try:
             call.run(sequences, settings, self._schedules.of(settings))
         finally:

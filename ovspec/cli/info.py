@@ -44,9 +44,7 @@ from ovspec_ops.self_check import self_check as run_self_check
     type=click.Path(path_type=Path),
     help="With --self-check: compute a text through this model in random splits and compare bits.",
 )
-@click.option(
-    "--splits", type=click.IntRange(1), default=30, show_default=True, help="Random splits of --model."
-)
+@click.option("--splits", type=click.IntRange(1), help="Random splits of --model.  [default: 30]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(
     folder: Path | None,
@@ -54,12 +52,14 @@ def info(
     bandwidth: bool,
     self_check: bool,
     model: Path | None,
-    splits: int,
+    splits: int | None,
     as_json: bool,
 ) -> int:
     """Show versions, processor and devices; with FOLDER, describe the model in it."""
     if model is not None and not self_check:
         raise ValueError("--model is for --self-check: give both, or the folder as the argument FOLDER")
+    if splits is not None and model is None:
+        raise ValueError(f"--splits {splits} needs a model: ovspec info --self-check --model DIR")
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts |= folder_facts(folder, bandwidth)
@@ -73,7 +73,7 @@ def info(
             {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
             for c in checks
         ]
-    rows = check_rows(model, splits) if model is not None else None
+    rows = check_rows(model, splits or 30) if model is not None else None
     if rows is not None:
         facts["rows"] = asdict(rows)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -86,7 +87,8 @@ def recommend(
     plain, best = trials[0], max(trials, key=lambda trial: trial.tokens_per_s)
     if best.tokens_per_s < _GAIN * plain.tokens_per_s:
         best = plain
-    command = f"ovspec generate -m {model} {_options(best, draft_model)}"
+    given = "".join(f" --property {shlex.quote(item)}" for item in properties)
+    command = f"ovspec generate -m {shlex.quote(str(model))} {_options(best, draft_model)}{given}"
     if as_json:
         body = {"trials": [asdict(trial) for trial in trials], "best": asdict(best), "command": command}
         click.echo(json.dumps(body, indent=2))

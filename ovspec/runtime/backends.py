@@ -62,7 +62,7 @@ class Backends:
             device: OpenVINO device.
             properties: OpenVINO properties of the user.
             attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
-            linear: "native", "stock", or `None` for `default_linear`.
+            linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
 
         Raises:
@@ -85,7 +85,7 @@ class Backends:
         core = ov.Core()
         check_properties(core, device, settings)
         rounding = rounding_settings(model, given)
-        resolved = linear_backend(linear, attention.backend, device, rounding, plugin_defaults)
+        resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
         return cls(
             device=device,
             properties=settings,

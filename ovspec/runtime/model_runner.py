@@ -84,7 +84,7 @@ class ModelRunner:
         experts: how the experts of a mixture are computed; `None` leaves them as they are.
         ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
         linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
-            what `default_linear` says.
+            what `linear_backend` chooses.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
         backends: all of these choices, where they are resolved already; the others are then left out.
         watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model

@@ -101,6 +101,7 @@ def test_info() -> None:
     assert "times with --bandwidth" in " ".join(table.split()) and "GB/s" not in table
     assert "4,096 tokens" in table and "weights" in table and "{" not in table and "fits" in table
     assert "--bandwidth needs a model" in one_line(ovspec("info", "--bandwidth"))
+    assert "--splits 3 needs a model" in one_line(ovspec("info", "--self-check", "--splits", "3"))
 
 
 def test_self_check_is_green() -> None:

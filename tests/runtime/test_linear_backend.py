@@ -13,7 +13,7 @@ from transforms.ffn_models import LAYERS, tiny_dense
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.linear_backend import default_linear
+from ovspec.runtime.linear_backend import linear_backend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.row_rounding import arithmetic
 from ovspec.runtime.tables import Rows
@@ -67,16 +67,14 @@ def test_channels_are_limited_beside_it() -> None:
         ({"device": "GPU"}, "stock"),
         ({"attention": "stock"}, "stock"),
         ({"plugin_defaults": True}, "stock"),
-        ({"properties": {"INFERENCE_PRECISION_HINT": "f32"}}, "native"),
-        ({"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}}, "native"),
-        ({"properties": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"}}, "native"),
-        ({"properties": {"EXECUTION_MODE_HINT": "ACCURACY"}}, "native"),
+        ({"device": "GPU", "asked": "native"}, "native"),
+        ({"asked": "stock"}, "stock"),
     ],
 )
 def test_the_default(given: dict[str, Any], expected: str) -> None:
     """On every processor: no row of ours depends on the others."""
-    settings = {"attention": "native", "device": "CPU", "properties": {}, "plugin_defaults": False} | given
-    assert default_linear(**settings) == expected
+    settings = {"asked": None, "attention": "native", "device": "CPU", "plugin_defaults": False} | given
+    assert linear_backend(**settings) == expected
 
 
 def test_our_operation_needs_a_cpu() -> None:

@@ -2,7 +2,8 @@
 //
 // The order of a sum is the same for any number of rows and threads. The products of a chunk of 256 inputs
 // are added in the order of the inputs, from zero; a chunk's sum then joins the total of the output. With
-// pairs of bf16 the second of two products is added before the first, as the instruction VDPBF16PS does.
+// pairs of bf16 the second of two products is added before the first, as the instruction VDPBF16PS does,
+// which also takes denormal numbers for zero.
 #pragma once
 
 #include "linear/number_rows.hpp"
@@ -31,7 +32,7 @@ OVSPEC_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// What a chunk's sums are multiplied with before they join a total: the scales of integers.
+// What one tile of a chunk reads, and the totals that it adds to.
 struct Tile {
     const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, `[inputs / 2, 32]` pairs, or integers as stored
     const std::uint8_t* rows;    // of a block, at the chunk's first input

@@ -12,7 +12,8 @@ constexpr std::size_t copy_rows = 16;
 // cache.
 constexpr std::size_t item_floats = std::size_t{1} << 15;
 
-// Floats of partial results of a wave: a long chunk of a prompt would have gigabytes of them.
+// A wave ends once it has so many floats of partial results: a long chunk of a prompt would have gigabytes of
+// them. A group of 64 rows is never divided, so a wave may have more behind a very long context.
 constexpr std::size_t wave_floats = std::size_t{1} << 23;
 
 // Items per thread that keep the threads' shares even.

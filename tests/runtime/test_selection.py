@@ -26,6 +26,7 @@ from runtime.selection_life import (
     probed_runner,
 )
 from settings import F32
+from tiers import by_tier
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.model_runner import ModelRunner
@@ -55,7 +56,7 @@ class Selecting:
     anchors: tuple[int, ...]
 
 
-@pytest.fixture(scope="module", params=ANCHORS)
+@pytest.fixture(scope="module", params=by_tier(ANCHORS, ("default", "apart")))
 def selecting(request: pytest.FixtureRequest, demo_ir: Path) -> Selecting:
     given, expected = ANCHORS[request.param]
     return Selecting(probed_runner(demo_ir, native(given)), expected)

@@ -105,9 +105,7 @@ class TestPipeline:
             assert pipe.generate(PROMPTS[0], max_new_tokens=2)
             assert pipe.memory_plan.available == (50_000_000 if limit == math.inf else limit)
         monkeypatch.undo()
-        with pytest.raises(
-            ValueError, match=r"0\.04 GB are available; .* --memory-limit SIZE or"
-        ):
+        with pytest.raises(ValueError, match=r"0\.04 GB are available; .* --memory-limit SIZE or"):
             ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=40_000_000)
 
     @pytest.mark.parametrize("value", [0, -1, True, "6GB", math.nan])

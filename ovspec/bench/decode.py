@@ -21,10 +21,10 @@ from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
@@ -180,15 +180,15 @@ class DecodeBench:
         elif mode not in PLAIN:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
-        engine = Engine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
+        engine = LLMEngine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
         player.cached.length = self.context
-        sequence = self._sequence(player, drafter is not None)
-        metrics = PerfMetrics()
+        request = self._request(player, drafter is not None)
+        metrics = PerfMetrics(raw_metrics=request.metrics)
         started = perf_counter()
-        engine.run([sequence], lambda _, __: True, metrics.raw_metrics)
+        tokens = engine.generate([request])[request.request_id]
         seconds = perf_counter() - started
         return DecodeRecord(
-            tokens_per_second=len(sequence.generated) / seconds,
+            tokens_per_second=len(tokens) / seconds,
             tokens_per_pass=metrics.get_mean_acceptance_length(),
             verify_ms=_mean_ms(metrics.raw_metrics.verify_durations),
             draft_ms=_mean_ms(metrics.raw_metrics.draft_durations),
@@ -203,14 +203,12 @@ class DecodeBench:
             return CommitVerify(self.sparse, self.interval)
         return self.sparse if mode == "sparse" else "dense"
 
-    def _sequence(self, player: _Player, drafts: bool) -> Sequence:
+    def _request(self, player: _Player, drafts: bool) -> Request:
         chosen = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True}
         if drafts:
             chosen["num_assistant_tokens"] = max(self.trace.proposed)
         settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=drafts)
-        sequence = Sequence.start(player.prompt, self.max_new_tokens, settings, 0)
-        sequence.target = player.cached
-        return sequence
+        return Request("decode", player.prompt, settings, cached=(player.cached, CachedSequence()))
 
 
 @dataclass(frozen=True, slots=True)

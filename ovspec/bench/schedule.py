@@ -18,11 +18,11 @@ from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
 from ovspec.drafters.build import Parts, build_drafter
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
@@ -174,16 +174,14 @@ class ScheduleBench:
         prompt = prompts[turn % len(prompts)]
         # Every setting is to generate the same text, so draws belong to positions.
         coupled = replace(found, coupled=found.sampling.do_sample)
-        sequence, metrics = Sequence.start(prompt, self.max_new_tokens, coupled, 0), RawPerfMetrics()
+        request = Request(name, prompt, coupled, schedule=schedule)
         if player.cached is not None:
             assert isinstance(player.runner, TracedRunner)
             player.runner.replay(self.trace, commits=False)
             player.cached.length = self.context
-            sequence.target = player.cached
-        player.engine.run([sequence], lambda _, __: True, metrics, schedule=schedule)
-        if player.cached is None:
-            player.engine.release(sequence)
-        return metrics
+            request.cached = player.cached, CachedSequence()
+        player.engine.generate([request])
+        return request.metrics
 
     def _text_player(self) -> _Player:
         info, tokenizer = ModelInfo.read(self.model), read_tokenizer(self.model)
@@ -203,7 +201,7 @@ class ScheduleBench:
             name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
             for name, found in texts.items()
         }
-        return _Player(target, Engine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
+        return _Player(target, LLMEngine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
 
     def _choice(self) -> DrafterChoice:
         choice = parse_drafter(self.drafter, self.draft_model is not None)
@@ -219,7 +217,9 @@ class ScheduleBench:
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
         drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)
-        return _Player(runner, Engine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached)
+        return _Player(
+            runner, LLMEngine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +227,6 @@ class _Player:
     """An engine, the prompts of its workloads as token ids, and for `long` a cache that is full already."""
 
     runner: ModelRunner
-    engine: Engine
+    engine: LLMEngine
     prompts: Mapping[str, list[list[int]]]
     cached: CachedSequence | None = None

@@ -11,7 +11,14 @@ from ovspec.bench import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.eval import generation_options
-from ovspec.cli.options import properties_from, property_option, verify_from, verify_options
+from ovspec.cli.options import (
+    memory_limit_from,
+    memory_options,
+    properties_from,
+    property_option,
+    verify_from,
+    verify_options,
+)
 from ovspec.cli.output import with_progress
 from ovspec.eval import read_prompts
 from ovspec.pipeline.draft_model import draft_model as name_draft_model
@@ -39,6 +46,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 @property_option
 @drafting_options
 @verify_options
+@memory_options
 def trace(
     model: Path,
     prompts: Path,
@@ -53,6 +61,7 @@ def trace(
     verify = options["verify"]
     mode = mode_from(verify, verify_from(options), commit_interval)
     drafting = drafting_from(model, options)
+    memory_limit = memory_limit_from(options)
     if drafting.choice is None:
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
@@ -63,6 +72,7 @@ def trace(
         draft_model=name_draft_model(drafting.model) if drafting.model else None,
         drafter=drafting.choice,
         verify=mode,
+        memory_limit=memory_limit,
         **properties_from(properties),
     )
     source = f"{Path(model).resolve().name}, {drafting.choice.name}, {verify}, {len(texts)} prompts"

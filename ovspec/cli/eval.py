@@ -15,6 +15,8 @@ from ovspec.cli.options import (
     backend_options,
     float_list,
     int_list,
+    memory_limit_from,
+    memory_options,
     model_option,
     properties_from,
     verify_from,
@@ -84,6 +86,7 @@ COMMON = (
 @drafting_options
 @verify_options
 @backend_options
+@memory_options
 def fidelity(
     model: Path,
     prompts: Path,
@@ -124,6 +127,7 @@ def fidelity(
     settings = settings_from(parse_verify(mode), swept)
     chosen = properties_from(properties)
     drafting = drafting_from(model, options)
+    memory_limit = memory_limit_from(options)
     if json_path not in (None, "-"):
         check_writable("--json", Path(str(json_path)))
     if plot is not None:
@@ -142,6 +146,7 @@ def fidelity(
             experts=experts,
             ffn=ffn,
             linear=linear,
+            memory_limit=memory_limit,
             **chosen,
         )
 

@@ -8,7 +8,15 @@ import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.help import Command, option_group
-from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
+from ovspec.cli.options import (
+    backend_options,
+    memory_limit_from,
+    memory_options,
+    model_option,
+    properties_from,
+    verify_from,
+    verify_options,
+)
 from ovspec.pipeline.draft_model import draft_model as name_draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -51,7 +59,7 @@ SAMPLING_OPTIONS = [
 
 def pipeline_options(command: Command) -> Command:
     """Options that make the pipeline: model, device, operations, drafter, verification."""
-    return model_option(drafting_options(verify_options(backend_options(command))))
+    return model_option(drafting_options(verify_options(backend_options(memory_options(command)))))
 
 
 def answer_options(command: Command) -> Command:
@@ -71,6 +79,7 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
     model = options.pop("model")
     mode = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
     drafting = drafting_from(model, options)
+    limit = memory_limit_from(options)
     generation_options(dict(options))  # refuses before the model is loaded
     properties = properties_from(options.pop("properties"))
     names = ("max_context", "device", "attention", "experts", "ffn", "linear")
@@ -79,6 +88,7 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
         draft_model=name_draft_model(drafting.model) if drafting.model else None,
         drafter=drafting.choice,
         verify=mode,
+        memory_limit=limit,
         **{name: options.pop(name) for name in names},
         **properties,
     )

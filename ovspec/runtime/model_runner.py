@@ -55,8 +55,8 @@ class PassStats:
 
     Attributes:
         duration: time inside the model, microseconds.
-        attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
-        context_tokens: context tokens that dense attention would have read for the same rows.
+        attended: per sequence, context tokens that verification attention read, mean over layers and KV
+            heads, and those that dense attention would have read for the same rows.
         experts_read: routed experts that each layer with experts read; empty if the graph does not count
             them.
         experts_held: experts that each of these layers has.
@@ -65,12 +65,21 @@ class PassStats:
     """
 
     duration: float = 0.0
-    attended_tokens: float = 0.0
-    context_tokens: float = 0.0
+    attended: tuple[tuple[float, float], ...] = ()
     experts_read: tuple[int, ...] = ()
     experts_held: tuple[int, ...] = ()
     channels_read: tuple[int, ...] = ()
     channels_held: tuple[int, ...] = ()
+
+    @property
+    def attended_tokens(self) -> float:
+        """Context tokens read by verification attention, over all sequences."""
+        return sum(attended for attended, _ in self.attended)
+
+    @property
+    def context_tokens(self) -> float:
+        """Context tokens that dense attention would have read for the same rows."""
+        return sum(context for _, context in self.attended)
 
 
 class ModelRunner:
@@ -263,7 +272,7 @@ class ModelRunner:
         attended = attended_tokens(counts, batch, self.block_size)
         self.last_pass = PassStats(
             duration,
-            *attended,
+            tuple(attended),
             experts_read=tuple(read),
             experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
             channels_read=tuple(channels),

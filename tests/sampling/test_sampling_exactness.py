@@ -28,7 +28,8 @@ from ovspec.drafters import (
 )
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine import commit
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
@@ -124,7 +125,7 @@ class Case:
         target, draft = models()
         drafter = DRAFTERS[self.drafter]()
         engine, settings, metrics = (
-            Engine(target, drafter, self.verify, 64),
+            LLMEngine(target, drafter, self.verify, 64),
             self.settings(),
             RawPerfMetrics(),
         )
@@ -133,17 +134,20 @@ class Case:
             runner.prefill(cached, np.array(PROMPT[:SHARED], np.int64), 64)
         seen: Counter[tuple[int, ...]] = Counter()
         for start in range(0, runs, BATCH):
-            batch = [Sequence.start(PROMPT, LIMIT, settings, start + index) for index in range(BATCH)]
-            own = [cached for sequence in batch for cached in (sequence.target, sequence.draft)]
-            for cached, prompt in zip(own, itertools.cycle(shared)):
-                cached.table, cached.length = prompt.table.copy(), prompt.length
-            engine.run(batch, lambda sequence, tokens: True, metrics)
-            for sequence in batch:
-                seen[tuple(sequence.generated[:POSITIONS])] += 1
-            for cached in own:
-                cached.table = cached.table[SHARED // target.block_size :]
-            for sequence in batch:
-                engine.release(sequence)
+            own = [
+                tuple(CachedSequence(prompt.table.copy(), prompt.length) for prompt in shared)
+                for _ in range(BATCH)
+            ]
+            requests = [
+                Request(str(index), PROMPT, settings, index=start + index, metrics=metrics, cached=cached)
+                for index, cached in enumerate(own)
+            ]
+            for tokens in engine.generate(requests).values():
+                seen[tuple(tokens[:POSITIONS])] += 1
+            for pair in own:
+                for runner, cached in zip((target, draft), pair, strict=True):
+                    cached.table = cached.table[SHARED // target.block_size :]
+                    runner.release(cached)
         for runner, cached in zip((target, draft), shared, strict=True):
             runner.release(cached)
         return seen, metrics

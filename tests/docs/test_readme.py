@@ -33,6 +33,7 @@ NAMES = {
         "ovspec bundle",
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
+        "ovspec chat",
         "ovspec demo",
         "ovspec eval fidelity",
     ),

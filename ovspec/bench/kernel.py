@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
+from ovspec.bench.rounds import check_at_least
 from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.huge_pages import advise_huge_pages
@@ -95,14 +96,8 @@ class KernelBench:
     repeat: int
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("--context", min(self.contexts)),
-            ("--tokens", min(self.tokens)),
-            ("--kv-heads", self.kv_heads),
-            ("--repeat", self.repeat),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} {value}: expected at least 1")
+        counts = {"context": min(self.contexts), "tokens": min(self.tokens)}
+        check_at_least(1, **counts, kv_heads=self.kv_heads, repeat=self.repeat)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
         if self.heads < 1 or self.heads % self.kv_heads:

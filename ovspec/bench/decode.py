@@ -66,9 +66,6 @@ class DecodeBench:
         repeat: timed generations per mode, after one untimed warm-up.
         modes: out of `MODES`.
         properties: OpenVINO properties for every mode; without one, stock runs at the plugin's defaults.
-
-    Raises:
-        ValueError: a number out of range, or a context beyond the model's positions.
     """
 
     source: ModelSource
@@ -104,11 +101,7 @@ class DecodeBench:
         return tuple(dict.fromkeys(MODES[mode] for mode in self.modes))
 
     def run(self, tick: Tick = lambda step: None) -> DecodeReport:
-        """Time all modes; they take turns, one generation each.
-
-        Raises:
-            ValueError: the model can't be served, or does not fit in memory.
-        """
+        """Time all modes; they take turns, one generation each."""
         self._check_memory()
         tick("loading the model")
         model = self.source.load(native="native" in self._models())

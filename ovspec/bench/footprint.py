@@ -101,11 +101,7 @@ class FootprintBench:
     def run(
         self, tick: Callable[[str], None] = lambda step: None
     ) -> tuple[list[Footprint], list[CachedStart]]:
-        """Start the engines in turn, each time in a new process, also from a CACHE_DIR that is filled first.
-
-        Raises:
-            RuntimeError: an engine failed; the message has its last line of output.
-        """
+        """Start the engines in turn, each in a new process; also from a CACHE_DIR that is filled first."""
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
         cached: dict[str, list[dict[str, Any]]] = {name: [] for name in CACHED_STARTS}
         with _folder_of(self.source) as folder, TemporaryDirectory(prefix="ovspec-bench-") as place:

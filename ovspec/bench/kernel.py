@@ -80,9 +80,6 @@ class KernelBench:
         quant_mode: of u8 keys: "BY_TOKEN" or "BY_CHANNEL".
         isas: instruction sets; none: the one in use.
         repeat: timed calls per figure.
-
-    Raises:
-        ValueError: a value out of range.
     """
 
     contexts: tuple[int, ...]
@@ -110,12 +107,7 @@ class KernelBench:
             raise ValueError(f"--quant-mode {self.quant_mode}: expected one of {', '.join(QUANT_MODES)}")
 
     def run(self) -> list[KernelTiming]:
-        """Time everything, the instruction sets in turn, and leave the one in use as it was.
-
-        Raises:
-            RuntimeError: the native library does not load, or an instruction set is unknown or missing here.
-            ValueError: the operation refuses the head size.
-        """
+        """Time everything, the instruction sets in turn, and leave the one in use as it was."""
         before = loader.active_isa()
         isas = self.isas or (before,)
         try:

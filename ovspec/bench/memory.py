@@ -27,9 +27,6 @@ def fits_together(models: Mapping[str, int], shared: int, available: int) -> boo
         models: bytes of each compiled model with its cache, by name.
         shared: bytes that are needed in addition, once for all models.
         available: bytes of memory available.
-
-    Raises:
-        ValueError: the largest model does not fit even alone.
     """
     largest = max(models, key=lambda name: models[name])
     needed = shared + models[largest]

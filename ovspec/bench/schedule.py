@@ -71,9 +71,6 @@ class ScheduleBench:
         repeat: timed rounds, in each of which every setting generates once; one more warms up.
         cold: whether `auto` starts every generation without what it has learned.
         properties: OpenVINO properties.
-
-    Raises:
-        ValueError: a number or a name out of range.
     """
 
     model: Path
@@ -110,11 +107,7 @@ class ScheduleBench:
         return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
 
     def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
-        """Time everything; settings take turns, generation by generation.
-
-        Raises:
-            ValueError: a model that can't be served.
-        """
+        """Time everything; settings take turns, generation by generation."""
         records = {}
         text: _Player | None = None
         for name in self.workloads:

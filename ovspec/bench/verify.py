@@ -45,9 +45,6 @@ class VerifyBench:
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
-
-    Raises:
-        ValueError: a number out of range, or a context beyond the model's positions.
     """
 
     source: ModelSource
@@ -82,11 +79,7 @@ class VerifyBench:
         return tuple(dict.fromkeys(MODELS[backend] for backend in self.backends))
 
     def fits_interleaved(self, available: int) -> bool:
-        """Whether all compiled models fit in memory at once.
-
-        Raises:
-            ValueError: one of them does not fit even alone.
-        """
+        """Whether all compiled models fit in memory at once."""
         tokens = max(self.contexts) + max(self.tokens)
         return models_fit(self.source, self.compiled_models, tokens, available)
 
@@ -97,9 +90,6 @@ class VerifyBench:
             tick: called with a description before each step, `num_steps` times.
             interleaved: hold all compiled models at once and take turns pass by pass, or time one after
                 the other; `None`: interleaved if memory suffices.
-
-        Raises:
-            ValueError: the model can't be served, or does not fit in memory.
         """
         if interleaved is None:
             interleaved = self.fits_interleaved(available_bytes())

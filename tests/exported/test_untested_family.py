@@ -88,7 +88,7 @@ def test_a_bias_that_the_paged_graph_loses_is_refused_whatever_the_models_name(
         ovspec.LLMPipeline(folder)
     # In a form that the graph pass does not recognise, the numbers tell, or OpenVINO does.
     monkeypatch.setattr("ovspec_transforms.attention.paged_cache.biased_attention", lambda model: None)
-    with pytest.raises(ValueError, match="'mystery' are not tested|pass refuses this model"):
+    with pytest.raises(ValueError, match=r"'mystery' are not tested|pass refuses this model"):
         ovspec.LLMPipeline(folder)
 
 

@@ -28,6 +28,33 @@ property_option = click.option(
 )
 
 
+json_option = click.option(
+    "--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them."
+)
+
+
+_PROMPTS_OPTIONS = (
+    click.option(
+        "--prompts",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="FILE.jsonl",
+        help='One JSON string or {"prompt": "..."} per line.',
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file."),
+    click.option(
+        "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
+    ),
+)
+
+
+def prompts_options(command: Command) -> Command:
+    """A file of prompts, and how much of it is generated."""
+    for option in reversed(_PROMPTS_OPTIONS):
+        command = option(command)
+    return command
+
+
 experts_option = click.option(
     "--experts",
     type=click.Choice(["native", "stock"]),

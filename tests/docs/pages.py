@@ -43,7 +43,8 @@ SMALLER = {
     "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
     "--skip-tokens 8 --lengths 0,2",
     "ovspec bench host": "ovspec bench host --steps 10",
-    "--self-check --model qwen3": "--self-check --model qwen3 --splits 2",
+    "--self-check --model": "--self-check --splits 2 --model",
+    "ovspec recommend DIR": "ovspec recommend DIR --max-new-tokens 8",
 }
 
 

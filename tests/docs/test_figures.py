@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import ovspec
 from docs.pages import PAGES, ROOT, figures, scaled
+from tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -32,7 +33,7 @@ def in_this_process(arguments: list[str], folder: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", by_tier(figures.FIGURES, ("decode", "verify")))
 def test_a_figure_can_be_measured(name: str, tmp_path: Path) -> None:
     figure = figures.FIGURES[name]
     arguments = tuple(

@@ -7,12 +7,15 @@ import os
 import runpy
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import command, ovspec
 from docs.pages import code_blocks, figures, inline_commands, scaled
 from prompts import STORY
+from tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 # Commands that are not run here, by their beginning, and why.
@@ -30,6 +33,7 @@ NAMES = {
         "ovspec bundle",
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
+        "ovspec chat",
         "ovspec demo",
         "ovspec eval fidelity",
     ),
@@ -47,6 +51,12 @@ COMMANDS = [(page, line) for page, block in code_blocks("sh") for line in block.
 
 def is_run(command: str) -> bool:
     return not command.startswith(tuple(NOT_RUN)) and command not in FIGURES
+
+
+def of_pages(entries: Iterable[tuple[str, str]]) -> list[Any]:
+    """What stands on the pages: that of the README first, the rest is slow."""
+    listed = list(entries)
+    return by_tier(listed, [entry for entry in listed if entry[0] == "README.md"])
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +82,9 @@ def run(line: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("page", "command"), [entry for entry in COMMANDS if is_run(entry[1])])
+@pytest.mark.parametrize(
+    ("page", "command"), of_pages((page, command) for page, command in COMMANDS if is_run(command))
+)
 def test_commands(workplace: Path, page: str, command: str) -> None:
     assert run(scaled(command), workplace).strip()
 
@@ -85,12 +97,13 @@ def test_the_names_are_in_the_text() -> None:
     assert not NAMES - inline_commands()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(inline_commands() - NAMES))
 def test_commands_in_the_text(workplace: Path, command: str) -> None:
     assert run(scaled(command), workplace).strip()
 
 
-@pytest.mark.parametrize(("page", "example"), code_blocks("python"))
+@pytest.mark.parametrize(("page", "example"), of_pages(code_blocks("python")))
 def test_examples(
     workplace: Path,
     page: str,

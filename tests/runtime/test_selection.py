@@ -128,13 +128,8 @@ RULES: dict[str, AttentionConfig] = {
 }
 
 
-# "everything" has what the two others have.
-LONG = ("wide ends", "coverage")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in RULES]
-)
+# "everything" has what the others have.
+@pytest.mark.parametrize("name", by_tier(RULES, ("reuse", "everything")))
 def test_every_rule_selects_and_attends_as_the_reference(demo_ir: Path, name: str) -> None:
     attention = RULES[name]
     runner = probed_runner(demo_ir, attention)

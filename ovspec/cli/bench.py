@@ -22,6 +22,7 @@ from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import check_outputs, read_source, run_and_show, source_options
 from ovspec.cli.bench_schedule import schedule
+from ovspec.cli.bench_serve import serve
 from ovspec.cli.bench_trace import trace
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
@@ -49,6 +50,7 @@ bench.add_command(decode)
 bench.add_command(schedule)
 bench.add_command(kernel)
 bench.add_command(memory)
+bench.add_command(serve)
 bench.add_command(trace)
 
 

@@ -31,15 +31,16 @@ def _check_seed(context: click.Context, option: click.Parameter, seed: int | Non
     return seed
 
 
+max_context_option = click.option(
+    "--max-context",
+    type=int,
+    help="Tokens of prompt and answer for which memory must suffice; see info.",
+)
 _LENGTH_OPTIONS = [
     click.option(
         "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
     ),
-    click.option(
-        "--max-context",
-        type=int,
-        help="Tokens of prompt and answer for which memory must suffice; see info.",
-    ),
+    max_context_option,
     click.option(
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
     ),

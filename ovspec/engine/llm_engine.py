@@ -139,6 +139,15 @@ class LLMEngine:
         return bool(self._states)
 
     @property
+    def max_num_seqs(self) -> int:
+        """Requests that run at a time; set before the first of them."""
+        return self._scheduler.max_num_seqs
+
+    @max_num_seqs.setter
+    def max_num_seqs(self, number: int) -> None:
+        self._scheduler.max_num_seqs = number
+
+    @property
     def num_requests_running(self) -> int:
         """Requests that passes advance."""
         return len(self._scheduler.running)

@@ -53,7 +53,7 @@ class Scheduler:
 
     def __init__(self, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self.waiting: deque[RequestState] = deque()
         self.running: list[RequestState] = []
         self.costs = PassCosts()
@@ -64,7 +64,7 @@ class Scheduler:
 
     def schedule(self) -> tuple[list[RequestState], list[Chunk]]:
         """Requests that decode in the next pass, and the chunks of prompts beside them."""
-        while self.waiting and len(self.running) < self._max_num_seqs:
+        while self.waiting and len(self.running) < self.max_num_seqs:
             self.running.append(self.waiting.popleft())
         decoding = [state for state in self.running if state.unread == 0]
         left = self.max_num_batched_tokens

@@ -336,14 +336,14 @@ class LLMPipeline:
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
-    def fits(self, history: ChatHistory) -> bool:
-        """Whether the model has positions for a chat, and for a token of an answer.
+    def fits(self, history: ChatHistory, new_tokens: int = 1) -> bool:
+        """Whether the model has positions for a chat, and for so many tokens of an answer.
 
         Raises:
             ValueError: the model has no chat template, or the history no message.
         """
         prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
-        return len(prompt) < self._positions
+        return len(prompt) + new_tokens <= self._positions
 
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""

@@ -62,6 +62,19 @@ def test_the_context_ends_as_was_chosen(model: Path) -> None:
     assert stopped.stdout and dropped.stdout.startswith(stopped.stdout) and dropped.stdout != stopped.stdout
     huge = chat(model, "dog " * 300 + "\n")
     assert huge.returncode == 2 and "this message is longer than" in huge.stderr
+    assert "drop" not in huge.stderr  # that is how it chats already
+
+
+def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path) -> None:
+    """16 of 128 positions are left behind the second message; the answer takes 40."""
+    text, options = "dog " * 25 + "\n", ("--max-new-tokens", "40", "--ignore-eos", "--figures")
+    run = chat(model, text * 2, *options)
+    assert "the oldest turn is forgotten" in run.stderr and run.stderr.count("[40 tokens") == 2, run.stderr
+    run = chat(model, text * 2, *options, "--at-context-end", "stop")
+    assert run.returncode == 2 and "--max-new-tokens 40 for the answer" in run.stderr
+    # A message alone gets what positions there are.
+    run = chat(model, "dog " * 50 + "\n", "--max-new-tokens", "100", "--figures")
+    assert run.returncode == 0 and "forgotten" not in run.stderr, run.stderr
 
 
 def test_without_a_template_there_is_no_chat() -> None:

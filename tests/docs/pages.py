@@ -37,7 +37,7 @@ SMALLER = {
     "--context 128,16384": "--context 64,128",
     "--context 16384": "--context 128",
     "--budgets 64,128,256,512": "--budgets 64,128",
-    "--target-kl 0.05": "--target-kl 0.05 --positions 12",
+    "--target-kl 0.05": "--target-kl 0.5 --positions 12",
     "--budget 512": "--budget 128",
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
     "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "

@@ -105,7 +105,7 @@ def test_a_long_context_is_not_copied(folders: dict[str, Path]) -> None:
     """OpenVINO's attention lays it out anew for every pass of a prompt; ours reads it where it is."""
     ours = compare(folders["two layers"], context=6144)
     theirs = compare(folders["two layers"], context=6144, attention="stock")
-    assert theirs["target"]["working"] > ours["target"]["working"] + 20_000_000
+    assert theirs["target"]["working"] > ours["target"]["working"] + 10_000_000
 
 
 def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:

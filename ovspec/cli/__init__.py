@@ -24,6 +24,7 @@ COMMANDS = {
     "generate": "ovspec.cli.generate:generate",
     "info": "ovspec.cli.info:info",
     "recommend": "ovspec.cli.recommend:recommend",
+    "serve": "ovspec.cli.serve:serve",
 }
 
 

@@ -15,6 +15,7 @@ from ovspec.cli.lazy_commands import LazyCommands
 COMMANDS = {
     "bench": "ovspec.cli.bench:bench",
     "bundle": "ovspec.cli.bundle:bundle",
+    "cache": "ovspec.cli.cache:cache",
     "calibrate": "ovspec.cli.calibrate:calibrate",
     "chat": "ovspec.cli.chat:chat",
     "completion": "ovspec.cli.completion:completion",

@@ -15,6 +15,7 @@ from ovspec.cli.pipeline_options import (
     max_context_option,
     pipeline_from,
     pipeline_options,
+    prefix_option,
 )
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -84,6 +85,7 @@ _LIMITS = [
 )
 @option_group("Limits", _LIMITS)
 @max_context_option
+@prefix_option
 @pipeline_options
 def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.

@@ -68,7 +68,7 @@ def test_parsers_of_a_streamer_run(
 
     mine, theirs = parsed(make_pipeline(draft=draft)), parsed(genai)
     assert mine[3][0]["content"] == mine[4][0].upper()
-    # Of several tokens at once a streamer makes fewer pieces; the message is the same.
+    # Several tokens at once give fewer pieces; the message is the same.
     assert (mine[3][0]["content"], mine[4]) == (theirs[3][0]["content"], theirs[4])
     assert draft or mine == theirs
 

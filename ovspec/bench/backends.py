@@ -25,7 +25,7 @@ from ovspec.verify.verify_config import SparseVerify
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. Its
-# graph contains selection, which makes a dense pass 1% slower (processor time, 0.6B shape, 4k and 16k tokens).
+# graph contains selection, which costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
 SPARSE = ("sparse", "sparse_stock")
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")

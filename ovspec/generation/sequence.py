@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,3 +136,19 @@ class Sequence:
         """Roll both caches back to the tokens of the sequence, without its last one."""
         for cached in (self.target, self.draft):
             cached.rollback(min(cached.length, len(self.tokens) - 1))
+
+
+def start_all(
+    prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, positions: int
+) -> list[Sequence]:
+    """The sequences of a call.
+
+    A prompt gets the same random numbers alone and beside others; several answers to one prompt get others.
+    """
+    seen: Counter[tuple[int, ...]] = Counter()
+    sequences = []
+    for prompt in prompts:
+        limit = settings.token_limit(len(prompt), positions)
+        sequences.append(Sequence.start(prompt, limit, settings, seen[tuple(prompt)]))
+        seen[tuple(prompt)] += 1
+    return sequences

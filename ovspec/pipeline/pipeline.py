@@ -38,7 +38,7 @@ from ovspec.generation.inputs import (
     tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
-from ovspec.generation.sequence import Sequence
+from ovspec.generation.sequence import Sequence, start_all
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.assistant_model import AssistantChoices
@@ -363,8 +363,7 @@ class LLMPipeline:
     ) -> list[Sequence]:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
-        limits = [settings.token_limit(len(prompt), self._positions) for prompt in repeated]
-        sequences = [Sequence.start(p, limits[n], settings, n) for n, p in enumerate(repeated)]
+        sequences = start_all(repeated, settings, self._positions)
         try:
             call.run(sequences, settings, self._schedules.of(settings))
         finally:

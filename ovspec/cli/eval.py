@@ -10,6 +10,7 @@ import click
 from ovspec.bench import check_plot
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
+from ovspec.cli.eval_lm import lm
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
     backend_options,
@@ -36,7 +37,10 @@ from ovspec.verify.verify_mode import VerifyMode, parse_verify
 
 @click.group("eval")
 def evaluate() -> None:
-    """Compare a setting with dense decoding."""
+    """Measure the quality of a setting."""
+
+
+evaluate.add_command(lm)
 
 
 COMMON = (

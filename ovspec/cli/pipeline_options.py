@@ -9,6 +9,7 @@ import click
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.help import Command, option_group
 from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
+from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model as name_draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -84,6 +85,20 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
         **properties,
     )
     return pipeline, drafting
+
+
+def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
+
+    Raises:
+        ValueError: as `pipeline_from`.
+    """
+    given = {**options, "do_sample": False}
+    pipeline, _ = pipeline_from(given)
+    defaults = generation_options(given)
+    del defaults["do_sample"]
+    pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
+    return pipeline
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:

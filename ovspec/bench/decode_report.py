@@ -108,6 +108,10 @@ class DecodeReport:
             "drafts come from the trace at the cost of a lookup, but for sparse_self, which drafts by itself",
         ]
 
+    def notes(self) -> list[str]:
+        """Lines below the table: none."""
+        return []
+
     def table(self) -> Table:
         """Tokens per second by mode, and the ratios to stock."""
         rounds = len(next(iter(self.records.values())))

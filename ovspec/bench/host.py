@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
@@ -33,10 +33,6 @@ class HostRecord:
     steps: int
     median_ms: float
     p90_ms: float
-
-    def as_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

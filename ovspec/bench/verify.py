@@ -14,7 +14,6 @@ from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Su
 from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
 from ovspec.bench.memory import fits_together
 from ovspec.bench.report import Record, Report, Spread
-from ovspec.bench.resident import measure_resident
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.memory.machine_memory import available_bytes
@@ -39,7 +38,6 @@ class VerifyBench:
         repeat: timed passes per record, after one untimed warm-up.
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
-        memory: whether to measure the memory of every compiled model as well, each in a fresh process.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
 
     Raises:
@@ -53,7 +51,6 @@ class VerifyBench:
     repeat: int
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
-    memory: bool = False
     linear: LinearBackend | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +83,7 @@ class VerifyBench:
     def num_steps(self) -> int:
         """Number of times that `run` calls its `tick`."""
         passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
-        return 2 + len(self.compiled_models) * (1 + self.memory) + passes
+        return 2 + len(self.compiled_models) + passes
 
     @property
     def compiled_models(self) -> tuple[str, ...]:
@@ -126,8 +123,6 @@ class VerifyBench:
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
         traffic = WeightTraffic.of(model)
-        # The tokens decide which experts are read.
-        weights = None if traffic.num_experts else traffic.always
         bandwidth, threads = 0.0, 0
         token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
@@ -145,23 +140,8 @@ class VerifyBench:
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
             gc.collect()
-        resident = {}
-        if self.memory:
-            point = max(self.contexts), max(self.tokens)
-            resident = measure_resident(
-                self.source,
-                model,
-                self.compiled_models,
-                *point,
-                self.sparse,
-                self.properties,
-                tick,
-                self.linear,
-            )
-        records = [
-            self._record(point, timings[point], weights, token_bytes[point[2]])
-            for point in self._points(self.backends)
-        ]
+        # The tokens decide which experts are read.
+        weights = None if traffic.num_experts else traffic.always
         return Report(
             source=self.source,
             interleaved=interleaved,
@@ -170,9 +150,11 @@ class VerifyBench:
             bandwidth_gb_s=bandwidth,
             bandwidth_method=method(threads),
             settings=settings,
-            records=records,
+            records=[
+                self._record(point, timings[point], weights, token_bytes[point[2]])
+                for point in self._points(self.backends)
+            ],
             sparse=self.sparse,
-            resident=resident,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:

@@ -97,6 +97,7 @@ class LLMPipeline:
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
+        memory_limit: bytes that may be planned for, instead of those that are free; `math.inf`: any.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
             compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
             `prompt_lookup` mean what they mean for openvino_genai.
@@ -123,6 +124,7 @@ class LLMPipeline:
         linear: LinearBackend | None = None,
         max_num_batched_tokens: int | None = None,
         max_context: int | None = None,
+        memory_limit: float | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -150,8 +152,7 @@ class LLMPipeline:
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        self._plan = target.plan_memory(max_context, chunk, assistant)
-        self._plan.check()
+        self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
         self._target.cache.max_bytes = given.cache_bytes
@@ -335,14 +336,14 @@ class LLMPipeline:
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
-    def fits(self, history: ChatHistory) -> bool:
-        """Whether the model has positions for a chat, and for a token of an answer.
+    def fits(self, history: ChatHistory, new_tokens: int = 1) -> bool:
+        """Whether the model has positions for a chat, and for so many tokens of an answer.
 
         Raises:
             ValueError: the model has no chat template, or the history no message.
         """
         prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
-        return len(prompt) < self._positions
+        return len(prompt) + new_tokens <= self._positions
 
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from drafters.own_drafters import DRAFTERS, SPARSE
 from families import EVERY_NAME, NAMES, family
 from openvino_genai import GenerationConfig
+from tiers import by_tier
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -67,14 +69,17 @@ def check(name: str, drafter: str, mode: str, numbers: range) -> None:
     assert models.target.blocks.usage == 0.0
 
 
-def case(name: str, drafter: str) -> Any:
-    """Every drafter with one family, every family with one drafter; the rest is slow."""
-    first = name == "llama" or drafter == "auto"
-    return pytest.param(name, drafter, marks=() if first else pytest.mark.slow)
+# Every drafter with one family, every family with one drafter; trees and chains without commits.
+FIRST = [
+    *(("llama", drafter, "commit") for drafter in DRAFTERS),
+    *((name, "auto", "commit") for name in NAMES),
+    *(("demo", drafter, "dense") for drafter in ("auto", "own trees")),
+]
 
 
-@pytest.mark.parametrize("mode", ["dense", "commit"])
-@pytest.mark.parametrize(("name", "drafter"), [case(name, drafter) for name in NAMES for drafter in DRAFTERS])
+@pytest.mark.parametrize(
+    ("name", "drafter", "mode"), by_tier(product(NAMES, DRAFTERS, ("dense", "commit")), FIRST)
+)
 def test_greedy_text_is_that_of_plain_decoding(name: str, drafter: str, mode: str) -> None:
     check(name, drafter, mode, range(2))
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 from scipy.stats import chisquare
 from settings import F32
+from tiers import by_tier
 
 from ovspec.drafters import (
     AssistantDrafter,
@@ -206,15 +207,22 @@ def penalised(
     return out
 
 
-CASES = [
-    *(Case("assistant", setting=setting) for setting in SETTINGS),
-    Case("own"),
+FIRST = [
+    Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
+    Case("sparse_self", COMMIT, "repetition penalty"),
+    Case("sparse_self", COMMIT, coupled=True),
+]
+CASES = [
+    *FIRST,
+    *(
+        Case("assistant", setting=setting)
+        for setting in ("plain sampling", "temperature", "repetition penalty")
+    ),
+    Case("own"),
     Case("prompt_lookup"),
     Case("assistant", COMMIT),
     Case("auto", COMMIT, "top-k and top-p"),
-    Case("sparse_self", COMMIT, "repetition penalty"),
-    Case("sparse_self", COMMIT, coupled=True),
 ]
 EVERY_CASE = [
     Case(drafter, verify, setting, coupled)
@@ -225,7 +233,7 @@ EVERY_CASE = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", by_tier(CASES, FIRST), ids=str)
 def test_positions_follow_the_exact_distribution(case: Case) -> None:
     p_value, metrics = case.p_value(RUNS)
     assert p_value > 1e-3
@@ -277,7 +285,9 @@ def forget_one_q(
 ACCEPT = commit.accept
 
 
-@pytest.mark.parametrize("wrong", [confirm_everything, correct_from_p, forget_one_q])
+@pytest.mark.parametrize(
+    "wrong", by_tier([confirm_everything, correct_from_p, forget_one_q], [correct_from_p])
+)
 def test_wrong_commits_fail_the_same_test(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "accept", wrong)
     assert Case("assistant", COMMIT).p_value(RUNS)[0] < 1e-6

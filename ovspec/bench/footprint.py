@@ -17,6 +17,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec.bench import footprint_child
+from ovspec.bench.rounds import check_at_least
 from ovspec.bench.source import ModelSource
 from ovspec_models import demo_pair_path
 
@@ -90,8 +91,7 @@ class FootprintBench:
         most = self.source.max_position_embeddings - _NEW_TOKENS
         if not 1 <= self.context <= most:
             raise ValueError(f"--context {self.context}: expected 1 to {most} for this model")
-        if self.repeat < 1:
-            raise ValueError(f"--repeat {self.repeat}: expected at least 1")
+        check_at_least(1, repeat=self.repeat)
 
     @property
     def num_steps(self) -> int:
@@ -101,11 +101,7 @@ class FootprintBench:
     def run(
         self, tick: Callable[[str], None] = lambda step: None
     ) -> tuple[list[Footprint], list[CachedStart]]:
-        """Start the engines in turn, each time in a new process, also from a CACHE_DIR that is filled first.
-
-        Raises:
-            RuntimeError: an engine failed; the message has its last line of output.
-        """
+        """Start the engines in turn, each in a new process; also from a CACHE_DIR that is filled first."""
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
         cached: dict[str, list[dict[str, Any]]] = {name: [] for name in CACHED_STARTS}
         with _folder_of(self.source) as folder, TemporaryDirectory(prefix="ovspec-bench-") as place:

@@ -9,6 +9,7 @@ from typing import Any
 
 from openvino_genai import GenerationConfig
 
+from ovspec.bench.rounds import check_at_least
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -50,9 +51,7 @@ class HostBench:
     steps: int
 
     def __post_init__(self) -> None:
-        for name, value in (("--vocab-size", self.vocab_size), ("--steps", self.steps)):
-            if value < 2:
-                raise ValueError(f"{name} {value}: expected at least 2")
+        check_at_least(2, vocab_size=self.vocab_size, steps=self.steps)
 
     def shape(self) -> ModelShape:
         """A model whose only real size is its vocabulary: nothing else reaches the host."""

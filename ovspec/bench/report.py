@@ -9,17 +9,9 @@ from rich.table import Table
 
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
+from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
 from ovspec.verify.verify_config import SparseVerify
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Milliseconds of the timed passes."""
-
-    median: float
-    min: float
-    max: float
 
 
 @dataclass(frozen=True, slots=True)

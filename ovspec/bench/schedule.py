@@ -12,6 +12,7 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
+from ovspec.bench.rounds import check_at_least, check_names, rotated
 from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
@@ -70,9 +71,6 @@ class ScheduleBench:
         repeat: timed rounds, in each of which every setting generates once; one more warms up.
         cold: whether `auto` starts every generation without what it has learned.
         properties: OpenVINO properties.
-
-    Raises:
-        ValueError: a number or a name out of range.
     """
 
     model: Path
@@ -90,20 +88,13 @@ class ScheduleBench:
     properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for position, name in enumerate(self.workloads):
-            if name not in WORKLOADS or name in self.workloads[:position]:
-                raise ValueError(
-                    f"--workload {','.join(self.workloads)}: expected some of {','.join(WORKLOADS)}, "
-                    "each once"
-                )
+        check_names("--workload", self.workloads, WORKLOADS)
         if 0 not in self.lengths or any(not 0 <= k <= MAX_NUM_ASSISTANT_TOKENS for k in self.lengths):
             raise ValueError(
                 f"--lengths {','.join(map(str, self.lengths))}: expected 0, which is plain decoding, and "
                 f"numbers up to {MAX_NUM_ASSISTANT_TOKENS}"
             )
-        for name, value, least in (("--context", self.context, 1), ("--repeat", self.repeat, 1)):
-            if value < least:
-                raise ValueError(f"{name} {value}: expected at least {least}")
+        check_at_least(1, context=self.context, repeat=self.repeat)
         if not 1 <= self.skip_tokens <= self.max_new_tokens - 2:
             raise ValueError(
                 f"--skip-tokens {self.skip_tokens}: expected 1 to {self.max_new_tokens - 2}, which leaves "
@@ -116,11 +107,7 @@ class ScheduleBench:
         return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
 
     def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
-        """Time everything; settings take turns, generation by generation.
-
-        Raises:
-            ValueError: a model that can't be served.
-        """
+        """Time everything; settings take turns, generation by generation."""
         records = {}
         text: _Player | None = None
         for name in self.workloads:
@@ -147,8 +134,7 @@ class ScheduleBench:
         record = WorkloadRecord({str(setting): [] for setting in settings}, [], 0)
         auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
         for turn in range(1 + self.repeat):
-            first = turn % len(settings)
-            for setting in settings[first:] + settings[:first]:
+            for setting in rotated(settings, turn):
                 tick(f"{name}, round {turn} of {self.repeat}: {setting}")
                 schedule: Schedule = auto if setting == "auto" else ConstantSchedule(int(setting))
                 if setting == "auto" and self.cold:

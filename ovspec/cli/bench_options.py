@@ -38,11 +38,7 @@ def source_options(command: Command) -> Command:
 
 
 def read_source(options: dict[str, Any]) -> ModelSource:
-    """The model to time, from the options of `source_options`, which are taken out.
-
-    Raises:
-        ValueError: both or none of --model and --shape, options of --shape beside --model, or a bad one.
-    """
+    """The model to time, from the options of `source_options`, which are taken out."""
     model, shape = options.pop("model"), options.pop("shape")
     sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in _SIZES}
     if (model is None) == (shape is None):
@@ -88,11 +84,7 @@ def run_and_show(bench: Any, json_path: str | None, native: bool = True) -> Any:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, before the measurement starts.
-
-    Raises:
-        ValueError: it is a folder, or its folder is missing or can't be written.
-    """
+    """Refuse a file that cannot be written, before the measurement starts."""
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; give a file's name")
     try:
@@ -105,11 +97,7 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def check_operations() -> None:
-    """Refuse to time operations that compute wrong results.
-
-    Raises:
-        RuntimeError: a native operation differs from its reference on this machine.
-    """
+    """Refuse to time operations that compute wrong results."""
     failed = [f"{check.name} ({check.isa})" for check in self_check() if not check.ok]
     if failed:
         raise RuntimeError(

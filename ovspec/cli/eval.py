@@ -124,9 +124,6 @@ def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Sett
     Args:
         verify: the mode.
         swept: texts of the sweep options by field.
-
-    Raises:
-        ValueError: two sweeps, or a bad one.
     """
     given = {name: text for name, text in swept.items() if text is not None}
     options = [sweep_option(name) for name in given]

@@ -35,8 +35,8 @@ def internal_fault(error: BaseException, debug: bool) -> str:
     how = "with this traceback" if debug else "with the output of the same command and --debug"
     return (
         f"ovspec: internal error: {type(error).__name__} in {place}: {one_line(str(error))}\n"
-        f"This is a fault of ovspec, not of your input. Please report it {how} and the output of `ovspec info` "
-        f"to {_report_to()}."
+        f"This is a fault of ovspec, not of your input. Please report it {how} and the output of "
+        f"`ovspec info` to {_report_to()}."
     )
 
 

@@ -93,11 +93,7 @@ class PipelineChoice:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> PipelineChoice:
-        """Take the options of `pipeline_options` out; a command need not have all of them.
-
-        Raises:
-            ValueError: options that contradict each other.
-        """
+        """Take the options of `pipeline_options` out; a command need not have all of them."""
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
         drafting = drafting_from(model, options)
@@ -120,11 +116,7 @@ class PipelineChoice:
 
 
 def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
-    """Start the pipeline that the options of `pipeline_options` describe, which are taken out.
-
-    Raises:
-        ValueError: options that contradict each other, or a model that can't be served.
-    """
+    """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
     choice = PipelineChoice.of(options)
     generation_options(dict(options))  # refuses before the model is loaded
     return choice.start(), choice.drafting
@@ -145,11 +137,7 @@ def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as fields of a generation configuration.
-
-    Raises:
-        ValueError: a sampling option without `--do-sample`.
-    """
+    """The options that were given, as fields of a generation configuration."""
     fields = {name: value for name, value in options.items() if value is not None and value != ()}
     # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
     fields["do_sample"] = options["do_sample"]

@@ -41,6 +41,7 @@ from ovspec.generation.inputs import (
     tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
+from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
@@ -373,8 +374,8 @@ class LLMPipeline:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         requests = [
-            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=n, cached=cached)
-            for n, prompt in enumerate(repeated)
+            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index, cached=cached)
+            for prompt, index in zip(repeated, occurrences(repeated), strict=True)
         ]
         return call.run(requests, settings)
 
@@ -384,9 +385,8 @@ class LLMPipeline:
         """Answer a history; what its tokens share with the previous turn's is still cached."""
         several = settings.num_return_sequences > 1
         if several and self._chat.history is not None:
-            raise InvalidValueError(
-                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
-            )
+            given = settings.num_return_sequences
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
         with call.timed("chat_template_durations"):
             text = templated(self._tokenizer, history)
         with call.timed("tokenization_durations"):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ovspec.bench import AcceptanceTrace
-from ovspec.bench.acceptance_trace import Confirmations
+from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 
 
 def test_synthetic_trace_accepts_the_same_every_time() -> None:

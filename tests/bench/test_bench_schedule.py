@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import WORKLOADS
+from ovspec.bench.schedule import WORKLOADS
 from ovspec.bench.schedule_report import WorkloadRecord, bootstrap
 from ovspec.cli import cli
 

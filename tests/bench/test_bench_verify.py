@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from commands import ovspec
 
-from ovspec.bench import DEFAULT_BACKENDS as BACKENDS
-from ovspec.bench import ModelSource, VerifyBench
+from ovspec.bench.backends import DEFAULT_BACKENDS as BACKENDS
+from ovspec.bench.source import ModelSource
+from ovspec.bench.verify import VerifyBench
 from ovspec.verify.verify_config import SparseVerify
 
 BLOCK = 32

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from settings import F32
 
 import ovspec
-from ovspec.bench import ModelSource, VerifyBench
+from ovspec.bench.source import ModelSource
+from ovspec.bench.verify import VerifyBench
 from ovspec.cli import cli
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.bake import bake_operations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+import tiers
 
 WINDOW = 48
 LONG_FROM = 64
@@ -201,7 +201,7 @@ _FIRST = ("Llama", "Phi-3", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "Bloom", "MPT")
 
 def by_tier(names: Iterable[str]) -> list[Any]:
     """Families as parameters of a test: `make test` takes one of each kind, `make test-slow` the others."""
-    return [pytest.param(name, id=name, marks=() if name in _FIRST else pytest.mark.slow) for name in names]
+    return tiers.by_tier(names, _FIRST)
 
 
 def random_model(tiny: Tiny, **changes: Any) -> Any:
@@ -222,9 +222,9 @@ def write_checkpoint(tiny: Tiny, folder: Path) -> Path:
     return folder
 
 
-def export_tiny(name: str, folder: Path, weight_format: str = "fp32") -> Path:
+def export_tiny(name: str, folder: Path, weight_format: str = "fp32", **options: Any) -> Path:
     """Export one of `TINY` below `folder`; return the exported folder, which lies beside the checkpoint."""
     from ovspec_models import export_model
 
     checkpoint = write_checkpoint(TINY[name], folder / "checkpoint")
-    return export_model(checkpoint, folder / "ir", weight_format=weight_format)
+    return export_model(checkpoint, folder / "ir", weight_format=weight_format, **options)

@@ -57,9 +57,6 @@ def load_runner(
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
-
-    Raises:
-        ValueError: a setting that the model, or the operations, can't serve.
     """
     if name == "stock":
         return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)

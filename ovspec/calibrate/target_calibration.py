@@ -36,9 +36,6 @@ class TargetCalibration:
     Attributes:
         experts: statistics of its experts; `None` if they are not searched.
         channels: statistics of its feed-forward channels, likewise.
-
-    Raises:
-        ValueError: channels that can't be observed.
     """
 
     def __init__(self, given: SparseVerify, model: ov.Model) -> None:
@@ -80,9 +77,6 @@ class TargetCalibration:
             positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
             properties: OpenVINO properties.
-
-        Raises:
-            ValueError: the texts are too short.
         """
         parts = self.parts()
         runner = ModelRunner(

@@ -183,11 +183,7 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
 
 
 def folder_config(folder: Path) -> OvspecConfig:
-    """The folder's configuration, or a new one for a folder that optimum-cli wrote.
-
-    Raises:
-        ValueError: no model, or a folder that can't be written.
-    """
+    """The folder's configuration, or a new one for a folder that optimum-cli wrote."""
     info = ModelInfo.read(folder)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--model {folder}: the folder can't be written; copy it to where you may write")

@@ -88,11 +88,7 @@ class Turns:
         self._turns = []
 
     def answer(self, message: str) -> Any:
-        """Stream the answer to a message; returns its metrics.
-
-        Raises:
-            ValueError: the chat does not fit the model's positions, and nothing may be forgotten.
-        """
+        """Stream the answer to a message; returns its metrics."""
         self._turns.append({"role": "user", "content": message})
         while not self._fits(self._settings["max_new_tokens"]) and len(self._turns) > 1:
             self._forget()

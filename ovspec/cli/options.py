@@ -28,6 +28,33 @@ property_option = click.option(
 )
 
 
+json_option = click.option(
+    "--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them."
+)
+
+
+_PROMPTS_OPTIONS = (
+    click.option(
+        "--prompts",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="FILE.jsonl",
+        help='One JSON string or {"prompt": "..."} per line.',
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file."),
+    click.option(
+        "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
+    ),
+)
+
+
+def prompts_options(command: Command) -> Command:
+    """A file of prompts, and how much of it is generated."""
+    for option in reversed(_PROMPTS_OPTIONS):
+        command = option(command)
+    return command
+
+
 experts_option = click.option(
     "--experts",
     type=click.Choice(["native", "stock"]),
@@ -114,11 +141,7 @@ def memory_options(command: Command) -> Command:
 
 
 def memory_limit_from(options: dict[str, Any]) -> float | None:
-    """The pipeline's `memory_limit` argument from the options of `memory_options`, which are taken out.
-
-    Raises:
-        ValueError: both options.
-    """
+    """The pipeline's `memory_limit` argument from the options of `memory_options`, which are taken out."""
     limit: int | None = options.pop("memory_limit")
     unchecked: bool = options.pop("no_memory_check")
     if unchecked and limit is not None:
@@ -187,11 +210,7 @@ _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
-    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them.
-
-    Raises:
-        ValueError: a bad value.
-    """
+    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them."""
     anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
     given = {entry.name: options.pop(entry.name) for entry in fields(SparseVerify) if entry.name in options}
     for name in PER_LAYER_FIELDS:
@@ -203,11 +222,7 @@ def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> Sp
 
 
 def verify_from(options: dict[str, Any]) -> Verify:
-    """The pipeline's `verify` argument from the options of `verify_options`, which are taken out.
-
-    Raises:
-        ValueError: options of sparse verification beside `--verify dense`, or a bad value.
-    """
+    """The pipeline's `verify` argument from the options of `verify_options`, which are taken out."""
     if options.pop("verify") != "dense":
         return sparse_from(options, options.pop("anchor_layers"))
     for entry in fields(SparseVerify):
@@ -224,11 +239,7 @@ def _option_name(field: str) -> str:
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:
-    """Numbers of a comma-separated option.
-
-    Raises:
-        ValueError: something else than whole numbers.
-    """
+    """Numbers of a comma-separated option."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -236,11 +247,7 @@ def int_list(name: str, text: str) -> tuple[int, ...]:
 
 
 def float_list(name: str, text: str) -> tuple[float, ...]:
-    """Numbers of a comma-separated option.
-
-    Raises:
-        ValueError: something else than numbers.
-    """
+    """Numbers of a comma-separated option."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

@@ -66,11 +66,7 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
 
 
 def save_text(text: str, path: Path) -> None:
-    """Write figures to a file; where that fails they are printed, so that no long run is lost.
-
-    Raises:
-        OSError: the file can't be written; it names the file.
-    """
+    """Write figures to a file; where that fails they are printed, so that no long run is lost."""
     try:
         replace_file(path, (text + "\n").encode())
     except OSError as error:

@@ -46,6 +46,10 @@ class Chat:
         messages = [{"role": "system", "content": system_message}] if system_message else []
         self.history = ChatHistory(messages)
 
+    def is_turn(self, inputs: object) -> bool:
+        """Whether a call with such inputs is a turn of a chat, of this one or of the caller's own."""
+        return isinstance(inputs, ChatHistory) or (isinstance(inputs, str) and self.history is not None)
+
     @contextmanager
     def turn(self, message: str) -> Iterator[Turn]:
         """Answer `message` in the block; an error or a cancelled answer leaves the history as it was."""

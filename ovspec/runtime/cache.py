@@ -85,6 +85,11 @@ class BlockManager:
         self.num_blocks = 0
         self._free: list[int] = []
 
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that sequences hold."""
+        return 1.0 - len(self._free) / self.num_blocks if self.num_blocks else 0.0
+
     def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
         """Blocks that the cache needs when these sequences have the given numbers of tokens."""
         missing = sum(

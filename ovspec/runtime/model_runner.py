@@ -20,8 +20,8 @@ from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
-from ovspec.runtime.graph_facts import GraphFacts, stock_products
-from ovspec.runtime.identity import identity_breakers
+from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
@@ -55,8 +55,8 @@ class PassStats:
 
     Attributes:
         duration: time inside the model, microseconds.
-        attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
-        context_tokens: context tokens that dense attention would have read for the same rows.
+        attended: per sequence, context tokens that verification attention read, mean over layers and KV
+            heads, and those that dense attention would have read for the same rows.
         experts_read: routed experts that each layer with experts read; empty if the graph does not count
             them.
         experts_held: experts that each of these layers has.
@@ -65,12 +65,21 @@ class PassStats:
     """
 
     duration: float = 0.0
-    attended_tokens: float = 0.0
-    context_tokens: float = 0.0
+    attended: tuple[tuple[float, float], ...] = ()
     experts_read: tuple[int, ...] = ()
     experts_held: tuple[int, ...] = ()
     channels_read: tuple[int, ...] = ()
     channels_held: tuple[int, ...] = ()
+
+    @property
+    def attended_tokens(self) -> float:
+        """Context tokens read by verification attention, over all sequences."""
+        return sum(attended for attended, _ in self.attended)
+
+    @property
+    def context_tokens(self) -> float:
+        """Context tokens that dense attention would have read for the same rows."""
+        return sum(context for _, context in self.attended)
 
 
 class ModelRunner:
@@ -87,8 +96,8 @@ class ModelRunner:
             what `linear_backend` chooses.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
         backends: all of these choices, where they are resolved already; the others are then left out.
-        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
-            is never kept in CACHE_DIR.
+        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`; with a name,
+            those that lead to this one (`watch_rows`). Such a model is never kept in CACHE_DIR.
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
@@ -110,7 +119,7 @@ class ModelRunner:
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
         backends: Backends | None = None,
-        watch: bool = False,
+        watch: bool | str = False,
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         if backends is None:
@@ -140,7 +149,12 @@ class ModelRunner:
         self.reports = facts.reports
         #: Why identical outputs are not promised, a sentence each; empty where they are.
         self.identity_breakers = identity_breakers(
-            self.attention.backend, self.linear, facts.stock_products, self.cache.specs, self.block_size
+            self.attention.backend,
+            self.linear,
+            experts.backend if experts else "stock",
+            facts.stock_products,
+            self.cache.specs,
+            self.block_size,
         )
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
@@ -166,9 +180,9 @@ class ModelRunner:
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
-            facts = replace(facts, reports=(*facts.reports, *late), stock_products=stock_products(graph))
+            facts = replace(facts, reports=(*facts.reports, *late), stock_products=StockProducts.of(graph))
             if self._watch:
-                self.watched = watch_rows(graph)
+                self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()
             return graph, facts
 
@@ -263,7 +277,7 @@ class ModelRunner:
         attended = attended_tokens(counts, batch, self.block_size)
         self.last_pass = PassStats(
             duration,
-            *attended,
+            tuple(attended),
             experts_read=tuple(read),
             experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
             channels_read=tuple(channels),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ovspec
 
 from ovspec.bench import DEFAULT_BACKENDS as BACKENDS
 from ovspec.bench import ModelSource, VerifyBench
@@ -33,14 +34,13 @@ class Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """One run of all backends as a user starts it, in a pipe."""
+def outcome(tmp_path_factory: pytest.TempPathFactory, measured_once: None) -> Outcome:
+    """One run of all backends, in a pipe."""
     path = tmp_path_factory.mktemp("bench") / "figures.json"
     arguments = ["bench", "verify", *TINY, "--context", "64,301", "--tokens", "1,3", "--budget", str(BUDGET)]
     plot = path.with_name("figures.png")
     arguments += ["--repeat", "3", "--json", str(path), "--plot", str(plot)]
-    command = "import sys; from ovspec.cli import main; sys.argv[0] = 'ovspec'; main()"
-    ran = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True)
+    ran = ovspec(*arguments)
     assert ran.returncode == 0, ran.stderr
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, plot.name}
     figures = json.loads(path.read_text(encoding="utf-8"))

@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import command, one_line, ovspec
+from commands import installed_ovspec, one_line, ovspec
 
 from ovspec_models import demo_pair_path
 
@@ -116,15 +115,12 @@ def test_shells_complete_commands_and_options() -> None:
         run = ovspec("completion", shell)
         assert run.returncode == 0 and "_OVSPEC_COMPLETE" in run.stdout, run.stderr
     words = {"_OVSPEC_COMPLETE": "zsh_complete", "COMP_WORDS": "ovspec generate --ma", "COMP_CWORD": "2"}
-    run = command(Path(sys.executable).with_name("ovspec"), env={**os.environ, **words})
+    run = installed_ovspec(env={**os.environ, **words})
     assert "--max-new-tokens" in run.stdout and "--max-context" in run.stdout, run.stderr
 
 
 def test_a_message_that_is_not_utf8_is_one_line(model: Path) -> None:
-    arguments = [sys.executable, "-m", "ovspec", "chat", "-m", str(model), *OPTIONS]
-    run = subprocess.run(arguments, input=b"\xff\xfe\n", capture_output=True, check=False)
-    assert run.returncode == 2 and b"is not UTF-8" in run.stderr, run.stderr
-    assert run.stderr.count(b"\n") == 1
+    assert "is not UTF-8" in one_line(ovspec("chat", "-m", model, *OPTIONS, input=b"\xff\xfe\n"))
 
 
 def test_a_prompt_may_hold_line_separators(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
 import pytest
+from tiers import by_tier
 
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import get_shape
@@ -95,8 +97,10 @@ def compare(
     return plan
 
 
-@pytest.mark.parametrize("linear", ["native", "stock"])
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("weights", "linear"),
+    by_tier(product(["int8", "int4"], ["native", "stock"]), [("int4", "native"), ("int8", "stock")]),
+)
 def test_compressed_weights(folders: dict[str, Path], weights: str, linear: str) -> None:
     compare(folders[weights], linear=linear)
 
@@ -123,6 +127,7 @@ def test_experts_stay_mapped(folders: dict[str, Path]) -> None:
     assert theirs["target"]["weights"] > 3 * ours["target"]["weights"]
 
 
+@pytest.mark.slow
 def test_channels_limited_by_our_operation(folders: dict[str, Path]) -> None:
     compare(folders["int8"], ffn="native", linear="stock")
 

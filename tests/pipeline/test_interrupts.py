@@ -11,6 +11,7 @@ import pytest
 from openvino_genai import StreamingStatus
 from prompts import STORY
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.runtime.cache import CachedSequence
@@ -53,7 +54,7 @@ ENDS: dict[str, tuple[Callable[[], Any], type[BaseException] | None]] = {
 }
 
 
-@pytest.fixture(scope="module", params=PIPELINES)
+@pytest.fixture(scope="module", params=by_tier(PIPELINES, ("dense", "commit")))
 def pipeline(request: pytest.FixtureRequest, demo_ir: Path) -> ovspec.LLMPipeline:
     arguments = PIPELINES[request.param]
     model = ovspec.draft_model(demo_ir / "draft") if arguments.get("drafter") == "assistant" else None

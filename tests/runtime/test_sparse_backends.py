@@ -12,6 +12,7 @@ from ops.compare import assert_close
 from prompts import STORY
 from runtime.selection_life import passes
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.runtime.attention_config import Attention, AttentionConfig
@@ -39,7 +40,10 @@ def texts(pipeline: ovspec.LLMPipeline, prompts: list[str], tokens: int = 24) ->
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("everything", [{"budget": 100_000}, {"coverage": 1.0}, {"L0": 0, "rho": 1.0}])
+@pytest.mark.parametrize(
+    "everything",
+    by_tier([{"budget": 100_000}, {"coverage": 1.0}, {"L0": 0, "rho": 1.0}], [{"coverage": 1.0}]),
+)
 def test_a_budget_that_covers_everything_is_dense(
     make_pipeline: MakePipeline, backend: Attention, everything: dict[str, Any]
 ) -> None:
@@ -54,7 +58,7 @@ def test_a_budget_that_covers_everything_is_dense(
 @pytest.mark.parametrize(
     "sparse",
     [
-        ovspec.SparseVerify(budget=96, refresh_interval=3),
+        pytest.param(ovspec.SparseVerify(budget=96, refresh_interval=3), marks=pytest.mark.slow),
         ovspec.SparseVerify(coverage=0.5, query="union", summary="min_max", refresh_interval=2),
     ],
     ids=["budget", "coverage"],

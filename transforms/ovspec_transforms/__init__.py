@@ -39,7 +39,7 @@ from ovspec_transforms.ffn.watch_channels import (
     watch_channels,
 )
 from ovspec_transforms.heads.gather_logits import gather_logits
-from ovspec_transforms.linear.native_linear import Arithmetic, native_linear
+from ovspec_transforms.linear.native_linear import Arithmetic, linear_layers, native_linear
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.decompression import decompression_convert
 
@@ -73,6 +73,7 @@ __all__ = [
     "gather_logits",
     "last_line",
     "limit_channels",
+    "linear_layers",
     "list_overlap",
     "moe_layers",
     "native_linear",

@@ -27,7 +27,7 @@ from ovspec_transforms.attention.route_rows import (
     VERIFY_PAST_LENS,
 )
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass
 from ovspec_transforms.report import PassReport
 
 VERIFY_BUDGETS = "verify_budgets"
@@ -195,5 +195,4 @@ def selecting_layers(model: ov.Model) -> list[PagedLayer]:
 def _add_stacked(model: ov.Model, nodes: Sequence[ov.Node], output: int, name: str) -> None:
     axis = ops.constant(0, ov.Type.i64)
     stacked = ops.concat([ops.unsqueeze(node.output(output), axis) for node in nodes], 0)
-    stacked.output(0).set_names({name})
-    model.add_results([ops.result(stacked)])
+    add_output(model, stacked, name)

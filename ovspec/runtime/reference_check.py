@@ -55,9 +55,7 @@ def check_reference(
     """
     if family_of(info.model_type) is not None:
         return
-    checked = json.dumps([identity(info.folder), operations], sort_keys=True, default=str)
-    now = hashlib.sha256(checked.encode()).hexdigest()
-    record = Path(str(cache_dir)) / f"ovspec-checked-{now[:32]}.json" if cache_dir else None
+    record = _record(info.folder, operations, Path(str(cache_dir))) if cache_dir else None
     difference = _known(record)
     if difference is None:
         difference = _difference(info, make)
@@ -70,6 +68,12 @@ def check_reference(
             f"logits here than in the exported graph: by {difference:.1e} of their spread, {TOLERANCE:.0e} "
             "is allowed; run it with openvino_genai or optimum-intel"
         )
+
+
+def _record(folder: Path, operations: Mapping[str, object], cache_dir: Path) -> Path:
+    """Where the verdict on a model is kept."""
+    checked = json.dumps([identity(folder), operations], sort_keys=True, default=str)
+    return cache_dir / f"ovspec-checked-{hashlib.sha256(checked.encode()).hexdigest()[:32]}.json"
 
 
 def _difference(info: ModelInfo, make: MakeRunner) -> float:

@@ -21,9 +21,9 @@ from transforms.moe_models import TOP_K, moe_folder
 
 import ovspec
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.checksums import checksum
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.model_identity import fingerprint
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
@@ -184,6 +184,24 @@ class TestOutdated:
         assert "it was made with another weights;" in line
         assert len(entries(place)) == 1
 
+    def test_one_byte_of_the_weights(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+        folder, place = copy_of(demo_ir, tmp_path / "model"), tmp_path / "cache"
+        start(folder, place)
+        flip_one_byte(folder / "openvino_model.bin")
+        expected = logits(start(folder, None))
+        assert np.array_equal(logits(start(folder, place)), expected)
+        [line] = said()
+        assert "it was made with another weights;" in line
+
+    def test_a_copy_of_the_weights_is_the_same_model(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+        folder, place = copy_of(demo_ir, tmp_path / "model"), tmp_path / "cache"
+        start(folder, place)
+        kept = entries(place)
+        shutil.copy(folder / "openvino_model.bin", tmp_path / "copy")
+        (tmp_path / "copy").replace(folder / "openvino_model.bin")
+        start(folder, place)
+        assert entries(place) == kept and not said()
+
     @pytest.mark.parametrize("part", ["graph", "configuration", "ovspec", "OpenVINO", "native library"])
     def test_every_part_counts(
         self, part: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
@@ -199,6 +217,17 @@ class TestOutdated:
         assert list(entries(place)) == [entry] and entries(place)[entry] != written
         start(folder, place)
         assert not said()
+
+
+def flip_one_byte(file: Path) -> None:
+    """Change a byte in the middle of a file, and give it its time back."""
+    stat = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(stat.st_size // 2 + 12_345)
+        byte = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_CUR)
+        opened.write(bytes([byte ^ 1]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def cut(entry: Path) -> None:
@@ -219,6 +248,7 @@ def replace_record(text: str) -> Callable[[Path], None]:
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "cut": cut,
     "changed": flip,
+    "one byte": lambda entry: flip_one_byte(entry / "model.blob"),
     "empty": lambda entry: os.truncate(entry / "model.blob", 0),
     "no blob": lambda entry: (entry / "model.blob").unlink(),
     "no record": lambda entry: (entry / "entry.json").unlink(),
@@ -246,11 +276,11 @@ class TestDamaged:
     def test_what_openvino_refuses_is_dropped_too(
         self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:
-        """A blob whose fingerprint holds, as another processor of the same name might have left it."""
+        """A blob whose checksum holds, as another processor of the same name might have left it."""
         [entry] = entries(place)
         cut(entry)
         record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
-        record["fingerprint"] = fingerprint(entry / "model.blob")
+        record["checksum"] = checksum(entry / "model.blob")
         (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
         assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
         [line] = said()
@@ -266,7 +296,7 @@ class TestDamaged:
             [line] = said()
             assert "OpenVINO does not read it (Cannot create GatherMatmul" in line and "\n" not in line
             [(entry, written)] = entries(tmp_path).items()
-            assert [path.name for path in entry.iterdir()] == ["entry.json"]
+            assert {path.name for path in entry.iterdir()} == {"checksums.json", "entry.json"}
         assert entries(tmp_path)[entry] == written
 
 

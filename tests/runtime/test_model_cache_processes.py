@@ -16,7 +16,6 @@ from runtime.kept_models import Said, entries, logits, start
 START = """
 import sys
 from pathlib import Path
-from ovspec.runtime.model_identity import fingerprint
 from ovspec.runtime.model_runner import ModelRunner
 properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
 ModelRunner(sys.argv[1], "CPU", properties={**properties, "CACHE_DIR": sys.argv[2]})
@@ -29,7 +28,7 @@ def process(folder: Path, place: Path, before: str = "") -> subprocess.Popen[str
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("name", ["compile_paged", "fingerprint"])
+    @pytest.mark.parametrize("name", ["compile_paged", "checksums.keep"])
     def test_killed_while_it_writes(
         self, name: str, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:

@@ -48,6 +48,11 @@ class ServeBench:
     extra: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
 
+    @property
+    def num_steps(self) -> int:
+        """Number of times that `run` calls its argument."""
+        return self.num_requests
+
     def run(self, advance: Callable[[str], None] = lambda step: None) -> ServeReport:
         """Send the requests, after one that does not count.
 

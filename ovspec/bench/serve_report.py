@@ -137,7 +137,11 @@ class ServeReport:
             )
         if body["attention_density"] is not None and body["attention_density"] < 1.0:
             lines.append(f"attention density {body['attention_density']:.2f}")
-        return lines + [f"{count} requests failed: {error}" for error, count in self.errors.items()]
+        return lines
+
+    def notes(self) -> list[str]:
+        """What went wrong."""
+        return [f"{count} requests failed: {error}" for error, count in self.errors.items()]
 
     def table(self) -> Table:
         """The times."""

@@ -13,6 +13,7 @@ from ovspec.cli.interrupts import Interrupts
 from ovspec.cli.lazy_commands import LazyCommands
 
 COMMANDS = {
+    "batch": "ovspec.cli.batch:batch",
     "bench": "ovspec.cli.bench:bench",
     "bundle": "ovspec.cli.bundle:bundle",
     "cache": "ovspec.cli.cache:cache",

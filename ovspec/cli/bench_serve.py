@@ -10,8 +10,8 @@ import click
 
 from ovspec.bench.serve_client import ServeClient
 from ovspec.bench.serve_load import ServeBench, random_prompts
-from ovspec.cli.bench_options import check_writable
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.cli.bench_options import check_outputs, run_and_show
+from ovspec.cli.options import json_option
 from ovspec.eval.prompts import read_prompts
 
 
@@ -46,7 +46,7 @@ from ovspec.eval.prompts import read_prompts
     metavar="FIELD=JSON",
     help="Field of the requests, e.g. ignore_eos=true; repeatable.",
 )
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@json_option
 def serve(
     base_url: str,
     model: str | None,
@@ -68,8 +68,7 @@ def serve(
     with OpenAI's interface can be measured. Exits with 1 if a request failed.
     """
     client, fields = ServeClient(base_url, api_key), extra_fields(extra)
-    if json_path not in (None, "-"):
-        check_writable("--json", Path(str(json_path)))
+    check_outputs(json_path)
     texts = (
         [prompt.text for prompt in read_prompts(prompts)]
         if prompts is not None
@@ -86,11 +85,7 @@ def serve(
         chat,
         {"temperature": 0, **fields},
     )
-    report = with_progress(num_prompts, bench.run)
-    if not write_json(report.as_json(), json_path):
-        for line in report.lines():
-            click.echo(line)
-        print_table(report.table())
+    report = run_and_show(bench, json_path, native=False)
     return 1 if report.errors else 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ovspec.cli.bench_options import check_outputs
+from ovspec.cli.eval_lm import lm
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
 from ovspec.cli.output import print_table, save_text, with_progress
@@ -30,7 +31,10 @@ SWEEPS = {
 
 @click.group("eval")
 def evaluate() -> None:
-    """Compare a setting with dense decoding."""
+    """Measure the quality of a setting."""
+
+
+evaluate.add_command(lm)
 
 
 COMMON = (
@@ -144,6 +148,6 @@ def show(report: Report, json_path: str | None) -> None:
     click.echo()
     for line in report.notes():
         click.echo(line)
-    # Behind the figures, which a full disk does not keep from being seen.
+    # After the figures are printed, so that a full disk does not hide them.
     if json_path is not None:
         save_text(report.dumps(), Path(json_path))

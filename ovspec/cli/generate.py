@@ -189,11 +189,13 @@ def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics = results.perf_metrics
+    plain = drafting.choice is None and verify == "dense"  # nothing stands in for the model's own decoding
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
         "verify": as_json_mode(verify),
-        "lossless": not metrics.why_lossy and not metrics.identity_breakers,
+        "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
+        "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": drafting.choice.name if drafting.choice else None,
         "draft_model": str(drafting.model) if drafting.model else None,
         "metrics": metrics.summary(),

@@ -20,6 +20,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.prefix_files import load_prefix
@@ -134,6 +135,20 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
         except ValueError as error:
             click.echo(f"ovspec: warning: --prefix-cache is not used: {error}", err=True)
     return pipeline, choice.drafting
+
+
+def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
+
+    Raises:
+        ValueError: as `pipeline_from`.
+    """
+    given = {**options, "do_sample": False}
+    pipeline, _ = pipeline_from(given)
+    defaults = generation_options(given)
+    del defaults["do_sample"]
+    pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
+    return pipeline
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,11 @@ import click
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand, option_group
 from ovspec.cli.pipeline_options import (
-    generation_options,
     max_context_option,
-    pipeline_from,
     pipeline_options,
     prefix_option,
+    serving_pipeline,
 )
-from ovspec.generation.generation_config import updated
-from ovspec.pipeline.pipeline import LLMPipeline
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -110,14 +107,4 @@ def serve(**options: Any) -> None:
         chat_template=options.pop("chat_template"),
         limits=limits,
     )
-    start(settings, options["model"], lambda: _load(options))
-
-
-def _load(options: dict[str, Any]) -> LLMPipeline:
-    """The pipeline, with the drafting options as defaults of all requests."""
-    given = {**options, "do_sample": False}
-    pipeline, _ = pipeline_from(given)
-    defaults = generation_options(given)
-    del defaults["do_sample"]  # requests say whether they sample
-    pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
-    return pipeline
+    start(settings, options["model"], lambda: serving_pipeline(options))

@@ -46,6 +46,12 @@ class BlockManager:
         self._digests: dict[int, bytes] = {}
         self._unused: OrderedDict[int, None] = OrderedDict()
 
+    def limit(self, max_blocks: int | None, max_cached: int) -> None:
+        """Set `max_blocks` and `max_cached`; without cached blocks what they hold is forgotten."""
+        self.max_blocks, self.max_cached = max_blocks, max_cached
+        if not max_cached:
+            self.forget()
+
     @property
     def usage(self) -> float:
         """Share of the blocks that sequences hold."""

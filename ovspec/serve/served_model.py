@@ -43,12 +43,17 @@ class ServedModel:
         pipeline: with the model loaded.
         folder: of the model, as the user gave it.
         name: what clients call it.
+        chat_template: in place of the model's.
     """
 
-    def __init__(self, pipeline: LLMPipeline, folder: Path, name: str) -> None:
+    def __init__(
+        self, pipeline: LLMPipeline, folder: Path, name: str, chat_template: str | None = None
+    ) -> None:
         self.name, self.root = name, str(folder)
         self.pipeline = pipeline
         self.tokenizer = pipeline.get_tokenizer()
+        if chat_template is not None:
+            self.tokenizer.set_chat_template(chat_template)
         self.token_text = TokenText(self.tokenizer)
         self.max_model_len = pipeline.engine.engine.max_model_len
         self.vocab_size = ModelInfo.read(folder).vocab_size
@@ -195,3 +200,17 @@ def mode_name(verify: VerifyMode) -> str:
     if isinstance(verify, CommitVerify):
         return "commit"
     return "sparse" if isinstance(verify, SparseVerify) else "dense"
+
+
+def read_template(path: Path | None) -> str | None:
+    """The text of a chat template's file.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--chat-template {path}: {error}; give a file with a Jinja template") from error

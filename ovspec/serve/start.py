@@ -10,7 +10,7 @@ from pathlib import Path
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.app import Server
 from ovspec.serve.limits import Limits
-from ovspec.serve.served_model import ServedModel
+from ovspec.serve.served_model import ServedModel, read_template
 from ovspec.serve.server import bind, serve
 
 
@@ -50,26 +50,15 @@ def start(settings: ServerSettings, folder: Path, load: Callable[[], LLMPipeline
     """
     if any(not key.strip() or not key.isascii() for key in settings.keys):
         raise ValueError("--api-key: expected ASCII characters that are not all spaces; give another key")
-    template = _read_template(settings.chat_template)
+    template = read_template(settings.chat_template)
     listening = bind(settings.host, settings.port)
     with listening:
         pipeline = load()
         pipeline.engine.engine.max_num_seqs = settings.limits.max_num_seqs
-        if template is not None:
-            pipeline.get_tokenizer().set_chat_template(template)
-        model = ServedModel(pipeline, folder, settings.name or folder.resolve().name)
+        model = ServedModel(pipeline, folder, settings.name or folder.resolve().name, template)
         app = Server(model, pipeline.engine, settings.limits).app(settings.keys, settings.origins)
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
         serve(app, listening, settings.limits.request_timeout)
         pipeline.engine.close(finish=False)
-
-
-def _read_template(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--chat-template {path}: {error}; give a file with a Jinja template") from error

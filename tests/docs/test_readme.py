@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shlex
 import sys
@@ -17,6 +18,8 @@ from docs.pages import code_blocks, figures, inline_commands, scaled
 from prompts import STORY
 from tiers import by_tier
 
+from ovspec_ops import available_isas
+
 pytestmark = pytest.mark.usefixtures("measured_once")
 # Commands that are not run here, by their beginning, and why.
 NOT_RUN = {
@@ -24,10 +27,18 @@ NOT_RUN = {
     "ovspec bundle": "needs an installed ovspec; tests/bundle runs it",
     "bundle/": "tests/bundle runs it",
     "python3 bundle/": "tests/bundle runs it",
+    "pip install": "needs a package index",
+    "ovspec serve": "runs until it is ended; tests/serve runs it",
+    "ovspec bench serve": "needs a server; tests/serve/test_bench_serve.py runs it",
+    "ovspec batch": "tests/serve/test_batch.py runs it",
+    "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
+    "docker ": "needs Docker",
+    "sudo ": "changes the machine",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.
 NAMES = {
+    *("ovspec batch", "ovspec bench serve", "ovspec eval lm", "ovspec serve"),
     *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
     *(
         "ovspec bundle",
@@ -86,6 +97,9 @@ def run(line: str, folder: Path) -> str:
     ("page", "command"), of_pages((page, command) for page, command in COMMANDS if is_run(command))
 )
 def test_commands(workplace: Path, page: str, command: str) -> None:
+    asked = re.search(r"OVSPEC_ISA=(\w+)", command)
+    if asked and asked[1] not in available_isas():
+        pytest.skip(f"this processor has no {asked[1]}")
     assert run(scaled(command), workplace).strip()
 
 

@@ -45,12 +45,17 @@ class PassCosts:
         """The part of a pass of such a duration that went into rows of prompts."""
         return min(read * self._row, 0.9 * duration) if self._row else 0.5 * duration * bool(read)
 
-    def rows(self, most: int) -> int:
-        """Rows of prompts for a pass that decodes as well."""
-        if not self._row:
-            return min(most, _LEAST_ROWS)
-        rows = int((_MOST_SLOWDOWN - 1.0) * self._decoding / self._row)
-        return min(most, max(_LEAST_ROWS, rows))
+    def rows(self, most: int, decoding: int, unread: int) -> int:
+        """Rows of prompts for a pass that decodes as well.
+
+        Args:
+            most: the most of them.
+            decoding: requests that decode.
+            unread: requests that have not been read; where these are more, they weigh more.
+        """
+        weight = max(1.0, unread / decoding)
+        rows = (_MOST_SLOWDOWN - 1.0) * self._decoding / self._row if self._row else 0.0
+        return min(most, int(weight * max(_LEAST_ROWS, rows)))
 
 
 def _blend(old: float, new: float) -> float:
@@ -99,7 +104,8 @@ class Scheduler:
         decoding = [state for state in self.running if state.unread == 0]
         left = self._max_num_batched_tokens
         if decoding:
-            left = self.costs.rows(left)
+            unread = len(self.running) - len(decoding) + len(self.waiting)
+            left = self.costs.rows(left, len(decoding), unread)
         chunks, promised, advancing = [], 0, []
         for state in list(self.running):
             rows = min(state.unread, left) if state.unread else 1

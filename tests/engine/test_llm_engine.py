@@ -155,10 +155,9 @@ def test_an_aborted_request_is_freed_before_the_next_step() -> None:
 
 
 def test_a_prompt_is_read_from_where_others_have_read_it() -> None:
-    prompt = family("llama").prompts[0]
+    prompt, want = family("llama").prompts[0], alone(0, "assistant")
     engine = engine_of("assistant")
     family("llama").target.blocks.forget()
-    want = alone(0, "assistant")
     outputs: dict[str, list[RequestOutput]] = {"first": [], "beside": [], "later": []}
     engine.add_request(CASES[0].request("first"))
     engine.add_request(CASES[0].request("beside"))

@@ -16,7 +16,7 @@ from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.calibrate.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
-from ovspec.pipeline.routing import sparse_attention
+from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner

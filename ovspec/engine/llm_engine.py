@@ -12,18 +12,26 @@ from ovspec.engine.modes import Mode
 from ovspec.engine.planning import Planner
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.engine.request_state import RequestState
-from ovspec.engine.scheduler import Scheduler
+from ovspec.engine.routing import check_mode
+from ovspec.engine.scheduler import CacheFullError, Scheduler
 from ovspec.engine.speculation import Chunk, Speculation, Step
 from ovspec.errors import InvalidValueError
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
+from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
 
 _UNLIMITED = 2**31 - 1
+# What ended requests leave in the cache before it grows, where no limit of it is given: so much, and no
+# larger a share of the memory that is available at the start.
+_PREFIX_CACHE_BYTES = 2**30
+_PREFIX_CACHE_SHARE = 8
+# The same of a draft model, whose cache is smaller.
+_DRAFT_SHARE = 4
 MAX_NUM_SEQS = 256
 
 
@@ -40,6 +48,9 @@ class LLMEngine:
         max_num_seqs: requests that run at a time; others wait.
         max_model_len: positions of the model.
         config: calibrated values of the model, which complete a mode.
+        cache_bytes: limit of the target's keys and values; `None`: as memory allows.
+        enable_prefix_caching: whether prompts share what they begin with, beside each other and after each
+            other.
     """
 
     def __init__(
@@ -51,12 +62,20 @@ class LLMEngine:
         max_num_seqs: int = MAX_NUM_SEQS,
         max_model_len: int = _UNLIMITED,
         config: OvspecConfig | None = None,
+        cache_bytes: int | None = None,
+        enable_prefix_caching: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.max_model_len = max_model_len
         self._config = config
-        self._scheduler = Scheduler(max_num_batched_tokens, max_num_seqs)
+        kept = 0
+        if enable_prefix_caching:
+            kept = cache_bytes or min(_PREFIX_CACHE_BYTES, available_bytes() // _PREFIX_CACHE_SHARE)
+        target.limit_cache(cache_bytes, kept)
+        if drafter:
+            drafter.limit_cache(kept // _DRAFT_SHARE)
+        self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
         self._modes: dict[VerifyMode, Mode] = {}
@@ -68,9 +87,18 @@ class LLMEngine:
         """The most tokens that the answer may have; any thread may ask.
 
         Raises:
-            ValueError: a prompt that can't be answered within the model's positions.
+            ValueError: a prompt that can't be answered within the model's positions or the cache, or a mode
+                that the target can't run.
         """
-        return request.settings.token_limit(len(request.prompt_token_ids), self.max_model_len)
+        if request.verify is not None:
+            check_mode(self.target, calibrated_mode(request.verify, self._config))
+        length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
+        if length >= room:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
+                "cache_size allows no more; raise it, or shorten the prompt"
+            )
+        return request.settings.token_limit(length, self.max_model_len)
 
     def add_request(self, request: Request) -> None:
         """Let a request wait for its turn.
@@ -103,10 +131,16 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Schedule, run one pass, post-process; what came of it for each request that has something new."""
         outputs = self.end_aborted()
-        decoding, chunks = self._scheduler.schedule()
+        for state in self._scheduler.admit():
+            self._begin(state)
+        try:
+            decoding, chunks = self._scheduler.schedule()
+        except CacheFullError as error:
+            return [*outputs, self._fail(self._states[error.request_id])]
         if decoding or chunks:
             self._run(decoding, chunks)
         for state in (*decoding, *(chunk.state for chunk in chunks)):
+            self._publish(state)
             if state.sequence.finished:
                 self._end(state)
             if state.output.token_ids:
@@ -140,7 +174,7 @@ class LLMEngine:
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests that run at a time; set before the first of them."""
+        """Requests that run at a time; it may be set anew at any time."""
         return self._scheduler.max_num_seqs
 
     @max_num_seqs.setter
@@ -174,6 +208,49 @@ class LLMEngine:
             state.sequence.trim_caches()
             del state.provisional_writers[len(state.sequence.provisional) :]
 
+    @property
+    def num_preemptions(self) -> int:
+        """Times that a request gave its blocks to an older one, to be read again."""
+        return self._scheduler.num_preemptions
+
+    @property
+    def prefix_cache_queries(self) -> int:
+        """Tokens that were looked up in the prefix cache."""
+        return self.target.blocks.queries
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        """Tokens of them that were found."""
+        return self.target.blocks.hits
+
+    def _begin(self, state: RequestState) -> None:
+        """A request is about to run, for the first time or after a preemption."""
+        sequence = state.sequence
+        if state.request.cached is None:
+            state.num_cached_tokens = self.target.share(sequence.target, sequence.tokens)
+            if self.drafter:
+                self.drafter.begin(sequence)
+
+    def _publish(self, state: RequestState) -> None:
+        """Share what later prompts may begin with: keys and values of dense passes over final tokens."""
+        sequence = state.sequence
+        final = sequence.confirmed - 1
+        if state.mode.sparse is not None and not state.mode.commits:
+            final = min(final, sequence.prompt_length)
+        if state.request.cached is None:
+            self.target.publish(sequence.target, sequence.tokens[:final])
+
+    def _fail(self, state: RequestState) -> RequestOutput:
+        """End a request that does not fit in the cache."""
+        error = RuntimeError(
+            f"the KV cache is full after {len(state.sequence.tokens)} tokens of one request: cache_size "
+            f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompts"
+        )
+        self._end(state)
+        output = state.take_output()
+        output.error = error
+        return output
+
     def _mode(self, verify: VerifyMode) -> Mode:
         if verify not in self._modes:
             self._modes[verify] = Mode.of(verify, self._config)
@@ -181,6 +258,7 @@ class LLMEngine:
 
     def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
         started = microseconds()
+        self._speculation.most_draft = self._scheduler.draft_room(decoding)
         plans = self._planner.plan(decoding)
         step = self._speculation.step(decoding, plans, chunks)
         duration = microseconds() - started
@@ -188,7 +266,8 @@ class LLMEngine:
         if decoding:
             self._scheduler.costs.observe(duration, read)
             _record(step, decoding, plans, duration)
-            self._planner.observe(decoding, plans, step, duration, bool(chunks))
+            reading = self._scheduler.costs.reading(step.verify_duration, read)
+            self._planner.observe(decoding, plans, step, duration, reading)
         for chunk in chunks:
             state = chunk.state
             state.read_duration += step.verify_duration

@@ -50,14 +50,17 @@ class Planner:
         plans: SequenceOf[Plan],
         step: Step,
         duration: float,
-        has_read: bool,
+        reading: float,
     ) -> None:
         """Tell the schedules what the step did and cost.
 
-        A pass that read a part of a prompt tells nothing of what drafts cost, so it is left out.
+        Args:
+            decoding: the requests, as in `plan`.
+            plans: what they were to do.
+            step: what was done.
+            duration: of it all, microseconds.
+            reading: of the pass, what parts of prompts took.
         """
-        if has_read:
-            return
         apart = step.draft_duration + step.verify_duration + step.commit_duration
         for group, before, shadow_duration in zip(
             self._groups, self._states, self._shadow_durations, strict=True
@@ -73,7 +76,7 @@ class Planner:
                     tuple(step.proposed[index] for index in group),
                     tuple(step.accepted[index] for index in group),
                     share * step.draft_duration,
-                    share * step.verify_duration,
+                    share * (step.verify_duration - reading),
                     share * (duration - apart - sum(self._shadow_durations)),
                     max(0, before.unread - self._unread(requests)),
                     step.commit_duration if commits else 0.0,

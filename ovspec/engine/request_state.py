@@ -33,6 +33,7 @@ class RequestState:
         drafts: tokens of each verified draft, and how many of them were accepted.
         attended_tokens: context tokens that its verification passes read.
         context_tokens: those that dense passes would have read.
+        num_cached_tokens: tokens whose keys and values were there when it began to run.
         aborted: whether it ends before the next step.
     """
 
@@ -47,6 +48,7 @@ class RequestState:
     drafts: list[tuple[int, int]] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    num_cached_tokens: int = 0
     aborted: bool = False
 
     @property
@@ -100,6 +102,7 @@ class RequestState:
             ),
             attention_density=self.attended_tokens / self.context_tokens if self.context_tokens else 1.0,
             is_lossy=bool(lossy),
+            num_cached_tokens=self.num_cached_tokens,
         )
 
 

@@ -88,6 +88,8 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target)
         self.drafter = drafter
+        #: Draft tokens of a request that the cache has room for; `None`: any number.
+        self.most_draft: int | None = None
 
     def step(
         self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], chunks: SequenceOf[Chunk]
@@ -147,6 +149,8 @@ class Speculation:
         """Largest useful draft; the pass itself yields one more token."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
+        if self.most_draft is not None:
+            limits.append(self.most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify

@@ -25,7 +25,8 @@ from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
-from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.engine.routing import check_commit, limit_anew
+from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import (
@@ -50,10 +51,8 @@ from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.routing import check_commit, limit_anew
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
-from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.expert_budgets import ExpertBackend
 from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
@@ -156,7 +155,6 @@ class LLMPipeline:
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
-        self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if assistant is not None:
             self._assistant = assistant.load(self._info.vocab_size, chunk)
@@ -170,8 +168,11 @@ class LLMPipeline:
             self._drafter,
             mode,
             chunk,
-            max_model_len=self._positions,
-            config=self._ovspec_config,
+            given.max_num_seqs,
+            self._positions,
+            self._ovspec_config,
+            given.cache_bytes,
+            given.enable_prefix_caching,
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
@@ -268,21 +269,15 @@ class LLMPipeline:
         return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
 
     def start_chat(self, system_message: str = "") -> None:
-        """Keep the history, and its keys and values, from here to `finish_chat`."""
+        """Keep the history from here to `finish_chat`."""
         with self._calls.admit("start_chat", alone=True):
-            self._forget_chat()
+            self._chat = Chat()
             self._chat.start(system_message)
 
     def finish_chat(self) -> None:
         """Forget the chat."""
         with self._calls.admit("finish_chat", alone=True):
-            self._forget_chat()
-
-    def _forget_chat(self) -> None:
-        self._target.release(self._chat.target)
-        if self._assistant:
-            self._assistant.runner.release(self._chat.draft)
-        self._chat = Chat()
+            self._chat = Chat()
 
     @property
     def verify(self) -> VerifyMode:
@@ -297,6 +292,10 @@ class LLMPipeline:
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
         with self._calls.admit("setting verify", alone=True):
+            if not self._engine.is_idle:
+                raise PipelineBusyError(
+                    "setting verify: requests to this pipeline's engine run; wait for them"
+                )
             self._set_verify(verify)
 
     @refuses_as_genai
@@ -365,16 +364,12 @@ class LLMPipeline:
         self._config = updated(config, {})
 
     def _generate(
-        self,
-        prompts: SequenceOf[SequenceOf[int]],
-        settings: GenerationSettings,
-        call: GenerationCall,
-        cached: tuple[CachedSequence, CachedSequence] | None = None,
+        self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Answer]:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         requests = [
-            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index, cached=cached)
+            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
             for prompt, index in zip(repeated, occurrences(repeated), strict=True)
         ]
         return call.run(requests, settings)
@@ -382,19 +377,13 @@ class LLMPipeline:
     def _generate_turn(
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
-        """Answer a history; what its tokens share with the previous turn's is still cached."""
-        several = settings.num_return_sequences > 1
-        if several and self._chat.history is not None:
-            given = settings.num_return_sequences
+        """Answer a history."""
+        given = settings.num_return_sequences
+        if given > 1 and self._chat.history is not None:
             raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
         with call.timed("chat_template_durations"):
             text = templated(self._tokenizer, history)
         with call.timed("tokenization_durations"):
             prompt = tokenized(self._tokenizer, text, special_tokens=False)
-        cached = None if several else self._chat.resume(prompt)
-        try:
-            self._generate([prompt], settings, call, cached)
-        finally:
-            if cached:
-                self._chat.keep([*prompt, *(call.answers[0].tokens if call.answers else ())])
+        self._generate([prompt], settings, call)
         return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)

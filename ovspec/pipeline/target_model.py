@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovspec.drafters import DrafterChoice
+from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig

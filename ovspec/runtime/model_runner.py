@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 import ovspec_ops
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import BlockManager, CachedSequence, KVCache
+from ovspec.runtime.block_manager import BlockManager
+from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
 from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
@@ -47,6 +48,7 @@ from ovspec_transforms import (
 GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
+_LONG = b"long RoPE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class ModelRunner:
         rule, coverage = attention.selection, attention.coverage
         if attention.backend == "stock":
             return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache)
-        return NativeSelection(coverage, rule.refresh_interval, self.block_size)
+        return NativeSelection(coverage, rule.refresh_interval, self.block_size, self.compiled)
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
@@ -259,7 +261,8 @@ class ModelRunner:
         recomputed = self._recompute(batch) if self.long_rope else 0.0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
         for rows in batch:
-            self.blocks.reserve(rows.sequence, rows.context)
+            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+                self.cache.copy(source, target)
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
         if self._selection:
             inputs |= self._selection.inputs(batch)
@@ -369,6 +372,32 @@ class ModelRunner:
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn
+
+    def limit_cache(self, max_bytes: int | None, cached_bytes: int) -> None:
+        """Limit the cache.
+
+        Args:
+            max_bytes: of everything in it; `None`: as memory allows.
+            cached_bytes: of what sequences that have ended leave for others that begin alike, before the
+                cache grows; 0: they leave nothing.
+        """
+        self.cache.max_bytes = max_bytes
+        self.blocks.max_blocks = None if max_bytes is None else max_bytes // self.cache.block_bytes
+        self.blocks.max_cached = cached_bytes // self.cache.block_bytes
+        if not self.blocks.max_cached:
+            self.blocks.forget()
+
+    def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
+        """Begin an empty sequence with what is cached of its first tokens; how many these are."""
+        is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
+        found = self.blocks.share(sequence, tokens, _LONG if is_long else b"")
+        if self.long_rope and found:
+            sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
+        return found
+
+    def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
+        """Let others share the full blocks of a sequence, whose final tokens are given."""
+        self.blocks.publish(sequence, tokens, _LONG if sequence.long_rope else b"")
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

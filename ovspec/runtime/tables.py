@@ -88,7 +88,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
             stock_past.append(length + begin - skipped * block_size)
             stock_begins.append(begins[-1] + end)
             longest = max(longest, stock_past[-1] + end - begin)
-        past.append(length if native and is_verification(rows) else -1)
+        past.append(length if native and is_verification(rows) and not rows.is_dense else -1)
         tables.append(table if native else table[:0])
         sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
         begins.append(begins[-1] + new)

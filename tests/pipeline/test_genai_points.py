@@ -80,6 +80,17 @@ def test_a_parser_streamer_stops(make_pipeline: Make) -> None:
     assert results.perf_metrics.get_num_generated_tokens() < 12 and len(streamer.messages) <= 4
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", float("inf")), ("temperature", -1.0), ("rng_seed", -1)]
+)
+def test_numbers_out_of_range_are_refused_as_both_kinds_of_error(
+    make_pipeline: Make, name: str, value: float
+) -> None:
+    with pytest.raises(RuntimeError, match=name) as refused:
+        make_pipeline().generate(PROMPT, do_sample=True, **{name: value}, **TWELVE)
+    assert isinstance(refused.value, ValueError)
+
+
 @pytest.mark.parametrize("answer", ["stop", {"stop": True}, [], 0.0])
 def test_answers_of_other_types_are_refused(make_pipeline: Make, answer: Any) -> None:
     with pytest.raises((RuntimeError, TypeError), match="streamer: it answered") as refused:

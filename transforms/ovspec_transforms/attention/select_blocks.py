@@ -131,7 +131,8 @@ def select_blocks(
     Adds the inputs `verify_budgets` i32 `[sequences]` (blocks to keep, -1: all), `verify_coverage` f32
     `[sequences]` (share of the estimated attention mass to keep, 1: no such limit) and, per anchor layer N,
     `key_summary.N` f32 `[blocks, kv_heads, values of a summary]`; where lists outlive their pass also
-    `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[blocks, kv_heads]`. Adds the
+    `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[entries of verify_block_indices,
+    kv_heads]`, the lists of the pass's sequences, updated in place. Adds the
     output `selected_counts` i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of
     a pass is computed.
 

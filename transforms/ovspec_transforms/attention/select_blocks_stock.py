@@ -153,12 +153,9 @@ class SelectBlocksStock(NodePass):
 
     def _remembered(self, layer: PagedLayer) -> ov.Node:
         """The list of the last refresh, 0 everywhere in sequences that refresh now."""
-        lists = add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, 1], ov.Type.i32)
-        # The entry of a block that was never on a list is undefined; the tables are padded with block 0.
-        kept = ops.convert(ops.not_equal(ops.gather(lists, self._tables, i64(0)), i32(0)), "i32")
-        real = ops.convert(ops.greater_equal(self._always, i32(0)), "i32")
+        lists = add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, -1], ov.Type.i32)
         reuses = ops.convert(ops.equal(self._refresh, i32(0)), "i32")
-        return ops.multiply(ops.multiply(ops.squeeze(kept, i64([2])), real), ops.unsqueeze(reuses, i64(1)))
+        return ops.multiply(lists, ops.unsqueeze(reuses, i64(1)))
 
     def counts(self) -> list[ov.Node]:
         """Per layer that is sparse, the number of blocks it reads, i32 `[sequences]`, in layer order."""
@@ -216,7 +213,8 @@ def select_blocks_stock(
     * `held_rows` i32 `[held]`: rows whose keys `new_keys` returns;
     * `verify_coverage` f32 `[sequences]`; where lists outlive their pass `verify_refresh` i32 `[sequences]`;
     * per anchor N `key_summary.N` f32 `[cache blocks, kv_heads, values]`, `held_keys.N` f32 `[tokens,
-      kv_heads * size]` and, where lists outlive their pass, `kept_blocks.N` i32 `[cache blocks, 1]`.
+      kv_heads * size]` and, where lists outlive their pass, `kept_blocks.N` i32 `[sequences, blocks]`, the
+      list of the last refresh, padded with 0.
 
     Outputs per anchor: `new_summary.N` f32 `[written, kv_heads, values]`, `new_keys.N` f32 `[held, kv_heads *
     size]` and, where lists outlive their pass, `chosen_blocks.N` i32 `[sequences, blocks]`; for all of them

@@ -116,6 +116,29 @@ def limit_anew(
         assistant.runner.set_coverage(target.attention.coverage)
 
 
+def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
+    """Refuse a mode for one request that a target can't run beside its others.
+
+    Raises:
+        ValueError: its graph was not built for the mode, or limits experts or channels by other numbers.
+    """
+    check_commit(target, verify)
+    sparse, graph = sparse_part(verify), target.attention
+    if sparse is None:
+        return
+    if sparse.limits_attention and sparse_attention(graph.backend, sparse, sparse.anchor_layers) != graph:
+        rule = f"by {graph.anchor_layers}, {graph.selection}, coverage {graph.coverage:g}"
+        found = rule if graph.selects else "nothing"
+        raise ValueError(f"verify={verify}: the graph selects {found}; ask for that, or for 'dense'")
+    experts, density = target.experts and target.experts.budget, target.ffn and target.ffn.density
+    for name, mine, other in (
+        ("expert_budget", sparse.expert_budget, experts),
+        ("ffn_density", sparse.ffn_density, density),
+    ):
+        if mine not in (None, other):
+            raise ValueError(f"verify: {name}={mine}, but the target runs with {other}; one pass has one")
+
+
 def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
     """The settings of sparse verification and of sparse drafting."""
     drafting = choice.sparse if isinstance(choice, SparseSelf) else None

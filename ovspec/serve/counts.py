@@ -85,6 +85,8 @@ class Counts:
 
     def drafted(self, before: RequestMetrics, now: RequestMetrics) -> None:
         """Count what a step drafted."""
+        if now.num_drafts == before.num_drafts:
+            return
         for counter, field in (
             ("spec_decode_num_drafts", "num_drafts"),
             ("spec_decode_num_draft_tokens", "num_draft_tokens"),

@@ -27,10 +27,18 @@ NOT_RUN = {
     "ovspec bundle": "needs an installed ovspec; tests/bundle runs it",
     "bundle/": "tests/bundle runs it",
     "python3 bundle/": "tests/bundle runs it",
+    "pip install": "needs a package index",
+    "ovspec serve": "runs until it is ended; tests/serve runs it",
+    "ovspec bench serve": "needs a server; tests/serve/test_bench_serve.py runs it",
+    "ovspec batch": "tests/serve/test_batch.py runs it",
+    "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
+    "docker ": "needs Docker",
+    "sudo ": "changes the machine",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.
 NAMES = {
+    *("ovspec batch", "ovspec bench serve", "ovspec eval lm", "ovspec serve"),
     *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
     *(
         "ovspec bundle",

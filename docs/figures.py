@@ -157,7 +157,12 @@ FIGURES = {
 }
 
 
-def measure(figure: Figure) -> Report:
+def in_a_process(arguments: list[str], folder: str) -> None:
+    """Run `ovspec` with these arguments in `folder`."""
+    subprocess.run([sys.executable, "-m", "ovspec", *arguments], cwd=folder, check=True)
+
+
+def measure(figure: Figure, run: Callable[[list[str], str], None] = in_a_process) -> Report:
     """Run the figure's command in an empty folder and return its JSON report."""
     with TemporaryDirectory() as folder:
         story = STORY.read_text(encoding="utf-8")
@@ -165,8 +170,7 @@ def measure(figure: Figure) -> Report:
         prompts = "".join(json.dumps(text) + "\n" for text in beginnings)
         (Path(folder) / "prompts.jsonl").write_text(prompts, encoding="utf-8")
         arguments = shlex.split(figure.command.replace("-m qwen3", f"-m {demo_pair_path()}"))[1:]
-        command = [sys.executable, "-m", "ovspec", *arguments, *figure.arguments, "--json", "report.json"]
-        subprocess.run(command, cwd=folder, check=True)
+        run([*arguments, *figure.arguments, "--json", "report.json"], folder)
         report: Report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
         return report
 

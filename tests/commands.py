@@ -9,6 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from click.testing import CliRunner
+
+from ovspec.cli import main
 
 
 def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -17,7 +22,33 @@ def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     return subprocess.run([str(argument) for argument in arguments], **options)
 
 
-def ovspec(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def ovspec(
+    *arguments: str | Path, input: str | bytes | None = None, cwd: str | Path = "."
+) -> subprocess.CompletedProcess[str]:
+    """Run an `ovspec` command in this process, from its arguments to its exit code.
+
+    Importing OpenVINO in a process of its own takes a second. Tests of what belongs to a process (signals,
+    closed streams, environment variables) call `installed_ovspec`.
+    """
+    words = ["ovspec", *map(str, arguments)]
+    code: Any = 0
+    before = Path.cwd()
+    with CliRunner().isolation(input) as (output, errors, _), mock.patch.object(sys, "argv", words):
+        os.chdir(cwd)
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            os.chdir(before)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        shown, told = (stream.getvalue().decode() for stream in (output, errors))
+    return subprocess.CompletedProcess(words, code, shown, told)
+
+
+def installed_ovspec(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the installed command; `options` are those of `subprocess.run`."""
     return command(Path(sys.executable).with_name("ovspec"), *arguments, **options)
 
 

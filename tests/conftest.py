@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,6 +44,16 @@ def collected_garbage() -> Iterator[None]:
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
     """Give a folder by its name, made by the first worker that asks for it; see `made_once`."""
     return functools.partial(made_once, common_root(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture(scope="session")
+def measured_once() -> Iterator[None]:
+    """Benchmarks check the operations and measure the bandwidth at every start; here once per worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ovspec.cli.bench_options.self_check", "ovspec.bench.verify.read_bandwidth"):
+            module, _, function = name.rpartition(".")
+            patch.setattr(name, functools.cache(getattr(importlib.import_module(module), function)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+import tiers
 
 WINDOW = 48
 LONG_FROM = 64
@@ -201,7 +201,7 @@ _FIRST = ("Llama", "Phi-3", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "Bloom", "MPT")
 
 def by_tier(names: Iterable[str]) -> list[Any]:
     """Families as parameters of a test: `make test` takes one of each kind, `make test-slow` the others."""
-    return [pytest.param(name, id=name, marks=() if name in _FIRST else pytest.mark.slow) for name in names]
+    return tiers.by_tier(names, _FIRST)
 
 
 def random_model(tiny: Tiny, **changes: Any) -> Any:

@@ -136,7 +136,8 @@ def _check_select(core: ov.Core, inputs: Inputs, attributes: Mapping[str, Any]) 
         "verify_budgets": np.array([5, -1, -1], np.int32),
         "verify_coverage": np.array([0.7, 1.0, 1.0], np.float32),
     }
-    got_kept, want_kept = (np.zeros((blocks, KV_HEADS), np.int32) for _ in range(2))
+    entries = len(inputs["verify_block_indices"])
+    got_kept, want_kept = (np.zeros((entries, KV_HEADS), np.int32) for _ in range(2))
     differ, chosen = 0, list[NDArray[Any]]()
     for refresh in (1, 0):
         step = select | {"verify_refresh": np.full(len(PAST), refresh, np.int32)}

@@ -130,7 +130,7 @@ def _compress(
             return model
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    # The class that the family needs for calibration.
+    # Calibration needs the family's own class.
     whole = Converted._from_pretrained(folder, config, compile=False, use_cache=use_cache)
     whole._apply_quantization(
         quantization,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,6 @@ def export_model(
     out: str | Path,
     *,
     draft_model: str | Path | None = None,
-    weight_format: str | None = None,
-    group_size: int | None = None,
-    ratio: float | None = None,
-    sym: bool = False,
-    all_layers: bool = False,
-    dataset: str | list[str] | None = None,
-    awq: bool = False,
-    scale_estimation: bool = False,
-    gptq: bool = False,
-    backup_precision: str | None = None,
     operations: Sequence[str] = (),
     allow_partial: bool = False,
     trust_remote_code: bool = False,
@@ -52,17 +43,13 @@ def export_model(
     verbose: bool = False,
     progress: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    **weights: Any,
 ) -> Path:
     """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
 
-    The target is written to ``out``, the draft to ``out/draft``, each with its tokenizer and detokenizer. The
-    weight options are those of ``optimum-cli export openvino`` and apply to both models:
-
-    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
-      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
-    * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
-      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
-      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
+    The target is written to ``out``, the draft to ``out/draft``, each with its tokenizer and detokenizer.
+    `weights` are the fields of `WeightOptions`, for both models: `weight_format`, `group_size`, `ratio`,
+    `sym`, `all_layers`, `dataset`, `awq`, `scale_estimation`, `gptq`, `backup_precision`.
 
     `operations`, out of ``sparse_moe`` and ``sparse_ffn``, are put into the target's IR. It then runs with
     them on CPU, here and in any OpenVINO that has loaded ``ovspec.extension_path()``. A layer of an unknown
@@ -76,18 +63,83 @@ def export_model(
     draft with another tokenizer, all before the long work; RuntimeError when the export's packages are
     missing or the export itself fails.
     """
-    options = WeightOptions(
-        weight_format=weight_format,
-        group_size=group_size,
-        ratio=ratio,
-        sym=sym,
-        all_layers=all_layers,
-        dataset=dataset,
-        awq=awq,
-        scale_estimation=scale_estimation,
-        gptq=gptq,
-        backup_precision=backup_precision,
-    )
+    options = WeightOptions(**weights)
+    _check_request(Path(out), operations, allow_partial, task)
+    report = progress or _say_nothing
+    report("loading the packages of the export")
+    require_export_packages()
+    report("checking the checkpoints")
+    loading = _Loading(task, trust_remote_code, cache_dir, verbose, report, warn or _say_nothing)
+    with library_output(verbose):
+        target = loading.open(model, "model")
+        draft = None if draft_model is None else loading.open(draft_model, "draft_model")
+        if draft is not None:
+            target.check_draft(draft)
+    with new_folder(Path(out), loading.warn) as staging:
+        pair = [_Part("target", target, staging)]
+        if draft is not None:
+            pair.append(_Part("draft", draft, staging / DRAFT_FOLDER))
+        _write_pair(pair, options, loading, operations, allow_partial)
+    return Path(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One model of the pair, and the folder that it is exported to."""
+
+    role: str
+    checkpoint: Checkpoint
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """How checkpoints are read, and what is reported meanwhile."""
+
+    task: str
+    trust_remote_code: bool
+    cache_dir: str | Path | None
+    verbose: bool
+    report: Callable[[str], None]
+    warn: Callable[[str], None]
+
+    def open(self, source: str | Path, argument: str) -> Checkpoint:
+        return Checkpoint.open(
+            source, argument, trust_remote_code=self.trust_remote_code, cache_dir=self.cache_dir
+        )
+
+
+def _write_pair(
+    pair: list[_Part],
+    options: WeightOptions,
+    loading: _Loading,
+    operations: Sequence[str],
+    allow_partial: bool,
+) -> None:
+    """Export the target, and the draft if there is one; put `operations` into the target; describe both."""
+    target, draft = pair[0], pair[1] if len(pair) > 1 else None
+    for part in pair:
+        weights = options.weight_format or "default"
+        loading.report(f"exporting the {part.role} {part.checkpoint.name} ({weights} weights)")
+        _export_checked(part, options, loading)
+    if draft is not None:
+        check_same_token_ids(target.folder, draft.folder)
+    # Native operations hide the format of the weights.
+    formats = [options.weight_format or ModelInfo.read(part.folder).weight_format() for part in pair]
+    held: tuple[str, ...] = ()
+    if operations:
+        loading.report(f"putting {' and '.join(operations)} into the target")
+        baked = bake_operations(target.folder, operations, allow_partial)
+        held = baked.operations
+        for line in baked.left:
+            loading.warn(f"left as it was: {line}")
+    loading.report("writing the configuration and the model card")
+    _describe(target, formats[0], options, draft.checkpoint if draft else None, held)
+    if draft is not None:
+        _describe(draft, formats[1], options)
+
+
+def _check_request(out: Path, operations: Sequence[str], allow_partial: bool, task: str) -> None:
     for name in operations:
         if name not in BAKED:
             raise ValueError(f"operations: {name!r} is not known, expected some of {', '.join(BAKED)}")
@@ -95,55 +147,19 @@ def export_model(
         raise ValueError(f"task is {task!r}, expected {_TASK!r}: only such a model can be generated with")
     if allow_partial and not operations:
         raise ValueError(f"allow_partial needs operations to put in: {', '.join(BAKED)}")
-    target_folder = Path(out)
-    check_new_folder(target_folder)
-    report = progress or _no_progress
-    report("loading the packages of the export")
-    require_export_packages()
-    report("checking the checkpoints")
-    loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "cache_dir": cache_dir}
-    with library_output(verbose):
-        target = Checkpoint.open(model, "model", **loading)
-        draft = None if draft_model is None else Checkpoint.open(draft_model, "draft_model", **loading)
-        if draft is not None:
-            target.check_draft(draft)
-    with new_folder(target_folder, warn or _no_progress) as staging:
-        pair = [(target, staging, "target")]
-        if draft is not None:
-            pair.append((draft, staging / DRAFT_FOLDER, "draft"))
-        for checkpoint, folder, role in pair:
-            report(f"exporting the {role} {checkpoint.name} ({weight_format or 'default'} weights)")
-            with library_output(verbose) as collector:
-                try:
-                    _export_one(checkpoint, folder, options, task, loading, warn or _no_progress)
-                except RuntimeError:
-                    _check_weights(checkpoint, collector)  # its message is more precise than the exception
-                    raise
-            _check_weights(checkpoint, collector)
-            _check_complete(folder, checkpoint, collector)
-        if draft is not None:
-            check_same_token_ids(staging, staging / DRAFT_FOLDER)
-        weight_formats = {role: ModelInfo.read(folder).weight_format() for _, folder, role in pair}
-        held: list[str] = []
-        if operations:
-            report(f"putting {' and '.join(operations)} into the target")
-            baked = bake_operations(staging, operations, allow_partial)
-            held += baked.operations
-            for line in baked.left:
-                (warn or _no_progress)(f"left as it was: {line}")
-        report("writing the configuration and the model card")
-        for checkpoint, folder, role in pair:
-            config = OvspecConfig(
-                created_by=package_versions(),
-                model=ModelInfo.read(folder).section(
-                    checkpoint.name, options.weight_format or weight_formats[role]
-                ),
-                draft_model=DRAFT_FOLDER if draft is not None and role == "target" else None,
-                operations=held if role == "target" else [],
-            )
-            draft_source = draft.name if draft is not None and role == "target" else None
-            _describe(checkpoint, folder, config, draft_source, options)
-    return target_folder
+    check_new_folder(out)
+
+
+def _export_checked(part: _Part, options: WeightOptions, loading: _Loading) -> None:
+    """Export one model, and refuse what the libraries only log."""
+    with library_output(loading.verbose) as collector:
+        try:
+            _export_one(part, options, loading)
+        except RuntimeError:
+            _check_weights(part.checkpoint, collector)  # its message is more precise than the exception
+            raise
+    _check_weights(part.checkpoint, collector)
+    _check_complete(part, collector)
 
 
 def require_export_packages() -> None:
@@ -185,64 +201,60 @@ def package_versions() -> CreatedBy:
     )
 
 
-def _export_one(
-    checkpoint: Checkpoint,
-    folder: Path,
-    options: WeightOptions,
-    task: str,
-    loading: dict[str, Any],
-    warn: Callable[[str], None],
-) -> None:
-    """Export to `folder` the same files as ``optimum-cli``, compressed before they are written."""
+def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:
+    """Write the same files as ``optimum-cli``, compressed before they are written."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from optimum.exporters.openvino import main_export
 
-    ov_config = options.to_optimum(checkpoint.location)
+    source, remote_code = part.checkpoint.location, loading.trust_remote_code
+    ov_config = options.to_optimum(source)
     quantization = None if ov_config is None else ov_config.quantization_config
     compressed = compressed_before_saved(
-        checkpoint.location,
+        source,
         quantization,
-        use_cache=task.endswith("with-past"),
-        trust_remote_code=loading["trust_remote_code"],
+        use_cache=loading.task.endswith("with-past"),
+        trust_remote_code=remote_code,
         by_size=ov_config is None,
-        warn=warn,
+        warn=loading.warn,
     )
     dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
         with lifted_caps(), compressed as done:
             main_export(
-                model_name_or_path=checkpoint.location,
-                output=folder,
-                task=task,
+                model_name_or_path=source,
+                output=part.folder,
+                task=loading.task,
                 library_name="transformers",
-                cache_dir=str(loading["cache_dir"] or HF_HUB_CACHE),
-                trust_remote_code=loading["trust_remote_code"],
+                cache_dir=str(loading.cache_dir or HF_HUB_CACHE),
+                trust_remote_code=remote_code,
                 ov_config=ov_config,
                 stateful=True,
                 convert_tokenizer=True,
                 **dtype,
             )
         if quantization is not None and not done:
-            compress_folder(folder, quantization, loading["trust_remote_code"])
+            compress_folder(part.folder, quantization, remote_code)
     except Exception as error:
-        cause = first_line(error)
-        remedy = "run with verbose=True for its full output"
-        if "group size" in cause:
-            remedy = "give a group_size that divides the model's sizes, or -1 for one group per row"
-        elif checkpoint.quantised is not None:
-            remedy = (
-                f"its weights are quantised already ({checkpoint.quantised}): give the checkpoint before that"
-            )
-        elif _is_failed_write(error):
-            free = shutil.disk_usage(folder).free / 1e6
-            remedy = f"writing failed with {free:,.0f} MB left; make room there, or choose another out"
+        what = f"'{part.checkpoint.name}' as {loading.task}"
         raise RuntimeError(
-            f"optimum-intel could not export '{checkpoint.name}' as {task}: {cause}; {remedy}"
+            f"optimum-intel could not export {what}: {first_line(error)}; {_remedy(error, part)}"
         ) from error
 
 
+def _remedy(error: Exception, part: _Part) -> str:
+    if "group size" in first_line(error):
+        return "give a group_size that divides the model's sizes, or -1 for one group per row"
+    if part.checkpoint.quantised is not None:
+        kind = part.checkpoint.quantised
+        return f"its weights are quantised already ({kind}): give the checkpoint before that"
+    if _is_failed_write(error):
+        free = shutil.disk_usage(part.folder).free / 1e6
+        return f"writing failed with {free:,.0f} MB left; make room there, or choose another out"
+    return "run with verbose=True for its full output"
+
+
 def _is_failed_write(error: Exception) -> bool:
-    # OpenVINO's has no number.
+    # OpenVINO raises an error without a number.
     number = error.errno if isinstance(error, OSError) else None
     return number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "iostream error" in str(error)
 
@@ -256,31 +268,40 @@ def _check_weights(checkpoint: Checkpoint, collector: LogCollector) -> None:
         )
 
 
-def _check_complete(folder: Path, checkpoint: Checkpoint, collector: LogCollector) -> None:
+def _check_complete(part: _Part, collector: LogCollector) -> None:
     # optimum-intel only logs a failed conversion of the tokenizer.
-    missing = [name for name in _REQUIRED if not (folder / name).is_file()]
+    missing = [name for name in _REQUIRED if not (part.folder / name).is_file()]
     if missing:
         reason = collector.last_about("okenizer").rstrip(".")
         raise RuntimeError(
-            f"the export of '{checkpoint.name}' did not write {', '.join(missing)}: {reason}; "
+            f"the export of '{part.checkpoint.name}' did not write {', '.join(missing)}: {reason}; "
             "ovspec needs a causal language model with a tokenizer that openvino-tokenizers can convert"
         )
 
 
 def _describe(
-    checkpoint: Checkpoint,
-    folder: Path,
-    config: OvspecConfig,
-    draft_source: str | None,
+    part: _Part,
+    weight_format: str,
     options: WeightOptions,
+    draft: Checkpoint | None = None,
+    operations: Sequence[str] = (),
 ) -> None:
-    """Write the folder's configuration and model card."""
-    config.save(folder)
-    text = model_card(
-        config, is_hub_id=not checkpoint.is_local, draft_source=draft_source, options=options.given()
+    """Write the folder's configuration and model card; `draft` and `operations` are those of a target."""
+    config = OvspecConfig(
+        created_by=package_versions(),
+        model=ModelInfo.read(part.folder).section(part.checkpoint.name, weight_format),
+        draft_model=DRAFT_FOLDER if draft else None,
+        operations=list(operations),
     )
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    config.save(part.folder)
+    text = model_card(
+        config,
+        is_hub_id=not part.checkpoint.is_local,
+        draft_source=draft.name if draft else None,
+        options=options.given(),
+    )
+    (part.folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def _no_progress(step: str) -> None:
-    """Report nothing."""
+def _say_nothing(line: str) -> None:
+    """For `progress` and `warn` that were not given."""

@@ -27,6 +27,12 @@ class WeightOptions:
 
     Checked on construction: ValueError, in one line, for a value out of range and for options that
     contradict each other, where optimum-intel would refuse late or ignore them.
+
+    * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
+      ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
+    * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
+      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
+      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
     """
 
     weight_format: str | None = None

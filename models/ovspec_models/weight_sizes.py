@@ -9,7 +9,6 @@ from pathlib import Path
 from ovspec_models.ir_facts import IrFacts
 
 _EIGHT_BITS = ("u8", "i8")
-_INTEGERS = ("u8", "i8", "u4", "i4")
 _SIGNED = ("i8", "i4")
 
 
@@ -27,7 +26,7 @@ class WeightSizes:
         ffn_values: values of the largest of these matrices.
         ups_stay: whether GatedMLP reads `ups` without a copy.
         four_bits: whether a byte of gated MLPs holds two values.
-        compressed: integers with scales, of all that was listed before and of everything else.
+        largest: of the largest weight.
     """
 
     total: int
@@ -39,7 +38,7 @@ class WeightSizes:
     ffn_values: int = 0
     ups_stay: bool = False
     four_bits: bool = False
-    compressed: int = 0
+    largest: int = 0
 
     @property
     def ffn(self) -> int:
@@ -58,12 +57,12 @@ class WeightSizes:
         """
         total = (folder / "openvino_model.bin").stat().st_size
         tables: list[tuple[str, int]] = []
-        experts = rows = downs = values = compressed = 0
+        experts = rows = downs = values = largest = 0
         types: set[str] = set()
         for constant in IrFacts.read(folder / "openvino_model.xml").constants:
             kind, shape, size = constant.element_type, constant.shape, constant.bytes
             count = math.prod(shape)
-            compressed += size if kind in _INTEGERS else 0
+            largest = max(largest, size)
             if num_experts and shape[:1] == (num_experts,) and count > num_experts * hidden_size:
                 experts += 0 if kind in _SIGNED else size
             elif shape[:1] == (vocab_size,) and count == vocab_size * hidden_size:
@@ -78,5 +77,5 @@ class WeightSizes:
         stay = bool(types) and types <= {"u8", "f16", "f32"}
         four_bits = bool(types) and types <= {"u4", "i4"}
         return cls(
-            total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, compressed
+            total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, largest
         )

@@ -31,9 +31,6 @@ class AcceptanceTrace:
         accepted: accepted tokens of each draft, 0 to `proposed`.
         confirmed: tokens that dense passes of committed mode confirmed between one correction and the
             next; empty when there was no correction.
-
-    Raises:
-        ValueError: lists that are empty, of different lengths, or out of range.
     """
 
     source: str
@@ -60,11 +57,7 @@ class AcceptanceTrace:
 
     @classmethod
     def of(cls, text: str) -> AcceptanceTrace:
-        """The trace that `--acceptance` names: `synthetic:A/N` (A of N accepted, always) or a file.
-
-        Raises:
-            ValueError: it is neither, or its numbers are out of range.
-        """
+        """The trace that `--acceptance` names: `synthetic:A/N` (A of N accepted, always) or a file."""
         found = _SYNTHETIC.fullmatch(text)
         if found:
             return cls(text, [int(found[2])], [int(found[1])])
@@ -74,11 +67,7 @@ class AcceptanceTrace:
 
     @classmethod
     def load(cls, path: Path) -> AcceptanceTrace:
-        """Read a file that `save` wrote.
-
-        Raises:
-            ValueError: the file cannot be read or is not a trace.
-        """
+        """Read a file that `save` wrote."""
         remedy = "record one with `ovspec bench trace`, or give synthetic:A/N"
         try:
             body = json.loads(path.read_text(encoding="utf-8"))

@@ -19,9 +19,6 @@ def fill(tensor: ov.Tensor, spec: CacheTensor, block_size: int, rng: np.random.G
     Every block is written: the kernel maps pages that were never written to one page of zeros, and reading
     them costs nothing. Keys and values repeat every 64 blocks. Summaries do not repeat, so that selected
     blocks are spread over the whole context.
-
-    Raises:
-        ValueError: the device chose an unknown cache layout.
     """
     data = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
     tile = _tile(spec, block_size, rng)

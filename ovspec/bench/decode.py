@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mean
@@ -14,17 +13,22 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.bandwidth import buffer_bytes
 from ovspec.bench.decode_report import DecodeRecord, DecodeReport
-from ovspec.bench.memory import fits_together
+from ovspec.bench.memory import models_fit
+from ovspec.bench.rounds import (
+    check_at_least,
+    check_names,
+    check_positions,
+    rotated,
+)
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
@@ -62,9 +66,6 @@ class DecodeBench:
         repeat: timed generations per mode, after one untimed warm-up.
         modes: out of `MODES`.
         properties: OpenVINO properties for every mode; without one, stock runs at the plugin's defaults.
-
-    Raises:
-        ValueError: a number out of range, or a context beyond the model's positions.
     """
 
     source: ModelSource
@@ -79,26 +80,10 @@ class DecodeBench:
     properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("--context", self.context),
-            ("--draft-budget", self.draft_budget),
-            ("--repeat", self.repeat),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} {value}: expected at least 1")
-        if self.max_new_tokens < 2:
-            raise ValueError(f"--max-new-tokens {self.max_new_tokens}: expected at least 2")
-        limit = self.source.max_position_embeddings - self.max_new_tokens
-        if self.context > limit:
-            raise ValueError(
-                f"--context {self.context}: {self.source.name} has {self.source.max_position_embeddings} "
-                f"positions; with {self.max_new_tokens} new tokens give at most {limit}"
-            )
-        for position, mode in enumerate(self.modes):
-            if mode not in MODES or mode in self.modes[:position]:
-                raise ValueError(
-                    f"--mode {','.join(self.modes)}: expected some of {','.join(MODES)}, each once"
-                )
+        check_at_least(1, context=self.context, draft_budget=self.draft_budget, repeat=self.repeat)
+        check_at_least(2, max_new_tokens=self.max_new_tokens)
+        check_positions(self.source, self.context, self.max_new_tokens)
+        check_names("--mode", self.modes, MODES)
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
         if "commit" in self.modes and Limits.of(self.sparse, self.context, 1) == DENSE:
@@ -116,20 +101,14 @@ class DecodeBench:
         return tuple(dict.fromkeys(MODES[mode] for mode in self.modes))
 
     def run(self, tick: Tick = lambda step: None) -> DecodeReport:
-        """Time all modes; they take turns, one generation each.
-
-        Raises:
-            ValueError: the model can't be served, or does not fit in memory.
-        """
+        """Time all modes; they take turns, one generation each."""
         self._check_memory()
         tick("loading the model")
         model = self.source.load(native="native" in self._models())
         players = {name: self._player(name, model, tick) for name in self._models()}
         records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
         for turn in range(1 + self.repeat):
-            # Rotate the order in every round, so that no mode always runs after the same other.
-            first = turn % len(self.modes)
-            for mode in self.modes[first:] + self.modes[:first]:
+            for mode in rotated(self.modes, turn):
                 tick(f"round {turn} of {self.repeat}: {mode}")
                 record = self._generate(mode, players[MODES[mode]])
                 if turn:
@@ -146,11 +125,8 @@ class DecodeBench:
         )
 
     def _check_memory(self) -> None:
-        threads = len(os.sched_getaffinity(0))
-        source, tokens = self.source, self.context + self.max_new_tokens
-        models = {n: source.weight_bytes + source.cache_bytes(tokens, n == "stock") for n in self._models()}
-        shared = buffer_bytes(threads) + (source.weight_bytes if source.synthetic else 0)
-        if not fits_together(models, shared, available_bytes()):
+        tokens = self.context + self.max_new_tokens
+        if not models_fit(self.source, self._models(), tokens, available_bytes()):
             raise ValueError(
                 "not enough memory for all modes side by side: give fewer --mode, fewer --layers (with "
                 "--shape) or a shorter --context"
@@ -180,15 +156,15 @@ class DecodeBench:
         elif mode not in PLAIN:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
-        engine = Engine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
+        engine = LLMEngine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
         player.cached.length = self.context
-        sequence = self._sequence(player, drafter is not None)
-        metrics = PerfMetrics()
+        request = self._request(player, drafter is not None)
+        metrics = PerfMetrics(raw_metrics=request.metrics)
         started = perf_counter()
-        engine.run([sequence], lambda _, __: True, metrics.raw_metrics)
+        tokens = engine.generate([request])[request.request_id]
         seconds = perf_counter() - started
         return DecodeRecord(
-            tokens_per_second=len(sequence.generated) / seconds,
+            tokens_per_second=len(tokens) / seconds,
             tokens_per_pass=metrics.get_mean_acceptance_length(),
             verify_ms=_mean_ms(metrics.raw_metrics.verify_durations),
             draft_ms=_mean_ms(metrics.raw_metrics.draft_durations),
@@ -203,14 +179,12 @@ class DecodeBench:
             return CommitVerify(self.sparse, self.interval)
         return self.sparse if mode == "sparse" else "dense"
 
-    def _sequence(self, player: _Player, drafts: bool) -> Sequence:
+    def _request(self, player: _Player, drafts: bool) -> Request:
         chosen = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True}
         if drafts:
             chosen["num_assistant_tokens"] = max(self.trace.proposed)
         settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=drafts)
-        sequence = Sequence.start(player.prompt, self.max_new_tokens, settings, 0)
-        sequence.target = player.cached
-        return sequence
+        return Request("decode", player.prompt, settings, cached=(player.cached, CachedSequence()))
 
 
 @dataclass(frozen=True, slots=True)

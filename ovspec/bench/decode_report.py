@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.machine import machine, versions
+from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
 from ovspec.verify.verify_config import SparseVerify
 
@@ -40,15 +41,6 @@ class DecodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """Speed of a mode divided by another's in the same round: median, lowest, highest."""
-
-    median: float
-    min: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeReport:
     """Results of one run of `ovspec bench decode`; `records` has the rounds of each mode."""
 
@@ -61,11 +53,10 @@ class DecodeReport:
     draft_budget: int
     records: dict[str, list[DecodeRecord]]
 
-    def ratio(self, mode: str, baseline: str) -> Ratio:
+    def ratio(self, mode: str, baseline: str) -> Spread:
         """Tokens per second of a mode over those of a baseline in the same round."""
         pairs = zip(self.records[mode], self.records[baseline], strict=True)
-        ratios = [ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs]
-        return Ratio(median(ratios), min(ratios), max(ratios))
+        return Spread.of([ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs])
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, settings, and per mode its rounds and ratios."""
@@ -107,6 +98,10 @@ class DecodeReport:
             f"{self.trace.tokens_per_pass():.2f} tokens a verification",
             "drafts come from the trace at the cost of a lookup, but for sparse_self, which drafts by itself",
         ]
+
+    def notes(self) -> list[str]:
+        """Lines below the table: none."""
+        return []
 
     def table(self) -> Table:
         """Tokens per second by mode, and the ratios to stock."""

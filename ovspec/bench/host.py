@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
 from openvino_genai import GenerationConfig
 
+from ovspec.bench.rounds import check_at_least
 from ovspec.drafters import AssistantDrafter
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
@@ -34,10 +35,6 @@ class HostRecord:
     median_ms: float
     p90_ms: float
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class HostBench:
@@ -54,9 +51,7 @@ class HostBench:
     steps: int
 
     def __post_init__(self) -> None:
-        for name, value in (("--vocab-size", self.vocab_size), ("--steps", self.steps)):
-            if value < 2:
-                raise ValueError(f"{name} {value}: expected at least 2")
+        check_at_least(2, vocab_size=self.vocab_size, steps=self.steps)
 
     def shape(self) -> ModelShape:
         """A model whose only real size is its vocabulary: nothing else reaches the host."""
@@ -73,7 +68,7 @@ class HostBench:
         """Time every setting."""
         target, draft = (ModelRunner(build_model(self.shape(), "fp32", seed=seed)) for seed in (0, 1))
         drafter = AssistantDrafter(draft, self.vocab_size, prefill_chunk=512)
-        engine = Engine(target, drafter, "dense", prefill_chunk=512)
+        engine = LLMEngine(target, drafter)
         records = []
         for setting, options in SETTINGS.items():
             tick(setting)
@@ -82,17 +77,16 @@ class HostBench:
             records.append(HostRecord(setting, len(ms), median(ms), quantiles(ms, n=10)[-1]))
         return records
 
-    def _durations(self, engine: Engine, options: Mapping[str, Any]) -> list[float]:
+    def _durations(self, engine: LLMEngine, options: Mapping[str, Any]) -> list[float]:
         warm_up = 5
         limit = (warm_up + self.steps) * (self.num_assistant_tokens + 1)
         chosen = {"max_new_tokens": limit, "num_assistant_tokens": self.num_assistant_tokens, **options}
         settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=True)
         prompt = [token % self.vocab_size for token in range(_PROMPT_TOKENS)]
-        sequence, metrics = Sequence.start(prompt, limit, settings, 0), RawPerfMetrics()
-
-        def on_tokens(_: Sequence, __: list[int]) -> bool:
-            return len(metrics.host_durations) < warm_up + self.steps
-
-        engine.run([sequence], on_tokens, metrics)
-        engine.release(sequence)
+        metrics = RawPerfMetrics()
+        engine.add_request(Request("host", prompt, settings, metrics=metrics))
+        while engine.has_unfinished_requests:
+            engine.step()
+            if len(metrics.host_durations) == warm_up + self.steps:
+                engine.abort("host")
         return metrics.host_durations[warm_up : warm_up + self.steps]

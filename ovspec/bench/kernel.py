@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
+from ovspec.bench.rounds import check_at_least
 from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.huge_pages import advise_huge_pages
@@ -20,8 +21,8 @@ from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
 
 QUANT_MODES = ("BY_TOKEN", "BY_CHANNEL")
-# Caches of a call differ from those of the calls before, so that they come from memory as those of a model's
-# layers do: together they are far larger than a processor's caches.
+# Consecutive calls use different caches, which together are much larger than the processor's caches. So keys
+# and values come from memory, as those of a model's layers do.
 _COLD_BYTES = 1 << 29
 _MOST_CACHES = 32
 
@@ -79,9 +80,6 @@ class KernelBench:
         quant_mode: of u8 keys: "BY_TOKEN" or "BY_CHANNEL".
         isas: instruction sets; none: the one in use.
         repeat: timed calls per figure.
-
-    Raises:
-        ValueError: a value out of range.
     """
 
     contexts: tuple[int, ...]
@@ -95,14 +93,8 @@ class KernelBench:
     repeat: int
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("--context", min(self.contexts)),
-            ("--tokens", min(self.tokens)),
-            ("--kv-heads", self.kv_heads),
-            ("--repeat", self.repeat),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} {value}: expected at least 1")
+        counts = {"context": min(self.contexts), "tokens": min(self.tokens)}
+        check_at_least(1, **counts, kv_heads=self.kv_heads, repeat=self.repeat)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
         if self.heads < 1 or self.heads % self.kv_heads:
@@ -115,12 +107,7 @@ class KernelBench:
             raise ValueError(f"--quant-mode {self.quant_mode}: expected one of {', '.join(QUANT_MODES)}")
 
     def run(self) -> list[KernelTiming]:
-        """Time everything, the instruction sets in turn, and leave the one in use as it was.
-
-        Raises:
-            RuntimeError: the native library does not load, or an instruction set is unknown or missing here.
-            ValueError: the operation refuses the head size.
-        """
+        """Time everything, the instruction sets in turn, and leave the one in use as it was."""
         before = loader.active_isa()
         isas = self.isas or (before,)
         try:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+
+from ovspec.bench.bandwidth import buffer_bytes
+from ovspec.bench.source import ModelSource
 
 _GB = 1e9
+
+
+def models_fit(source: ModelSource, names: Iterable[str], tokens: int, available: int) -> bool:
+    """Whether the compiled models `names` of a source fit at once, each with a cache of `tokens` tokens."""
+    # Compiling repacks the weights. Random ones stay in memory beside that, shared by all compiled models;
+    # those of a file are mapped, and the kernel can drop them.
+    shared = buffer_bytes(len(os.sched_getaffinity(0))) + (source.weight_bytes if source.synthetic else 0)
+    models = {name: source.weight_bytes + source.cache_bytes(tokens, name == "stock") for name in names}
+    return fits_together(models, shared, available)
 
 
 def fits_together(models: Mapping[str, int], shared: int, available: int) -> bool:
@@ -14,9 +27,6 @@ def fits_together(models: Mapping[str, int], shared: int, available: int) -> boo
         models: bytes of each compiled model with its cache, by name.
         shared: bytes that are needed in addition, once for all models.
         available: bytes of memory available.
-
-    Raises:
-        ValueError: the largest model does not fit even alone.
     """
     largest = max(models, key=lambda name: models[name])
     needed = shared + models[largest]

@@ -16,11 +16,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a plot that cannot be drawn before the measurement starts.
-
-    Raises:
-        ValueError: matplotlib is missing, or the file name has no known suffix.
-    """
+    """Refuse a plot that cannot be drawn before the measurement starts."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"--plot {path}: expected a name that ends in {', '.join(SUFFIXES)}")
     try:

@@ -27,9 +27,6 @@ def record_trace(
         settings: fields of the generation configuration.
         source: origin of the trace, stored in it.
         tick: called with a description before each prompt.
-
-    Raises:
-        ValueError: nothing was drafted.
     """
     proposed: list[int] = []
     accepted: list[int] = []

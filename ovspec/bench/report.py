@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
-from ovspec.bench.resident import Resident
+from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
 from ovspec.verify.verify_config import SparseVerify
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Milliseconds of the timed passes."""
-
-    median: float
-    min: float
-    max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +52,6 @@ class Report:
             after the other, and a change of the machine's speed affects the ratios.
         settings: settings in force by backend, from `Subject.settings`.
         sparse: what the sparse backends may read.
-        resident: memory after the largest pass by compiled model, if it was measured; `dense` and `sparse`
-            share "native".
     """
 
     source: ModelSource
@@ -74,7 +63,6 @@ class Report:
     settings: dict[str, dict[str, str | int | None]]
     records: list[Record]
     sparse: SparseVerify
-    resident: dict[str, Resident] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, model, bandwidth_gb_s, records."""
@@ -97,7 +85,6 @@ class Report:
             "precisions": self.settings,
             "expert_budget": self.sparse.expert_budget,
             "ffn_density": self.sparse.ffn_density,
-            "rss_bytes": {name: asdict(memory) for name, memory in self.resident.items()} or None,
             "records": [asdict(record) for record in self.records],
         }
 
@@ -125,29 +112,17 @@ class Report:
             lines.append("NOT interleaved: memory holds one compiled model at a time; distrust small ratios")
         return lines
 
-    def selection_lines(self) -> list[str]:
-        """Cost of block selection, one line per sparse record."""
-        return [
+    def notes(self) -> list[str]:
+        """Lines below the table: the cost of block selection, and what the sparse backends leave out."""
+        selection = [
             f"selection at context {record.context:,}, {record.tokens} tokens: {record.selection_ms:.2f} of "
             f"{record.ms.median:.1f} ms ({record.selection_ms / record.ms.median:.1%})"
             for record in self.records
             if record.selection_ms is not None
         ]
+        return [*selection, *self._lossy_lines()]
 
-    def memory_lines(self) -> list[str]:
-        """Memory of every compiled model, one line each."""
-        lines = []
-        for name, memory in self.resident.items():
-            stock = self.resident.get("stock")
-            ratio = f", {memory.anonymous / stock.anonymous:.2f} of stock" if stock else ""
-            lines.append(
-                f"RssAnon after a pass, {name} in a process of its own: {memory.anonymous / 1e9:.2f} GB"
-                f"{ratio}; mapped from files beside it: {memory.mapped / 1e9:.2f} GB"
-            )
-        return lines
-
-    def lossy_lines(self) -> list[str]:
-        """What the sparse backends leave out, one line each."""
+    def _lossy_lines(self) -> list[str]:
         lines = []
         for backend in (backend for backend in self.settings if backend in SPARSE):
             budgets = [r.budget for r in self.records if r.backend == backend and r.budget is not None]

@@ -12,17 +12,18 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
+from ovspec.bench.rounds import check_at_least, check_names, rotated
 from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
 from ovspec.drafters.build import Parts, build_drafter
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
@@ -70,9 +71,6 @@ class ScheduleBench:
         repeat: timed rounds, in each of which every setting generates once; one more warms up.
         cold: whether `auto` starts every generation without what it has learned.
         properties: OpenVINO properties.
-
-    Raises:
-        ValueError: a number or a name out of range.
     """
 
     model: Path
@@ -90,20 +88,13 @@ class ScheduleBench:
     properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for position, name in enumerate(self.workloads):
-            if name not in WORKLOADS or name in self.workloads[:position]:
-                raise ValueError(
-                    f"--workload {','.join(self.workloads)}: expected some of {','.join(WORKLOADS)}, "
-                    "each once"
-                )
+        check_names("--workload", self.workloads, WORKLOADS)
         if 0 not in self.lengths or any(not 0 <= k <= MAX_NUM_ASSISTANT_TOKENS for k in self.lengths):
             raise ValueError(
                 f"--lengths {','.join(map(str, self.lengths))}: expected 0, which is plain decoding, and "
                 f"numbers up to {MAX_NUM_ASSISTANT_TOKENS}"
             )
-        for name, value, least in (("--context", self.context, 1), ("--repeat", self.repeat, 1)):
-            if value < least:
-                raise ValueError(f"{name} {value}: expected at least {least}")
+        check_at_least(1, context=self.context, repeat=self.repeat)
         if not 1 <= self.skip_tokens <= self.max_new_tokens - 2:
             raise ValueError(
                 f"--skip-tokens {self.skip_tokens}: expected 1 to {self.max_new_tokens - 2}, which leaves "
@@ -116,11 +107,7 @@ class ScheduleBench:
         return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
 
     def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
-        """Time everything; settings take turns, generation by generation.
-
-        Raises:
-            ValueError: a model that can't be served.
-        """
+        """Time everything; settings take turns, generation by generation."""
         records = {}
         text: _Player | None = None
         for name in self.workloads:
@@ -147,8 +134,7 @@ class ScheduleBench:
         record = WorkloadRecord({str(setting): [] for setting in settings}, [], 0)
         auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
         for turn in range(1 + self.repeat):
-            first = turn % len(settings)
-            for setting in settings[first:] + settings[:first]:
+            for setting in rotated(settings, turn):
                 tick(f"{name}, round {turn} of {self.repeat}: {setting}")
                 schedule: Schedule = auto if setting == "auto" else ConstantSchedule(int(setting))
                 if setting == "auto" and self.cold:
@@ -172,18 +158,16 @@ class ScheduleBench:
         found = resolve(updated(GenerationConfig(), options), (), has_draft=True)
         prompts = player.prompts[name]
         prompt = prompts[turn % len(prompts)]
-        # Every setting is to generate the same text, so draws belong to positions.
+        # Random numbers belong to positions, so that every setting generates the same text.
         coupled = replace(found, coupled=found.sampling.do_sample)
-        sequence, metrics = Sequence.start(prompt, self.max_new_tokens, coupled, 0), RawPerfMetrics()
+        request = Request(name, prompt, coupled, schedule=schedule)
         if player.cached is not None:
             assert isinstance(player.runner, TracedRunner)
             player.runner.replay(self.trace, commits=False)
             player.cached.length = self.context
-            sequence.target = player.cached
-        player.engine.run([sequence], lambda _, __: True, metrics, schedule=schedule)
-        if player.cached is None:
-            player.engine.release(sequence)
-        return metrics
+            request.cached = player.cached, CachedSequence()
+        player.engine.generate([request])
+        return request.metrics
 
     def _text_player(self) -> _Player:
         info, tokenizer = ModelInfo.read(self.model), read_tokenizer(self.model)
@@ -203,7 +187,7 @@ class ScheduleBench:
             name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
             for name, found in texts.items()
         }
-        return _Player(target, Engine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
+        return _Player(target, LLMEngine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
 
     def _choice(self) -> DrafterChoice:
         choice = parse_drafter(self.drafter, self.draft_model is not None)
@@ -215,11 +199,13 @@ class ScheduleBench:
         source, rng = self.source, np.random.default_rng(0)
         model = source.load(native=True)
         runner = load_runner(TracedRunner, "native", model, source.anchor_layers, self.properties, None)
-        # A pass writes its draft before it is known how much of it stands.
+        # A pass writes the whole draft to the cache before acceptance.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
         drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)
-        return _Player(runner, Engine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached)
+        return _Player(
+            runner, LLMEngine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +213,6 @@ class _Player:
     """An engine, the prompts of its workloads as token ids, and for `long` a cache that is full already."""
 
     runner: ModelRunner
-    engine: Engine
+    engine: LLMEngine
     prompts: Mapping[str, list[list[int]]]
     cached: CachedSequence | None = None

@@ -121,6 +121,10 @@ class ScheduleReport:
             )
         return lines
 
+    def notes(self) -> list[str]:
+        """Lines below the table: none."""
+        return []
+
     def table(self) -> Table:
         """Tokens per second by workload and setting, and the ratios to plain and to the best fixed number."""
         settings = list(next(iter(self.records.values())).tokens_per_second)

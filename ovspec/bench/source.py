@@ -45,11 +45,7 @@ class ModelSource:
     def from_shape(
         cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str
     ) -> ModelSource:
-        """Random weights of a named shape.
-
-        Raises:
-            ValueError: an unknown name, or a size that is not positive.
-        """
+        """Random weights of a named shape."""
         shape = get_shape(name, layers, vocab_size)
         return cls(
             name=name,
@@ -66,11 +62,7 @@ class ModelSource:
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelSource:
-        """The model of a folder that `ovspec export` or `optimum-cli export openvino` wrote.
-
-        Raises:
-            ValueError: the folder holds no such model.
-        """
+        """The model of a folder that `ovspec export` or `optimum-cli export openvino` wrote."""
         info = ModelInfo.read(folder)
         config = OvspecConfig.load(folder)
         anchors = config.verify.anchor_layers if config and config.verify else None
@@ -94,9 +86,6 @@ class ModelSource:
 
         Args:
             option: the option that asks for stock.
-
-        Raises:
-            ValueError: the IR contains native operations.
         """
         if self.operations:
             raise ValueError(

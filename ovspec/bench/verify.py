@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -11,10 +10,16 @@ from statistics import median
 import openvino as ov
 
 from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Subject, Timing, load_runner
-from ovspec.bench.bandwidth import buffer_bytes, method, read_bandwidth
-from ovspec.bench.memory import fits_together
-from ovspec.bench.report import Record, Report, Spread
-from ovspec.bench.resident import measure_resident
+from ovspec.bench.bandwidth import method, read_bandwidth
+from ovspec.bench.memory import models_fit
+from ovspec.bench.report import Record, Report
+from ovspec.bench.rounds import (
+    Spread,
+    check_at_least,
+    check_names,
+    check_positions,
+    rotated,
+)
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.memory.machine_memory import available_bytes
@@ -39,11 +44,7 @@ class VerifyBench:
         repeat: timed passes per record, after one untimed warm-up.
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
-        memory: whether to measure the memory of every compiled model as well, each in a fresh process.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
-
-    Raises:
-        ValueError: a number out of range, or a context beyond the model's positions.
     """
 
     source: ModelSource
@@ -53,32 +54,16 @@ class VerifyBench:
     repeat: int
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
-    memory: bool = False
     linear: LinearBackend | None = None
 
     def __post_init__(self) -> None:
-        for name, values in (("--context", self.contexts), ("--tokens", self.tokens)):
-            if min(values) < 1:
-                raise ValueError(f"{name} {min(values)}: expected numbers of tokens of at least 1")
-        if self.repeat < 1:
-            raise ValueError(f"--repeat {self.repeat}: expected at least 1")
+        check_at_least(1, context=min(self.contexts), tokens=min(self.tokens), repeat=self.repeat)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(
                 f"--tokens {max(self.tokens)}: a verification pass takes at most {MAX_VERIFY_ROWS} tokens"
             )
-        limit = self.source.max_position_embeddings - max(self.tokens)
-        if max(self.contexts) > limit:
-            raise ValueError(
-                f"--context {max(self.contexts)}: {self.source.name} has "
-                f"{self.source.max_position_embeddings} positions; with {max(self.tokens)} new tokens "
-                f"give at most {limit}"
-            )
-        for position, backend in enumerate(self.backends):
-            if backend not in BACKENDS or backend in self.backends[:position]:
-                raise ValueError(
-                    f"--backend {','.join(self.backends)}: expected some of {','.join(BACKENDS)}, each once"
-                )
-
+        check_positions(self.source, max(self.contexts), max(self.tokens))
+        check_names("--backend", self.backends, BACKENDS)
         if "stock" in self.backends:
             self.source.check_stock(f"--backend {','.join(self.backends)}")
 
@@ -86,7 +71,7 @@ class VerifyBench:
     def num_steps(self) -> int:
         """Number of times that `run` calls its `tick`."""
         passes = len(self.contexts) * len(self.tokens) * len(self.backends) * (1 + self.repeat)
-        return 2 + len(self.compiled_models) * (1 + self.memory) + passes
+        return 2 + len(self.compiled_models) + passes
 
     @property
     def compiled_models(self) -> tuple[str, ...]:
@@ -94,21 +79,9 @@ class VerifyBench:
         return tuple(dict.fromkeys(MODELS[backend] for backend in self.backends))
 
     def fits_interleaved(self, available: int) -> bool:
-        """Whether all compiled models fit in memory at once.
-
-        Raises:
-            ValueError: one of them does not fit even alone.
-        """
-        threads = len(os.sched_getaffinity(0))
-        source, tokens = self.source, max(self.contexts) + max(self.tokens)
-        # Compiling repacks the weights. Random ones stay in memory beside that, shared by all compiled
-        # models; those of a file are mapped, and the kernel can drop them.
-        shared = buffer_bytes(threads) + (source.weight_bytes if source.synthetic else 0)
-        models = {
-            name: source.weight_bytes + source.cache_bytes(tokens, name == "stock")
-            for name in self.compiled_models
-        }
-        return fits_together(models, shared, available)
+        """Whether all compiled models fit in memory at once."""
+        tokens = max(self.contexts) + max(self.tokens)
+        return models_fit(self.source, self.compiled_models, tokens, available)
 
     def run(self, tick: Tick = lambda step: None, interleaved: bool | None = None) -> Report:
         """Time everything.
@@ -117,17 +90,12 @@ class VerifyBench:
             tick: called with a description before each step, `num_steps` times.
             interleaved: hold all compiled models at once and take turns pass by pass, or time one after
                 the other; `None`: interleaved if memory suffices.
-
-        Raises:
-            ValueError: the model can't be served, or does not fit in memory.
         """
         if interleaved is None:
             interleaved = self.fits_interleaved(available_bytes())
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
         traffic = WeightTraffic.of(model)
-        # The tokens decide which experts are read.
-        weights = None if traffic.num_experts else traffic.always
         bandwidth, threads = 0.0, 0
         token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
@@ -145,23 +113,8 @@ class VerifyBench:
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
             gc.collect()
-        resident = {}
-        if self.memory:
-            point = max(self.contexts), max(self.tokens)
-            resident = measure_resident(
-                self.source,
-                model,
-                self.compiled_models,
-                *point,
-                self.sparse,
-                self.properties,
-                tick,
-                self.linear,
-            )
-        records = [
-            self._record(point, timings[point], weights, token_bytes[point[2]])
-            for point in self._points(self.backends)
-        ]
+        # The tokens decide which experts are read.
+        weights = None if traffic.num_experts else traffic.always
         return Report(
             source=self.source,
             interleaved=interleaved,
@@ -170,9 +123,11 @@ class VerifyBench:
             bandwidth_gb_s=bandwidth,
             bandwidth_method=method(threads),
             settings=settings,
-            records=records,
+            records=[
+                self._record(point, timings[point], weights, token_bytes[point[2]])
+                for point in self._points(self.backends)
+            ],
             sparse=self.sparse,
-            resident=resident,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
@@ -204,13 +159,10 @@ class VerifyBench:
 
     def _time(self, backends: Mapping[str, Subject], tick: Tick) -> dict[Point, list[Timing]]:
         timings: dict[Point, list[Timing]] = {point: [] for point in self._points(tuple(backends))}
-        order = list(backends)
         for context in self.contexts:
             for tokens in self.tokens:
                 for turn in range(1 + self.repeat):
-                    # Rotate the order in every round, so that no backend always runs after the same other.
-                    first = turn % len(order)
-                    for backend in order[first:] + order[:first]:
+                    for backend in rotated(tuple(backends), turn):
                         tick(f"context {context}, {tokens} tokens: {backend}")
                         sparse = self.sparse if backend in SPARSE else None
                         timing = backends[backend].time_pass(context, tokens, sparse)
@@ -236,7 +188,7 @@ class VerifyBench:
             budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
             experts_read=_mean_known(timing.experts_read for timing in timings),
             ffn_density=_mean_known(timing.ffn_density for timing in timings),
-            ms=Spread(median(ms), min(ms), max(ms)),
+            ms=Spread.of(ms),
             selection_ms=median(selection) if selection else None,
             gb_s=read / median(ms) / 1e6 if read is not None else None,
         )

@@ -50,11 +50,7 @@ class LayerOverlap:
     tokens: int
 
     def choose(self, anchors: int | None, least: float | None) -> tuple[int, ...]:
-        """Choose a given number of anchor layers, or the fewest with a given minimal overlap.
-
-        Raises:
-            ValueError: both or neither are given, or one is out of range.
-        """
+        """Choose a given number of anchor layers, or the fewest with a given minimal overlap."""
         return tuple(self.layers[row] for row in choose_anchors(self.overlap, anchors, least))
 
     def with_anchor(self, anchors: Sequence[int]) -> list[float]:
@@ -75,9 +71,6 @@ class OverlapMeter:
         sparse: selection rule of the layers.
         properties: OpenVINO properties.
         observers: called after every verification pass; their outputs are in `model`.
-
-    Raises:
-        ValueError: an unsupported model or setting.
     """
 
     def __init__(
@@ -109,9 +102,6 @@ class OverlapMeter:
             stride: tokens between two verification passes, at least 6.
             chunk: rows per prefill pass.
             tick: called with the number of tokens that were read since the last call.
-
-        Raises:
-            ValueError: no text is long enough for a selection.
         """
         total, passes, read = np.zeros(()), 0, 0
         for text in texts:

@@ -22,9 +22,6 @@ class ChannelStatistics:
 
     Attributes:
         layers: its gated MLPs.
-
-    Raises:
-        ValueError: they can't be observed.
     """
 
     def __init__(self, model: ov.Model) -> None:

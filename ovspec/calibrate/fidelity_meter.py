@@ -31,6 +31,7 @@ class Fidelity:
         loss: mean negative log-likelihood of the texts' next tokens, nats.
         experts_read: mean number of experts of a layer that a pass read; 0 if not counted.
         ffn_density: share of the feed-forward channels that a pass read; 1 without a limit.
+        attention_density: share of the context that attention read; 1 when dense.
     """
 
     kl: float
@@ -38,6 +39,7 @@ class Fidelity:
     loss: float = 0.0
     experts_read: float = 0.0
     ffn_density: float = 1.0
+    attention_density: float = 1.0
 
 
 class FidelityMeter:
@@ -83,13 +85,15 @@ class FidelityMeter:
             decisions += forcing.decisions(sparse)
             metrics.append(forcing.metrics)
             self._tick()
-        layers, held = (sum(getattr(m, name) for m in metrics) for name in ("expert_layers", "channels_held"))
+        names = ("expert_layers", "channels_held", "context_tokens")
+        layers, held, context = (sum(getattr(m, name) for m in metrics) for name in names)
         return Fidelity(
             kl=float(np.mean([decision.kl for decision in decisions])),
             agreement=float(np.mean([decision.agrees for decision in decisions])),
             loss=float(np.mean([decision.surprise for decision in decisions])),
             experts_read=sum(m.experts_read for m in metrics) / layers if layers else 0.0,
             ffn_density=sum(m.channels_read for m in metrics) / held if held else 1.0,
+            attention_density=sum(m.attended_tokens for m in metrics) / context if context else 1.0,
         )
 
     def release(self) -> None:

@@ -16,7 +16,7 @@ from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.calibrate.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
-from ovspec.pipeline.routing import sparse_attention
+from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
@@ -36,9 +36,6 @@ class TargetCalibration:
     Attributes:
         experts: statistics of its experts; `None` if they are not searched.
         channels: statistics of its feed-forward channels, likewise.
-
-    Raises:
-        ValueError: channels that can't be observed.
     """
 
     def __init__(self, given: SparseVerify, model: ov.Model) -> None:
@@ -80,9 +77,6 @@ class TargetCalibration:
             positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
             properties: OpenVINO properties.
-
-        Raises:
-            ValueError: the texts are too short.
         """
         parts = self.parts()
         runner = ModelRunner(

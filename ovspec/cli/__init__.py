@@ -13,6 +13,7 @@ from ovspec.cli.interrupts import Interrupts
 from ovspec.cli.lazy_commands import LazyCommands
 
 COMMANDS = {
+    "batch": "ovspec.cli.batch:batch",
     "bench": "ovspec.cli.bench:bench",
     "bundle": "ovspec.cli.bundle:bundle",
     "calibrate": "ovspec.cli.calibrate:calibrate",
@@ -24,6 +25,7 @@ COMMANDS = {
     "generate": "ovspec.cli.generate:generate",
     "info": "ovspec.cli.info:info",
     "recommend": "ovspec.cli.recommend:recommend",
+    "serve": "ovspec.cli.serve:serve",
 }
 
 

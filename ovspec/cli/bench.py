@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from ovspec.bench import (
-    BACKENDS,
-    DEFAULT_BACKENDS,
-    HostBench,
-    Report,
-    VerifyBench,
-    check_plot,
-    plot_report,
-)
+from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS
+from ovspec.bench.host import HostBench
+from ovspec.bench.plot import plot_report
+from ovspec.bench.verify import VerifyBench
 from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory
-from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
+from ovspec.cli.bench_options import check_outputs, read_source, run_and_show, source_options
 from ovspec.cli.bench_schedule import schedule
+from ovspec.cli.bench_serve import serve
 from ovspec.cli.bench_trace import trace
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
     int_list,
+    json_option,
     linear_option,
     properties_from,
     property_option,
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.cli.output import print_table
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.linear_backend import LinearBackend
 
@@ -49,6 +47,7 @@ bench.add_command(decode)
 bench.add_command(schedule)
 bench.add_command(kernel)
 bench.add_command(memory)
+bench.add_command(serve)
 bench.add_command(trace)
 
 
@@ -83,16 +82,10 @@ VERIFY_COMMON = (
 @weight_options
 @linear_option
 @property_option
-@click.option("--memory", is_flag=True, help="Measure RssAnon as well, of every model in a fresh process.")
 @click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@json_option
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw time against context to FILE.png.")
 def verify(
-    model: Path | None,
-    shape: str | None,
-    layers: int | None,
-    vocab_size: int | None,
-    weight_format: str | None,
     context: str,
     tokens: str,
     budget: int,
@@ -100,12 +93,11 @@ def verify(
     kv_cache_precision: str | None,
     linear: LinearBackend | None,
     properties: tuple[str, ...],
-    memory: bool,
     repeat: int,
     json_path: str | None,
     plot: Path | None,
-    **weights: Any,
-) -> int:
+    **options: Any,
+) -> None:
     """Time one pass of stock OpenVINO, dense and sparse verification.
 
     The backends run in turn. stock: OpenVINO's paged attention at its default properties. dense, sparse: one
@@ -115,13 +107,13 @@ def verify(
     chosen = properties_from(properties)
     if kv_cache_precision is not None:
         chosen["KV_CACHE_PRECISION"] = kv_cache_precision
-    source = read_source(model, shape, layers, vocab_size, weight_format)
-    sparse = sparse_from({"budget": budget or None, **weights})
+    source = read_source(options)
+    sparse = sparse_from({"budget": budget or None, **options})
     if budget == 0 and sparse.limits_attention:
         raise ValueError(
             "--budget 0: nothing would be limited; give --expert-budget or --ffn-density as well"
         )
-    settings = VerifyBench(
+    timing = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
@@ -129,21 +121,12 @@ def verify(
         repeat=repeat,
         backends=tuple(backend.split(",")),
         properties=chosen,
-        memory=memory,
         linear=linear,
     )
-    if json_path not in (None, "-"):
-        check_writable("--json", Path(str(json_path)))
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_plot(plot)
-    if "native" in settings.compiled_models:
-        check_operations()
-    report = with_progress(settings.num_steps, settings.run)
-    show(report, json_path)
+    check_outputs(json_path, plot)
+    report = run_and_show(timing, json_path, native="native" in timing.compiled_models)
     if plot is not None:
         plot_report(report, plot)
-    return 0
 
 
 @bench.command()
@@ -155,21 +138,10 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
     """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()
     if as_json:
-        click.echo(json.dumps({"records": [record.as_json() for record in records]}, indent=2))
+        click.echo(json.dumps({"records": list(map(asdict, records))}, indent=2))
         return
     click.echo(f"synthetic models, vocabulary {vocab_size}, {num_assistant_tokens} draft tokens a step")
     table = Table("setting", "steps", "median ms", "90% below ms")
     for record in records:
         table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
     print_table(table)
-
-
-def show(report: Report, json_path: str | None) -> None:
-    """Print the table or only the JSON, and write the file."""
-    if write_json(report.as_json(), json_path):
-        return
-    for line in report.lines():
-        click.echo(line)
-    print_table(report.table())
-    for line in [*report.selection_lines(), *report.memory_lines(), *report.lossy_lines()]:
-        click.echo(line)

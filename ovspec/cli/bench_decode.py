@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
-from ovspec.cli.bench_options import check_operations, check_writable, read_source, source_options
-from ovspec.cli.options import properties_from, property_option, sparse_from, weight_options
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.decode import MODES, DecodeBench
+from ovspec.cli.bench_options import read_source, run_and_show, source_options
+from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 
@@ -39,50 +38,28 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 @click.option("--repeat", type=int, default=5, show_default=True, help="Timed generations per mode.")
 @weight_options
 @property_option
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@json_option
 def decode(
-    model: Path | None,
-    shape: str | None,
-    layers: int | None,
-    vocab_size: int | None,
-    weight_format: str | None,
-    context: int,
     acceptance: str,
     mode: str,
     budget: int,
     commit_interval: int | None,
-    draft_budget: int,
-    max_new_tokens: int,
-    repeat: int,
     properties: tuple[str, ...],
     json_path: str | None,
-    **weights: Any,
-) -> int:
+    **options: Any,
+) -> None:
     """Time whole generations after a random context; the modes run in turn.
 
     Passes are real. A trace decides which drafts are accepted, in every mode alike. The stock modes use
     OpenVINO's own attention at the plugin's defaults, in the same decoding loop.
     """
-    settings = DecodeBench(
-        source=read_source(model, shape, layers, vocab_size, weight_format),
-        context=context,
+    bench = DecodeBench(
+        source=read_source(options),
         trace=AcceptanceTrace.of(acceptance),
-        sparse=sparse_from({"budget": budget, **weights}),
+        sparse=sparse_from(options | {"budget": budget}),
         interval=commit_interval,
-        draft_budget=draft_budget,
-        max_new_tokens=max_new_tokens,
-        repeat=repeat,
         modes=tuple(mode.split(",")),
         properties=properties_from(properties),
+        **{name: options[name] for name in ("context", "draft_budget", "max_new_tokens", "repeat")},
     )
-    if json_path not in (None, "-"):
-        check_writable("--json", Path(str(json_path)))
-    if "native" in {MODES[name] for name in settings.modes}:
-        check_operations()
-    report = with_progress(settings.num_steps, settings.run)
-    if write_json(report.as_json(), json_path):
-        return 0
-    for line in report.lines():
-        click.echo(line)
-    print_table(report.table())
-    return 0
+    run_and_show(bench, json_path, native="native" in {MODES[name] for name in bench.modes})

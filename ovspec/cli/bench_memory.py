@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.table import Table
 
-from ovspec.bench.cached_start import CachedStart, cached_ratio
-from ovspec.bench.footprint import Footprint, FootprintBench
+from ovspec.bench.footprint import CachedStart, Footprint, FootprintBench
 from ovspec.cli.bench_options import read_source, source_options
-from ovspec.cli.options import properties_from, property_option
+from ovspec.cli.options import json_option, properties_from, property_option
 from ovspec.cli.output import print_table, with_progress, write_json
 
 
@@ -19,37 +19,30 @@ from ovspec.cli.output import print_table, with_progress, write_json
 @click.option("--context", type=int, default=16384, show_default=True, help="Prompt tokens in the cache.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Starts of each engine.")
 @property_option
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@json_option
 def memory(
-    model: Path | None,
-    shape: str | None,
-    layers: int | None,
-    vocab_size: int | None,
-    weight_format: str | None,
-    context: int,
-    repeat: int,
-    properties: tuple[str, ...],
-    json_path: str | None,
+    context: int, repeat: int, properties: tuple[str, ...], json_path: str | None, **options: Any
 ) -> None:
     """Measure starts and resident memory of ovspec and of OpenVINO GenAI, with the same cache precision.
 
     Every start has its own process. The cache is u8 by token unless --property sets another. Starts from a
     CACHE_DIR are measured in the same turns; the start that fills it does not count.
     """
-    source = read_source(model, shape, layers, vocab_size, weight_format)
+    source = read_source(options)
     bench = FootprintBench(source, context, repeat, properties_from(properties))
     records, cached = with_progress(bench.num_steps, bench.run)
     theirs, ours = records
+    *others, ours_cached = cached
     ratios = {
         "start": ours.start_cpu_s / theirs.start_cpu_s,
-        "cached_start": cached_ratio(cached),
+        "cached_start": ours_cached.start_cpu_s / min(other.start_cpu_s for other in others),
         "anon": ours.anon_bytes / theirs.anon_bytes,
     }
     body = {
         "model": source.name,
         "context": context,
-        "records": [record.as_json() for record in records],
-        "cached_starts": [start.as_json() for start in cached],
+        "records": list(map(asdict, records)),
+        "cached_starts": list(map(asdict, cached)),
         "ratios": ratios,
     }
     if not write_json(body, json_path):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ovspec.bench import ModelSource
+from ovspec.bench.plot import check_plot
+from ovspec.bench.source import ModelSource
 from ovspec.cli.help import Command
+from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
+
+_SIZES = ("layers", "vocab_size", "weight_format")
 
 
 def source_options(command: Command) -> Command:
@@ -33,37 +38,54 @@ def source_options(command: Command) -> Command:
     return command
 
 
-def read_source(
-    model: Path | None,
-    shape: str | None,
-    layers: int | None,
-    vocab_size: int | None,
-    weight_format: str | None,
-) -> ModelSource:
-    """The model to time.
-
-    Raises:
-        ValueError: both or none of --model and --shape, options of --shape beside --model, or a bad one.
-    """
+def read_source(options: dict[str, Any]) -> ModelSource:
+    """The model to time, from the options of `source_options`, which are taken out."""
+    model, shape = options.pop("model"), options.pop("shape")
+    sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in _SIZES}
     if (model is None) == (shape is None):
         given = "both" if model else "none"
         raise ValueError(f"give either --model DIR or --shape NAME ({', '.join(SHAPES)}), got {given}")
     if shape is not None:
+        layers, vocab_size, weight_format = sizes.values()
         return ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0])
-    assert model is not None
-    options = {"--layers": layers, "--vocab-size": vocab_size, "--weight-format": weight_format}
-    for name, value in options.items():
+    for name, value in sizes.items():
         if value is not None:
             raise ValueError(f"{name} {value} needs --shape: the model in {model} has fixed sizes")
     return ModelSource.from_folder(model)
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, before the measurement starts.
+def check_outputs(json_path: str | None, plot: Path | None = None) -> None:
+    """Refuse files of `--json` and `--plot` that cannot be written, before the measurement starts."""
+    if json_path not in (None, "-"):
+        check_writable("--json", Path(str(json_path)))
+    if plot is not None:
+        check_writable("--plot", plot)
+        check_plot(plot)
 
-    Raises:
-        ValueError: it is a folder, or its folder is missing or can't be written.
+
+def run_and_show(bench: Any, json_path: str | None, native: bool = True) -> Any:
+    """Run a benchmark with a progress bar, and print its report or write it to the file of `--json`.
+
+    Args:
+        bench: has `num_steps` and `run`, whose report has `as_json`, `lines`, `table` and `notes`.
+        json_path: of `--json`.
+        native: whether it runs native operations, which are checked first.
     """
+    check_outputs(json_path)
+    if native:
+        check_operations()
+    report = with_progress(bench.num_steps, bench.run)
+    if not write_json(report.as_json(), json_path):
+        for line in report.lines():
+            click.echo(line)
+        print_table(report.table())
+        for line in report.notes():
+            click.echo(line)
+    return report
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written, before the measurement starts."""
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; give a file's name")
     try:
@@ -76,11 +98,7 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def check_operations() -> None:
-    """Refuse to time operations that compute wrong results.
-
-    Raises:
-        RuntimeError: a native operation differs from its reference on this machine.
-    """
+    """Refuse to time operations that compute wrong results."""
     failed = [f"{check.name} ({check.isa})" for check in self_check() if not check.ok]
     if failed:
         raise RuntimeError(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ovspec.bench import WORKLOADS, AcceptanceTrace, ModelSource, ScheduleBench
-from ovspec.cli.bench_options import check_operations, check_writable
-from ovspec.cli.options import draft_folder, int_list, properties_from, property_option
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.schedule import WORKLOADS, ScheduleBench
+from ovspec.bench.source import ModelSource
+from ovspec.cli.bench_options import run_and_show
+from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
 from ovspec_models import demo_pair_path
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -42,54 +44,35 @@ from ovspec_models.synthetic import WEIGHT_FORMATS
 @click.option("--repeat", type=int, default=7, show_default=True, help="Timed generations per setting.")
 @click.option("--cold", is_flag=True, help="auto forgets what it learned before every generation.")
 @property_option
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them.")
+@json_option
 def schedule(
     model: Path | None,
     draft_model: str,
-    drafter: str | None,
     shape: str,
     layers: int | None,
     vocab_size: int | None,
     weight_format: str | None,
-    context: int,
     acceptance: str,
     workload: str,
     lengths: str,
-    max_new_tokens: int,
-    skip_tokens: int,
-    repeat: int,
-    cold: bool,
     properties: tuple[str, ...],
     json_path: str | None,
-) -> int:
+    **options: Any,
+) -> None:
     """Time the schedule auto and every fixed number of draft tokens in turn, on three workloads.
 
     repetitive decodes greedily, creative samples, long has a long random context. The best fixed setting is
     marked; auto is compared with it and with plain decoding.
     """
     folder = model or demo_pair_path()
-    settings = ScheduleBench(
+    bench = ScheduleBench(
         model=folder,
         draft_model=draft_folder(folder, draft_model),
-        drafter=drafter,
         source=ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0]),
-        context=context,
         trace=AcceptanceTrace.of(acceptance),
         workloads=tuple(workload.split(",")),
         lengths=int_list("--lengths", lengths),
-        max_new_tokens=max_new_tokens,
-        skip_tokens=skip_tokens,
-        repeat=repeat,
-        cold=cold,
         properties=properties_from(properties),
+        **options,
     )
-    if json_path not in (None, "-"):
-        check_writable("--json", Path(str(json_path)))
-    check_operations()
-    report = with_progress(settings.num_steps, settings.run)
-    if write_json(report.as_json(), json_path):
-        return 0
-    for line in report.lines():
-        click.echo(line)
-    print_table(report.table())
-    return 0
+    run_and_show(bench, json_path)

@@ -117,7 +117,8 @@ def calibrate(
 
     The model reads the texts densely while every layer selects blocks; layers with similar lists share an
     anchor layer. With --target-kl, the amounts of attention, experts and feed-forward channels follow from
-    that one number; an amount that is given as an option is kept. The results are written to
+    that one number; an amount that is given as an option is kept, and a part of which less than 5% could be
+    left out stays whole: if all do, nothing is written, and the exit code is 2. The results are written to
     ovspec_config.json, which supplies every setting that a later call of sparse verification does not give.
     """
     check_options(anchors, overlap, target_kl)
@@ -144,6 +145,8 @@ def calibrate(
     if target is not None and target_kl is not None:
         selecting = replace(sparse, anchor_layers=chosen)
         found = target.search(model, selecting, texts, positions, target_kl, chosen_properties)
+        if not given.given(AMOUNT_FIELDS + EXPERT_FIELDS + CHANNEL_FIELDS):
+            found.check_worth(target_kl)
     config.verify = with_settings(config.verify, found.sparse if found else given, chosen)
     path = config.save(model)
     if as_json:
@@ -180,11 +183,7 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
 
 
 def folder_config(folder: Path) -> OvspecConfig:
-    """The folder's configuration, or a new one for a folder that optimum-cli wrote.
-
-    Raises:
-        ValueError: no model, or a folder that can't be written.
-    """
+    """The folder's configuration, or a new one for a folder that optimum-cli wrote."""
     info = ModelInfo.read(folder)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--model {folder}: the folder can't be written; copy it to where you may write")

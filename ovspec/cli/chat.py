@@ -28,7 +28,8 @@ _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it.
     type=click.Choice(["drop", "stop"]),
     default="drop",
     show_default=True,
-    help="When the model's positions are used up: forget the oldest turns, or end the chat. Both are said.",
+    help="When no positions are left for --max-new-tokens: forget the oldest turns, or end the chat. Both "
+    "are said.",
 )
 @click.option("--figures", is_flag=True, help="Print a line of figures behind every answer.")
 @pipeline_options
@@ -87,26 +88,28 @@ class Turns:
         self._turns = []
 
     def answer(self, message: str) -> Any:
-        """Stream the answer to a message; returns its metrics.
-
-        Raises:
-            ValueError: the chat does not fit the model's positions, and nothing may be forgotten.
-        """
+        """Stream the answer to a message; returns its metrics."""
         self._turns.append({"role": "user", "content": message})
-        while not self._pipeline.fits(ChatHistory([*self._system, *self._turns])):
+        while not self._fits(self._settings["max_new_tokens"]) and len(self._turns) > 1:
             self._forget()
-        results = self._pipeline.generate(
-            ChatHistory([*self._system, *self._turns]), streamer=print_piece, **self._settings
-        )
+        if not self._fits(1):
+            raise InvalidValueError("this message is longer than the model's positions; shorten it")
+        results = self._pipeline.generate(self._history(), streamer=print_piece, **self._settings)
         click.echo()
         self._turns.append({"role": "assistant", "content": str(results)})
         return results.perf_metrics
 
+    def _history(self) -> ChatHistory:
+        return ChatHistory([*self._system, *self._turns])
+
+    def _fits(self, new_tokens: int) -> bool:
+        return self._pipeline.fits(self._history(), new_tokens)
+
     def _forget(self) -> None:
-        if not self._drops or len(self._turns) == 1:
-            what = "this message is" if len(self._turns) == 1 else "the chat has become"
+        if not self._drops:
             raise InvalidValueError(
-                f"{what} longer than the model's positions; shorten it, or chat with --at-context-end drop"
+                "the chat has become longer than the model's positions, with --max-new-tokens "
+                f"{self._settings['max_new_tokens']} for the answer; give fewer, or --at-context-end drop"
             )
         del self._turns[:2]
         click.echo("[the oldest turn is forgotten: the model's positions are used up]", err=True)

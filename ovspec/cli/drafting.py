@@ -84,13 +84,9 @@ class Drafting:
 
 
 def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
-    """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options.
-
-    Raises:
-        ValueError: options that contradict each other, or that need a drafter where there is none.
-    """
+    """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options."""
     draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
-    # The model that was exported along is for the drafters that use one.
+    # Only some drafters use the draft model that was exported with the target.
     if name not in (None, Assistant.name, Auto.name) and draft_model == "auto":
         draft_model = "none"
     folder = draft_folder(model, draft_model)
@@ -113,11 +109,7 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
 
 
 def mode_from(verify: str, mode: SparseVerify | str, interval: int | None) -> VerifyMode | str:
-    """The pipeline's `verify` argument: `mode`, from the options of sparse verification, or with commits.
-
-    Raises:
-        ValueError: `--commit-interval` beside another mode, or a bad value.
-    """
+    """The pipeline's `verify` argument: `mode`, from the options of sparse verification, or with commits."""
     if verify == "commit":
         assert isinstance(mode, SparseVerify)
         return CommitVerify(mode, interval)

@@ -35,8 +35,8 @@ def internal_fault(error: BaseException, debug: bool) -> str:
     how = "with this traceback" if debug else "with the output of the same command and --debug"
     return (
         f"ovspec: internal error: {type(error).__name__} in {place}: {one_line(str(error))}\n"
-        f"This is a fault of ovspec, not of your input. Please report it {how} and that of `ovspec info` to "
-        f"{_report_to()}."
+        f"This is a fault of ovspec, not of your input. Please report it {how} and the output of "
+        f"`ovspec info` to {_report_to()}."
     )
 
 
@@ -46,10 +46,10 @@ def one_line(message: str) -> str:
 
 
 def _report_to() -> str:
-    """The issue tracker that the installed package names, else its authors."""
+    """The issue tracker that the installed package names, if it names one."""
     about = metadata("ovspec")
     for entry in about.get_all("Project-URL") or []:
         label, _, address = str(entry).partition(", ")
         if label.lower() in ("issues", "tracker", "bug tracker"):
             return address
-    return "the project that you installed ovspec from"
+    return "the maintainers of your ovspec package"

@@ -79,11 +79,7 @@ def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
 
 
 def read_requests(name: str) -> list[dict[str, Any]]:
-    """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is wanted.
-
-    Raises:
-        ValueError: the file can't be read, or a line is something else; it names the line.
-    """
+    """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is wanted."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         lines = lines_of(data)
@@ -119,11 +115,7 @@ def print_piece(piece: str) -> None:
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """The prompt's text from the option, the file or standard input.
-
-    Raises:
-        ValueError: both options, a file that can't be read, or nothing at all.
-    """
+    """The prompt's text from the option, the file or standard input."""
     if prompt is not None and prompt_file is not None:
         raise ValueError("--prompt and --prompt-file exclude each other: give one")
     if prompt_file is not None:

@@ -52,9 +52,6 @@ class ShortHelpCommand(click.Command):
 
     Args:
         common: names of the parameters that `--help` shows, in this order.
-
-    Raises:
-        ValueError: the command has no parameter of a name in `common`.
     """
 
     def __init__(self, *args: Any, common: Sequence[str], **kwargs: Any) -> None:

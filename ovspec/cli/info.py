@@ -126,11 +126,7 @@ def installation() -> dict[str, object]:
 
 
 def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
-    """What a model folder holds, what ovspec makes of its family, and about what its passes cost.
-
-    Raises:
-        ValueError: the folder holds no OpenVINO model, or one that does not fit its config.json.
-    """
+    """What a model folder holds, what ovspec makes of its family, and about what its passes cost."""
     model = ModelInfo.read(folder)
     core = ov.Core()
     ovspec_ops.load(core)  # the IR may contain native operations
@@ -195,11 +191,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
 
 
 def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
-    """The plan for target and draft, in bytes, and whether it fits.
-
-    Raises:
-        ValueError: no folder, or a context that the model does not have.
-    """
+    """The plan for target and draft, in bytes, and whether it fits."""
     if folder is None:
         raise ValueError(f"--context {context} needs a model: ovspec info FOLDER --context {context}")
     draft = draft_folder(folder, "auto")

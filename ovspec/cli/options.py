@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -24,6 +26,33 @@ property_option = click.option(
     metavar="KEY=VALUE",
     help="OpenVINO property, e.g. INFERENCE_PRECISION_HINT=f32; repeatable.",
 )
+
+
+json_option = click.option(
+    "--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them."
+)
+
+
+_PROMPTS_OPTIONS = (
+    click.option(
+        "--prompts",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="FILE.jsonl",
+        help='One JSON string or {"prompt": "..."} per line.',
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file."),
+    click.option(
+        "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
+    ),
+)
+
+
+def prompts_options(command: Command) -> Command:
+    """A file of prompts, and how much of it is generated."""
+    for option in reversed(_PROMPTS_OPTIONS):
+        command = option(command)
+    return command
 
 
 experts_option = click.option(
@@ -62,6 +91,34 @@ BACKEND_OPTIONS = [
     linear_option,
     property_option,
 ]
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, such as 6GB or 6GiB."""
+
+    name = "SIZE"
+    _UNITS: ClassVar = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes, at least 1."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kmgt]?)(i?)b)?", str(value), re.IGNORECASE)
+        size = 0
+        if found:
+            number, prefix, binary = found.groups()
+            size = int(float(number) * (1024 if binary else 1000) ** self._UNITS[(prefix or "").lower()])
+        if size < 1:
+            self.fail(f"{value!r}: expected a size such as 6GB, 6.5GiB or 800MB", param, ctx)
+        return size
+
+
+MEMORY_OPTIONS = [
+    click.option(
+        "--memory-limit",
+        type=_Size(),
+        help="Memory that may be planned for, e.g. 6GB.  [default: what is free]",
+    ),
+    click.option("--no-memory-check", is_flag=True, help="Start even if the plan does not fit in memory."),
+]
 VERIFY_OPTION = click.option(
     "--verify",
     type=click.Choice(["dense", "sparse", "commit"]),
@@ -76,6 +133,20 @@ ANCHORS_OPTION = click.option("--anchor-layers", help="Sparse: layers that selec
 def backend_options(command: Command) -> Command:
     """`--device`, who computes which layers, and OpenVINO's properties."""
     return option_group("Device and operations", BACKEND_OPTIONS)(command)
+
+
+def memory_options(command: Command) -> Command:
+    """`--memory-limit` and `--no-memory-check`, of commands that start a pipeline."""
+    return option_group("Memory", MEMORY_OPTIONS)(command)
+
+
+def memory_limit_from(options: dict[str, Any]) -> float | None:
+    """The pipeline's `memory_limit` argument from the options of `memory_options`, which are taken out."""
+    limit: int | None = options.pop("memory_limit")
+    unchecked: bool = options.pop("no_memory_check")
+    if unchecked and limit is not None:
+        raise ValueError("--memory-limit and --no-memory-check exclude each other: give one")
+    return math.inf if unchecked else limit
 
 
 def verify_options(command: Command) -> Command:
@@ -139,11 +210,7 @@ _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
-    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them.
-
-    Raises:
-        ValueError: a bad value.
-    """
+    """Make `SparseVerify` from the options of `selection_options` and `weight_options`, and remove them."""
     anchors = int_list("--anchor-layers", anchor_layers) if anchor_layers else None
     given = {entry.name: options.pop(entry.name) for entry in fields(SparseVerify) if entry.name in options}
     for name in PER_LAYER_FIELDS:
@@ -155,11 +222,7 @@ def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> Sp
 
 
 def verify_from(options: dict[str, Any]) -> Verify:
-    """The pipeline's `verify` argument from the options of `verify_options`, which are taken out.
-
-    Raises:
-        ValueError: options of sparse verification beside `--verify dense`, or a bad value.
-    """
+    """The pipeline's `verify` argument from the options of `verify_options`, which are taken out."""
     if options.pop("verify") != "dense":
         return sparse_from(options, options.pop("anchor_layers"))
     for entry in fields(SparseVerify):
@@ -176,11 +239,7 @@ def _option_name(field: str) -> str:
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:
-    """Numbers of a comma-separated option.
-
-    Raises:
-        ValueError: something else than whole numbers.
-    """
+    """Numbers of a comma-separated option."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -188,11 +247,7 @@ def int_list(name: str, text: str) -> tuple[int, ...]:
 
 
 def float_list(name: str, text: str) -> tuple[float, ...]:
-    """Numbers of a comma-separated option.
-
-    Raises:
-        ValueError: something else than numbers.
-    """
+    """Numbers of a comma-separated option."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

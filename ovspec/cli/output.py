@@ -45,7 +45,7 @@ def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        # The call comes at the begin of a step, so the bar counts the steps that have ended.
+        # `run` calls this when a step begins, so the bar counts the steps that have ended.
         task = progress.add_task("", total=num_steps, completed=-1)
         return run(lambda step: progress.update(task, advance=1, description=step))
 
@@ -66,11 +66,7 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
 
 
 def save_text(text: str, path: Path) -> None:
-    """Write figures to a file; where that fails they are printed, so that no long run is lost.
-
-    Raises:
-        OSError: the file can't be written; it names the file.
-    """
+    """Write figures to a file; where that fails they are printed, so that no long run is lost."""
     try:
         replace_file(path, (text + "\n").encode())
     except OSError as error:

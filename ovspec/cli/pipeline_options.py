@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.help import Command, option_group
-from ovspec.cli.options import backend_options, model_option, properties_from, verify_from, verify_options
-from ovspec.pipeline.draft_model import draft_model as name_draft_model
+from ovspec.cli.options import (
+    backend_options,
+    memory_limit_from,
+    memory_options,
+    model_option,
+    properties_from,
+    verify_from,
+    verify_options,
+)
+from ovspec.generation.generation_config import updated
+from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.verify_mode import VerifyMode, parse_verify
 
 
 def _check_seed(context: click.Context, option: click.Parameter, seed: int | None) -> int | None:
@@ -20,15 +32,16 @@ def _check_seed(context: click.Context, option: click.Parameter, seed: int | Non
     return seed
 
 
+max_context_option = click.option(
+    "--max-context",
+    type=int,
+    help="Tokens of prompt and answer for which memory must suffice; see info.",
+)
 _LENGTH_OPTIONS = [
     click.option(
         "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
     ),
-    click.option(
-        "--max-context",
-        type=int,
-        help="Tokens of prompt and answer for which memory must suffice; see info.",
-    ),
+    max_context_option,
     click.option(
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
     ),
@@ -51,7 +64,7 @@ SAMPLING_OPTIONS = [
 
 def pipeline_options(command: Command) -> Command:
     """Options that make the pipeline: model, device, operations, drafter, verification."""
-    return model_option(drafting_options(verify_options(backend_options(command))))
+    return model_option(drafting_options(verify_options(backend_options(memory_options(command)))))
 
 
 def answer_options(command: Command) -> Command:
@@ -62,37 +75,69 @@ def answer_options(command: Command) -> Command:
     return command
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineChoice:
+    """The pipeline that a command's options describe.
+
+    Attributes:
+        model: folder of the target.
+        verify: how drafts are verified.
+        drafting: who drafts.
+        arguments: the other arguments of `LLMPipeline`.
+    """
+
+    model: Path
+    verify: VerifyMode
+    drafting: Drafting
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> PipelineChoice:
+        """Take the options of `pipeline_options` out; a command need not have all of them."""
+        model = options.pop("model")
+        verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
+        drafting = drafting_from(model, options)
+        names = ("max_context", "device", "attention", "experts", "ffn", "linear")
+        arguments = {name: options.pop(name) for name in names if name in options}
+        arguments["memory_limit"] = memory_limit_from(options)
+        arguments |= properties_from(options.pop("properties"))
+        return cls(model, parse_verify(verify), drafting, arguments)
+
+    def start(self, verify: VerifyMode | None = None, drafts: bool = True) -> LLMPipeline:
+        """Start the pipeline; with another `verify`, or without drafts, where asked for."""
+        draft = self.drafting.model if drafts else None
+        return LLMPipeline(
+            self.model,
+            draft_model=None if draft is None else draft_model(draft),
+            drafter=self.drafting.choice if drafts else None,
+            verify=self.verify if verify is None else verify,
+            **self.arguments,
+        )
+
+
 def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
-    """The pipeline that the options of `pipeline_options` describe, which are taken out.
+    """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
+    choice = PipelineChoice.of(options)
+    generation_options(dict(options))  # refuses before the model is loaded
+    return choice.start(), choice.drafting
+
+
+def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
 
     Raises:
-        ValueError: options that contradict each other, or a model that can't be served.
+        ValueError: as `pipeline_from`.
     """
-    model = options.pop("model")
-    mode = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
-    drafting = drafting_from(model, options)
-    generation_options(dict(options))  # refuses before the model is loaded
-    properties = properties_from(options.pop("properties"))
-    names = ("max_context", "device", "attention", "experts", "ffn", "linear")
-    pipeline = LLMPipeline(
-        model,
-        draft_model=name_draft_model(drafting.model) if drafting.model else None,
-        drafter=drafting.choice,
-        verify=mode,
-        **{name: options.pop(name) for name in names},
-        **properties,
-    )
-    return pipeline, drafting
+    given = {**options, "do_sample": False}
+    pipeline, _ = pipeline_from(given)
+    defaults = generation_options(given)
+    del defaults["do_sample"]
+    pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
+    return pipeline
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as fields of a generation configuration.
-
-    Raises:
-        ValueError: a sampling option without `--do-sample`.
-    """
-    for name in ("max_context", "device", "attention", "experts", "ffn", "linear", "properties"):
-        options.pop(name, None)
+    """The options that were given, as fields of a generation configuration."""
     fields = {name: value for name, value in options.items() if value is not None and value != ()}
     # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
     fields["do_sample"] = options["do_sample"]

@@ -13,14 +13,20 @@ import click
 from rich.table import Table
 
 from ovspec.cli.generate import read_prompt
-from ovspec.cli.options import draft_folder, properties_from, property_option
+from ovspec.cli.options import (
+    draft_folder,
+    memory_limit_from,
+    memory_options,
+    properties_from,
+    property_option,
+)
 from ovspec.cli.output import print_table, with_progress
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
 _LENGTHS = (2, 4, 6)
 _REPEATS = 2
-# Timings of one setting differ by about as much from run to run; what gains less is not worth a draft model.
+# Timings of one setting vary by about this much; a smaller gain does not justify a draft model.
 _GAIN = 1.05
 
 
@@ -53,6 +59,7 @@ class Trial:
     help="Folder of the draft model; auto: the one exported with the model; none: go without.",
 )
 @property_option
+@memory_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def recommend(
     model: Path,
@@ -62,6 +69,7 @@ def recommend(
     draft_model: str,
     properties: tuple[str, ...],
     as_json: bool,
+    **memory: Any,
 ) -> None:
     """Measure whether drafts make the model in DIR faster here, by whom and by how many tokens.
 
@@ -73,7 +81,7 @@ def recommend(
     text = read_prompt(prompt, prompt_file)
     draft = draft_folder(model, draft_model)
     names = ["none", *(["assistant"] if draft else []), "prompt_lookup", "suffix"]
-    chosen = properties_from(properties)
+    chosen = {**properties_from(properties), "memory_limit": memory_limit_from(dict(memory))}
 
     def run(announce: Any) -> list[Trial]:
         trials: list[Trial] = []
@@ -88,6 +96,10 @@ def recommend(
     if best.tokens_per_s < _GAIN * plain.tokens_per_s:
         best = plain
     given = "".join(f" --property {shlex.quote(item)}" for item in properties)
+    if memory["memory_limit"]:
+        given += f" --memory-limit {memory['memory_limit']}"
+    if memory["no_memory_check"]:
+        given += " --no-memory-check"
     command = f"ovspec generate -m {shlex.quote(str(model))} {_options(best, draft_model)}{given}"
     if as_json:
         body = {"trials": [asdict(trial) for trial in trials], "best": asdict(best), "command": command}

@@ -52,9 +52,13 @@ class AssistantDrafter(Drafter):
             min(count, self._positions - len(sequence.tokens))
             for sequence, count in zip(sequences, counts, strict=True)
         ]
-        drafting = [index for index, length in enumerate(lengths) if length > 0]
-        for index in drafting:
-            self._catch_up(sequences[index])
+        # Beside others a prompt is read in parts, so that these do not wait for it.
+        most = None if len(sequences) == 1 else self._prefill_chunk
+        drafting = [
+            index
+            for index, length in enumerate(lengths)
+            if length > 0 and self._catch_up(sequences[index], most)
+        ]
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
             still = []
@@ -69,16 +73,33 @@ class AssistantDrafter(Drafter):
         """Uncached tokens that need passes of their own before the first drafting pass."""
         return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in sequences)
 
+    def limit_cache(self, cached_bytes: int) -> None:
+        """Limit what ended sequences leave in the draft model's cache."""
+        self.runner.limit_cache(None, cached_bytes)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Begin with what the draft model's cache has of the sequence."""
+        if not sequence.draft.length:
+            self.runner.share(sequence.draft, sequence.tokens)
+
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of the sequence in the draft model's cache."""
+        if self.sparse is None:
+            self.runner.publish(sequence.draft, sequence.tokens)
         self.runner.release(sequence.draft)
 
-    def _catch_up(self, sequence: Sequence) -> None:
-        """Compute all uncached tokens but the last, which the first drafting pass takes."""
+    def _catch_up(self, sequence: Sequence, most: int | None) -> bool:
+        """Compute uncached tokens but the last, which the first drafting pass takes; whether none are left.
+
+        Args:
+            sequence: whose draft cache is behind.
+            most: how many of them; `None`: all.
+        """
         missing = sequence.uncached(sequence.draft)[:-1]
         if len(missing) > 1:
-            self.runner.prefill(sequence.draft, missing, self._prefill_chunk)
+            self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
             self.last_duration += self.runner.last_pass.duration
+        return most is None or len(missing) <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
         batch = []

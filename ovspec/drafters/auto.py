@@ -70,6 +70,16 @@ class AutoDrafter(Drafter):
         """Unread tokens of the last drafter, which alone may have a model."""
         return self.drafters[-1].unread(sequences)
 
+    def limit_cache(self, cached_bytes: int) -> None:
+        """Tell every drafter."""
+        for drafter in self.drafters:
+            drafter.limit_cache(cached_bytes)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Tell every drafter."""
+        for drafter in self.drafters:
+            drafter.begin(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """Free what every drafter holds of the sequence."""
         for drafter in self.drafters:

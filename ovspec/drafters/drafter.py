@@ -107,6 +107,14 @@ class Drafter(ABC):
         """Tokens that a model must read before it can draft, over all sequences."""
         return 0
 
+    def limit_cache(self, cached_bytes: int) -> None:
+        """Keep so much of sequences that have ended in the drafter's own cache."""
+        return
+
+    def begin(self, sequence: Sequence) -> None:
+        """A sequence is about to run."""
+        return
+
     def release(self, sequence: Sequence) -> None:
         """Free what the sequence holds in the drafter's own cache."""
         return

@@ -53,3 +53,7 @@ class ShadowDrafts:
                 found.append((len(shadow.tokens), same))
                 del self._open[id(sequence)]
         return tuple(found)
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        self._open.pop(id(sequence), None)

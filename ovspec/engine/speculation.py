@@ -1,8 +1,7 @@
-"""One step of speculative decoding: draft, verify, accept, roll back."""
+"""One step: draft, verify beside chunks of prompts, accept, commit, roll back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -10,36 +9,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.engine.accept import accept, accept_tree
+from ovspec.engine.commit import commit, is_due, take_provisional
+from ovspec.engine.request import Writer
+from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
-from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.runtime.clock import microseconds
-from ovspec.sampling.acceptance import Accepted, greedy_accept, lenient_accept, speculative_sample
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 from ovspec.sampling.sampling import Distribution
-from ovspec.sampling.tree_acceptance import AcceptedPath, depth, follow_choices, sample_path
+from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan
+from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of a prompt that a pass reads.
+
+    Attributes:
+        state: of the request.
+        tokens: how many of its unread tokens, from the first.
+    """
+
+    state: RequestState
+    tokens: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the last chunk of a new prompt, which yields the first token."""
+        sequence = self.state.sequence
+        return sequence.target.length + self.tokens == len(sequence.tokens)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the pass."""
+        sequence, begin = self.state.sequence, self.state.sequence.target.length
+        tokens = np.array(sequence.tokens[begin : begin + self.tokens], np.int64)
+        return Rows(sequence.target, tokens, sampled=int(self.ends), text_length=len(sequence.tokens))
 
 
 @dataclass(slots=True)
 class Step:
-    """Result of one step.
+    """Result of one step, in the order of its decoding requests.
 
     Attributes:
-        tokens: per sequence, its new final tokens.
-        proposed: tokens that were drafted for each sequence.
+        proposed: tokens that were drafted for each request.
         depths: tokens on the longest path of each draft; for a chain, all of its tokens.
-        accepted: number of draft tokens that verification accepted, per sequence.
+        accepted: number of draft tokens that verification accepted, per request.
         draft_duration: time of the drafting round in microseconds, like all durations.
         draft_model_duration: the part of it spent inside a model.
-        verify_duration: of the verification pass.
+        verify_duration: of the pass.
         commit_duration: of the dense pass over provisional tokens; 0 without one.
-        commit_rows: provisional tokens that the commit verified.
-        confirmed: provisional tokens that the commit kept.
+        commits: per request that committed, its provisional tokens and how many of them were kept.
         sampling_duration: of acceptance.
     """
 
-    tokens: list[list[int]] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
@@ -47,147 +73,124 @@ class Step:
     draft_model_duration: float = 0.0
     verify_duration: float = 0.0
     commit_duration: float = 0.0
-    commit_rows: int = 0
-    confirmed: int = 0
+    commits: dict[int, tuple[int, int]] = field(default_factory=dict)
     sampling_duration: float = 0.0
 
 
 class Speculation:
-    """Verifies drafts in one pass; accepted tokens are final.
+    """Advances requests by one pass, and by a second one where provisional tokens are due.
 
     Args:
-        verifier: runs the target.
+        target: the model whose output is generated.
         drafter: proposes tokens; without one every step is plain decoding.
     """
 
-    def __init__(self, verifier: Verifier, drafter: Drafter | None) -> None:
-        self.verifier = verifier
+    def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
+        self.verifier = Verifier(target)
         self.drafter = drafter
+        #: Draft tokens of a request that the cache has room for; `None`: any number.
+        self.most_draft: int | None = None
 
-    def step(self, sequences: SequenceOf[Sequence], plan: Plan, metrics: RawPerfMetrics) -> Step:
-        """Advance every sequence. Between steps the cache holds all tokens but the last of each sequence."""
+    def step(
+        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], chunks: SequenceOf[Chunk]
+    ) -> Step:
+        """Advance every request. Between steps the cache holds all tokens but the last of each sequence.
+
+        Args:
+            decoding: requests whose prompts are read.
+            plans: what each of them is to do.
+            chunks: of prompts, read in the same pass.
+        """
         step = Step()
-        proposals = self._draft(sequences, plan, step)
+        proposals = self._draft(decoding, plans, step)
         limits = [
-            self.verifier.limits(len(sequence.tokens) + len(proposal.tokens), plan.budget_scale)
-            for sequence, proposal in zip(sequences, proposals, strict=True)
+            self.verifier.limits(
+                state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
+            )
+            for state, proposal, plan in zip(decoding, proposals, plans, strict=True)
         ]
-        drafts = [(s, proposal.tokens) for s, proposal in zip(sequences, proposals, strict=True)]
+        drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
         trees = [proposal.parents for proposal in proposals]
-        logits = self.verifier.verify(drafts, limits, metrics, trees)
-        step.verify_duration = self.verifier.last_duration
+        ends = [chunk.state for chunk in chunks if chunk.ends]
+        logits = self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks])
+        step.verify_duration = self.verifier.stats.duration
+        read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
-        for sequence, proposal, rows, limit in zip(sequences, proposals, logits, limits, strict=True):
-            tokens, p = self._accept(sequence, proposal, rows)
-            step.proposed.append(len(proposal.tokens))
-            step.depths.append(len(proposal.tokens) if proposal.parents is None else depth(proposal.parents))
-            step.accepted.append(len(tokens) - 1)
-            step.tokens.append(self._take(sequence, tokens, p, limit == DENSE))
+        count_pass(self.verifier.stats, decoding)
+        for state, proposal, rows, limit in zip(decoding, proposals, logits, limits, strict=False):
+            self._take(state, proposal, rows, limit == DENSE, step)
+        for state, rows in zip(ends, read, strict=True):
+            first, _ = accept(state.sequence, Proposal(), rows)
+            state.emit([first.next_token], ["target"], rows, [0])
         step.sampling_duration = microseconds() - started
+        due = [index for index, s in enumerate(decoding) if is_due(s, plans[index].commit_interval)]
+        if due:
+            outcomes = commit(self.verifier, [decoding[index] for index in due])
+            step.commit_duration = self.verifier.stats.duration
+            step.commits = dict(zip(due, outcomes, strict=True))
         return step
 
-    def _draft(self, sequences: SequenceOf[Sequence], plan: Plan, step: Step) -> list[Proposal]:
-        counts = [min(plan.num_assistant_tokens, self.room(sequence)) for sequence in sequences]
-        if self.drafter is None or max(counts) <= 0:
-            return [Proposal() for _ in sequences]
+    def _draft(
+        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], step: Step
+    ) -> list[Proposal]:
+        counts = [
+            max(0, min(plan.num_assistant_tokens, self.room(state)))
+            for state, plan in zip(decoding, plans, strict=True)
+        ]
+        if self.drafter is None or not any(counts):
+            return [Proposal() for _ in decoding]
         started = microseconds()
-        proposals = self.drafter.propose(sequences, [max(count, 0) for count in counts])
+        proposals = self.drafter.propose([state.sequence for state in decoding], counts)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
 
-    def room(self, sequence: Sequence) -> int:
+    def room(self, state: RequestState) -> int:
         """Largest useful draft; the pass itself yields one more token."""
-        long_rope = self.verifier.target.long_rope
-        room = long_rope.room(len(sequence.tokens)) if long_rope else None
-        return sequence.remaining - 1 if room is None else min(sequence.remaining - 1, room)
-
-    def _accept(
-        self, sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
-    ) -> tuple[list[int], list[Distribution | None]]:
-        """The tokens that verification yields, with the distribution of each."""
-        if proposal.parents is None:
-            accepted, p = accept(sequence, proposal, logits)
-            return [*proposal.tokens[: accepted.n], accepted.next_token], p
-        path, p = accept_tree(sequence, proposal, proposal.parents, logits)
-        self.verifier.keep(sequence, path.nodes)
-        return [*(proposal.tokens[node] for node in path.nodes), path.next_token], p
+        sequence, long_rope = state.sequence, self.verifier.target.long_rope
+        limits = [sequence.remaining - 1]
+        if self.most_draft is not None:
+            limits.append(self.most_draft)
+        if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
+            limits.append(room)
+        if state.mode.commits:  # at most what one commit can verify
+            limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
+        if sequence.settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(sequence.settings.num_assistant_tokens)
+        return min(limits)
 
     def _take(
-        self, sequence: Sequence, tokens: list[int], p: list[Distribution | None], dense: bool
-    ) -> list[int]:
-        """Append accepted tokens to the sequence; return those that are final."""
-        return sequence.append(tokens)
+        self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool, step: Step
+    ) -> None:
+        """Accept what verification lets stand: as final tokens, or as provisional ones."""
+        sequence, parents = state.sequence, proposal.parents
+        p: list[Distribution | None]
+        if parents is None:
+            accepted, p = accept(sequence, proposal, logits)
+            nodes, last = list(range(accepted.n)), accepted.next_token
+        else:
+            path, p = accept_tree(sequence, proposal, parents, logits)
+            self.verifier.keep(sequence, path.nodes)
+            nodes, last = path.nodes, path.next_token
+        depth_ = len(proposal.tokens) if parents is None else depth(parents)
+        step.proposed.append(len(proposal.tokens))
+        step.depths.append(depth_)
+        step.accepted.append(len(nodes))
+        if depth_:
+            state.drafts.append((depth_, len(nodes)))
+        tokens = [*(proposal.tokens[node] for node in nodes), last]
+        whole = _ends_draft(nodes, proposal)
+        writers: list[Writer] = ["draft" for _ in nodes]
+        writers.append("target" if whole else "corrected")
+        if state.mode.commits and not (dense and not sequence.provisional):
+            take_provisional(state, tokens, p, writers)
+        else:
+            state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
 
 
-def accept(
-    sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]
-) -> tuple[Accepted, list[Distribution | None]]:
-    """Apply the sequence's acceptance rule to a draft.
-
-    Returns:
-        The outcome, and for every accepted token and the one that follows them the distribution p that it
-        follows. `None` for tokens of greedy decoding or of coupled sampling.
-    """
-    x, q, settings, processor = proposal.tokens, proposal.q, sequence.settings, sequence.processor
-    threshold, seen = settings.acceptance_threshold, list[Distribution]()
-
-    def p(i: int) -> Distribution:
-        seen.append(processor.distribution(logits[i], x[:i]))
-        return seen[-1]
-
-    if settings.sampling.do_sample and not settings.coupled:
-        accepted = speculative_sample(x, q or None, p, sequence.streams, threshold)
-        return accepted, list(seen)
-
-    def choices() -> Iterator[int]:
-        for i, row in enumerate(logits):
-            if settings.coupled:
-                yield sequence.coupling.draw(p(i), len(sequence.tokens) + i)
-            else:
-                yield processor.argmax(row, x[:i])
-
-    def ratio(i: int) -> float:
-        if settings.coupled:
-            q_i = q[i] if q else None
-            return seen[i].prob(x[i]) / (1.0 if q_i is None else q_i.prob(x[i]))
-        row = processor.process(logits[i], x[:i])
-        return float(np.exp(row[x[i]] - row.max(), dtype=np.float64))
-
-    if threshold < 1.0:
-        accepted = lenient_accept(x, choices(), ratio, threshold)
-    else:
-        accepted = greedy_accept(x, choices())
-    return accepted, [None] * (accepted.n + 1)
-
-
-def accept_tree(
-    sequence: Sequence, proposal: Proposal, parents: SequenceOf[int], logits: NDArray[np.float32]
-) -> tuple[AcceptedPath, list[Distribution | None]]:
-    """`accept` for a draft that is a tree.
-
-    Raises:
-        ValueError: an acceptance threshold below 1; there is no rule for trees.
-    """
-    x, settings, processor = proposal.tokens, sequence.settings, sequence.processor
-    seen: list[Distribution] = []
-    if settings.acceptance_threshold < 1.0:
-        raise ValueError(
-            f"acceptance_threshold={settings.acceptance_threshold:g} has no rule for trees: leave it out"
-        )
-
-    def p(path: list[int]) -> Distribution:
-        row = logits[path[-1] + 1 if path else 0]
-        seen.append(processor.distribution(row, [x[node] for node in path]))
-        return seen[-1]
-
-    def choice(path: list[int]) -> int:
-        if settings.coupled:
-            return sequence.coupling.draw(p(path), len(sequence.tokens) + len(path))
-        return processor.argmax(logits[path[-1] + 1 if path else 0], [x[node] for node in path])
-
-    if settings.sampling.do_sample and not settings.coupled:
-        accepted = sample_path(x, parents, proposal.q or None, p, sequence.streams)
-        return accepted, list(seen)
-    accepted = follow_choices(x, parents, choice)
-    return accepted, [None] * (len(accepted.nodes) + 1)
+def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:
+    """Whether the accepted path goes to the end of a draft, so that no draft token was rejected after it."""
+    last = nodes[-1] if nodes else -1
+    if proposal.parents is None:
+        return last == len(proposal.tokens) - 1
+    return last not in proposal.parents

@@ -1,4 +1,4 @@
-"""Verification: one pass of the target over every sequence's last token and draft."""
+"""Verification: one pass of the target over last tokens with their drafts, and over chunks of prompts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.model_runner import ModelRunner, PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
@@ -22,20 +21,22 @@ class Verifier:
 
     Args:
         target: the model whose output is generated.
-        sparse: what a pass may read; `None` makes every pass dense.
     """
 
-    def __init__(self, target: ModelRunner, sparse: SparseVerify | None) -> None:
+    def __init__(self, target: ModelRunner) -> None:
         self.target = target
-        self._sparse = sparse
-        self.last_duration = 0.0
+
+    @property
+    def stats(self) -> PassStats:
+        """Measurements of the last pass, the drafts' sequences first."""
+        return self.target.last_pass
 
     def verify(
         self,
         drafts: SequenceOf[Draft],
         limits: SequenceOf[Limits],
-        metrics: RawPerfMetrics,
         trees: SequenceOf[SequenceOf[int] | None] | None = None,
+        chunks: SequenceOf[Rows] = (),
     ) -> list[NDArray[np.float32]]:
         """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_i.
 
@@ -43,8 +44,8 @@ class Verifier:
             drafts: sequences, each with its draft. The last token of a sequence (in a chain, the last few) is
                 not in the cache yet.
             limits: what each sequence may read, from `limits`.
-            metrics: updated with what the pass read.
             trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
+            chunks: rows of prompts that are read in the same pass; their logits follow.
         """
         batch = []
         parents_of = trees or [None] * len(drafts)
@@ -53,16 +54,8 @@ class Verifier:
             # Row 0 is the last token of the sequence, the parent of the roots of the tree.
             tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
             batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
+        batch += chunks
         logits = self.target.forward(batch)
-        stats = self.target.last_pass
-        self.last_duration = stats.duration
-        metrics.attended_tokens += stats.attended_tokens
-        metrics.context_tokens += stats.context_tokens
-        metrics.experts_read += sum(stats.experts_read)
-        metrics.experts_held += sum(stats.experts_held)
-        metrics.expert_layers += len(stats.experts_read)
-        metrics.channels_read += sum(stats.channels_read)
-        metrics.channels_held += sum(stats.channels_held)
         ends = np.cumsum([rows.sampled for rows in batch])
         return np.split(logits, ends[:-1])
 
@@ -71,11 +64,12 @@ class Verifier:
         past = len(sequence.tokens) - 1
         self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
 
-    def limits(self, context: int, scale: float | None = None) -> Limits:
+    def limits(self, sparse: SparseVerify | None, context: int, scale: float | None = None) -> Limits:
         """What a pass may read.
 
         Args:
+            sparse: the settings; `None` makes the pass dense.
             context: tokens that its last row sees.
             scale: multiple of attention's configured budget, `math.inf` for a dense pass.
         """
-        return Limits.of(self._sparse, context, self.target.block_size, 1.0 if scale is None else scale)
+        return Limits.of(sparse, context, self.target.block_size, 1.0 if scale is None else scale)

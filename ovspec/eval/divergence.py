@@ -29,11 +29,7 @@ class Decision:
 
 
 def decide(dense: NDArray[np.float32], other: NDArray[np.float32], token: int | None = None) -> Decision:
-    """Compare two rows of logits `[vocab]` of one position, which `token` follows.
-
-    Raises:
-        ValueError: logits that no token can be chosen from.
-    """
+    """Compare two rows of logits `[vocab]` of one position, which `token` follows."""
     agrees = greedy_token(dense) == greedy_token(other)
     log_q = log_softmax(other)
     surprise = 0.0 if token is None else -float(log_q[token])

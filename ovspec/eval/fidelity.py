@@ -55,9 +55,6 @@ class FidelityEval:
         max_new_tokens: tokens per prompt, at least 2.
         context: largest number of tokens of a prompt; the last ones are kept. `None`: no limit.
         low_margin: dense margin in nats below which a decision counts as one of low margin.
-
-    Raises:
-        ValueError: a number out of range.
     """
 
     model: Path
@@ -94,9 +91,6 @@ class FidelityEval:
 
         Args:
             on_step: called with a description of each step.
-
-        Raises:
-            ValueError: a setting that can't be served, or a prompt that the model can't take.
         """
         info = ModelInfo.read(self.model)
         drafts = self.drafter is not None

@@ -18,12 +18,7 @@ class Prompt:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Read a JSONL file: a line is a JSON string, or an object whose `prompt` counts; it may be blank.
-
-    Raises:
-        ValueError: the file can't be read, is not UTF-8 or holds no prompt, or a line is none; the message
-            names the line.
-    """
+    """Read a JSONL file: a line is a JSON string, or an object whose `prompt` counts; it may be blank."""
     try:
         content = path.read_bytes()
     except OSError as error:

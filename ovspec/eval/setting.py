@@ -40,11 +40,7 @@ class Setting:
 
 
 def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting]:
-    """One setting per value of a field of `SparseVerify`, all else as in `verify`.
-
-    Raises:
-        ValueError: `verify` is dense, the field has a value already, or a value is out of range or repeated.
-    """
+    """One setting per value of a field of `SparseVerify`, all else as in `verify`."""
     option = sweep_option(field)
     sparse = sparse_part(verify)
     if sparse is None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.engine.meter import Meter
 from ovspec.engine.verifier import Verifier
 from ovspec.eval.divergence import Decision, decide
 from ovspec.generation.generation_config import GenerationSettings
@@ -54,7 +55,7 @@ class TeacherForcing:
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
         self.first = self._start().processor.process(logits[0]).copy()
-        # Copies, as a row is valid until the next pass.
+        # Copies, because a row is valid only until the next pass.
         self._dense = [row.copy() for row in self.run(None)]
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
@@ -72,7 +73,8 @@ class TeacherForcing:
         Args:
             sparse: what the passes may read; `None` makes them dense.
         """
-        verifier, self.metrics = Verifier(self._runner, sparse), RawPerfMetrics()
+        verifier, self.metrics = Verifier(self._runner), RawPerfMetrics()
+        meter = Meter(self.metrics)
         self._cached.rollback(len(self._prompt))
         sequence = self._start()
         sequence.target = self._cached
@@ -81,8 +83,10 @@ class TeacherForcing:
             rest = self._tokens[len(sequence.generated) :]
             # The last token comes out of the pass itself.
             draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
-            limits = verifier.limits(len(sequence.tokens) + len(draft))
-            for index, row in enumerate(verifier.verify([(sequence, draft)], [limits], self.metrics)[0]):
+            limits = verifier.limits(sparse, len(sequence.tokens) + len(draft))
+            logits = verifier.verify([(sequence, draft)], [limits])[0]
+            meter.count_pass(verifier.stats, verifier.stats.attended)
+            for index, row in enumerate(logits):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 

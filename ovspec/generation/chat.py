@@ -1,15 +1,12 @@
-"""A chat whose keys and values stay in the cache between turns."""
+"""A chat: its history, turn by turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from openvino_genai import ChatHistory
-
-from ovspec.runtime.cache import CachedSequence
 
 
 @dataclass(slots=True)
@@ -28,23 +25,23 @@ class Turn:
 
 
 class Chat:
-    """History of a chat, with the cached sequences of target and draft model.
+    """History of a chat.
 
-    The prompt of a turn is the whole templated history. The cached prefix is kept and only the rest, usually
-    the new message, is prefilled. A template that rewrites older turns costs time, but the result is the
-    same.
+    The prompt of a turn is the whole templated history. What it begins with is in the prefix cache since the
+    last turn, and only the rest, usually the new message, is read.
     """
 
     def __init__(self) -> None:
         self.history: ChatHistory | None = None
-        self._tokens: list[int] = []
-        self.target = CachedSequence()
-        self.draft = CachedSequence()
 
     def start(self, system_message: str) -> None:
         """Start a new history."""
         messages = [{"role": "system", "content": system_message}] if system_message else []
         self.history = ChatHistory(messages)
+
+    def is_turn(self, inputs: object) -> bool:
+        """Whether a call with such inputs is a turn of this chat."""
+        return isinstance(inputs, str) and self.history is not None
 
     @contextmanager
     def turn(self, message: str) -> Iterator[Turn]:
@@ -59,18 +56,3 @@ class Chat:
                 self.history.pop()
         if not turn.cancelled:
             self.history.append({"role": "assistant", "content": turn.answer})
-
-    def resume(self, prompt: SequenceOf[int]) -> tuple[CachedSequence, CachedSequence]:
-        """Roll the caches back to the prefix they share with `prompt`, without its last token."""
-        common = 0
-        for cached, token in zip(self._tokens, prompt[:-1], strict=False):
-            if cached != token:
-                break
-            common += 1
-        for cache in (self.target, self.draft):
-            cache.rollback(min(cache.length, common))
-        return self.target, self.draft
-
-    def keep(self, tokens: SequenceOf[int]) -> None:
-        """Record which tokens the caches hold."""
-        self._tokens = list(tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import openvino_genai
+from ovspec.generation.token_text import DecodesTokens
 
 _INCOMPLETE = "�"
 
@@ -23,7 +23,7 @@ class IncrementalDetokenizer:
 
     def __init__(
         self,
-        tokenizer: openvino_genai.Tokenizer,
+        tokenizer: DecodesTokens,
         stop_strings: Sequence[str] = (),
         include_stop_str: bool = False,
     ) -> None:
@@ -56,6 +56,11 @@ class IncrementalDetokenizer:
             self._decode(tokens)
         end = len(self.text) - (0 if self.stopped else self._held_back())
         return self._take(end)
+
+    @property
+    def num_seen(self) -> int:
+        """Tokens up to the one that completed a stop string, that one included."""
+        return len(self._tokens)
 
     def finish(self) -> str:
         """Return the text that was held back; call this after the last token."""

@@ -138,17 +138,14 @@ class Sequence:
             cached.rollback(min(cached.length, len(self.tokens) - 1))
 
 
-def start_all(
-    prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, positions: int
-) -> list[Sequence]:
-    """The sequences of a call.
+def occurrences(prompts: SequenceOf[SequenceOf[int]]) -> list[int]:
+    """How often each prompt stands before itself in the list: the index of its random numbers.
 
     A prompt gets the same random numbers alone and beside others; several answers to one prompt get others.
     """
     seen: Counter[tuple[int, ...]] = Counter()
-    sequences = []
-    for prompt in prompts:
-        limit = settings.token_limit(len(prompt), positions)
-        sequences.append(Sequence.start(prompt, limit, settings, seen[tuple(prompt)]))
-        seen[tuple(prompt)] += 1
-    return sequences
+    indices = []
+    for prompt in map(tuple, prompts):
+        indices.append(seen[prompt])
+        seen[prompt] += 1
+    return indices

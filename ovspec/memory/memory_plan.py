@@ -25,7 +25,8 @@ class MemoryPlan:
     Attributes:
         context: tokens, of prompt and answer together.
         cache_precision: of keys and values.
-        available: bytes that the machine, and the control group of this process, can give without swapping.
+        available: bytes that the machine, and the control groups of this process, can give without swapping;
+            or those that the user allows.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         process: bytes of the process beside its models.
     """
@@ -65,7 +66,8 @@ class MemoryPlan:
         raise ValueError(
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
             f"{weights / _GB:.2f}, {rest}), {self.available / _GB:.2f} GB are available; "
-            f"{self._remedy()}"
+            f"{self._remedy()}; or, as this is an estimate, allow more with --memory-limit SIZE or "
+            "--no-memory-check (memory_limit= of LLMPipeline)"
         )
 
     @property

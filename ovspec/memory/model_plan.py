@@ -23,8 +23,10 @@ _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 _SAMPLED_ROWS = 16
-_GROWTH = 12  # of the cache, which is copied tensor by tensor when it grows
-_CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written
+# VerifyAttention merges results of parts of the context: of so many tokens each, in so many bytes at most.
+_PART_TOKENS = 512
+_PARTS_BYTES = 4 << 23
+_CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written, beside its largest weight
 
 # "none": the compiled model is not kept in CACHE_DIR; "fills": this start keeps it; "holds": it is there.
 CacheUse = Literal["none", "fills", "holds"]
@@ -95,13 +97,14 @@ def plan_model(
     mapped = sizes.total
     if cache != "none":
         mapped += sizes.total if backends.linear == "stock" else made
-        start += 0 if cache == "holds" else _CACHE_ENTRY_BYTES
+        start += 0 if cache == "holds" else _CACHE_ENTRY_BYTES + sizes.largest
     return ModelPlan(
         weights=held + graph,
         start=start,
         cache=tokens * token_bytes,
+        # The cache is copied tensor by tensor when it grows.
         working=_working_bytes(model, backends, min(context, rows), context)
-        + tokens * token_bytes // _GROWTH,
+        + tokens * token_bytes // (2 * model.num_kv_layers),
         mapped=mapped,
     )
 
@@ -119,7 +122,7 @@ def _weights(sizes: WeightSizes, backends: Backends, cache: CacheUse) -> tuple[i
     if cache == "none":
         return copied, copied, transient
     # Weights of our operations are mapped then; OpenVINO's own are laid out anew at every start.
-    ours = sizes.compressed - sizes.embedding - sizes.experts if backends.linear == "native" else 0
+    ours = sizes.total - sizes.embedding - sizes.experts if backends.linear == "native" else 0
     return copied, max(0, copied - ours), transient
 
 
@@ -131,12 +134,13 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
         if not _native(backends.experts):
             inner += model.num_experts_per_tok * model.hidden_size
     activations = rows * (_INNER_BYTES * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
-    # OpenVINO's attention lays out the context anew for every prompt's pass; beside ours that costs twice.
-    repacked = (
-        2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.arithmetic == "f32" else 2)
-    )
-    copies = 2 if _native(backends.attention) else 1
-    return activations + copies * repacked + 4 * _SAMPLED_ROWS * model.vocab_size
+    if _native(backends.attention):
+        parts = -(-context // _PART_TOKENS) * rows * model.num_attention_heads * (model.head_dim + 2)
+        attention = min(4 * parts, _PARTS_BYTES)
+    else:  # it lays out the context anew for every pass of a prompt
+        value_bytes = 4 if backends.arithmetic == "f32" else 2
+        attention = 2 * context * model.num_key_value_heads * model.head_dim * value_bytes
+    return activations + attention + 4 * _SAMPLED_ROWS * model.vocab_size
 
 
 def _native(part: AttentionConfig | ExpertConfig | FfnConfig | None) -> bool:

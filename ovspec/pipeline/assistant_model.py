@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ovspec.drafters import AssistantDrafter
+from ovspec.engine.routing import sparse_attention
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.pipeline.routing import sparse_attention
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertConfig

@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import openvino_genai
 from openvino_genai import GenerationFinishReason, StreamingStatus
 
-from ovspec.engine.engine import Engine, stop
+from ovspec.engine.engine_thread import EngineThread
+from ovspec.engine.request import Request
 from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.generation.streamer import OutputStream, Streamer
 from ovspec.runtime.clock import microseconds
-from ovspec.schedule.schedule import Schedule
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was generated for one request.
+
+    Attributes:
+        prompt_length: tokens of its prompt.
+        tokens: its output, a stop token included.
+        finish_reason: NONE while it goes on.
+        detokenizer: where text is streamed or watched for stop strings.
+    """
+
+    prompt_length: int
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
+    detokenizer: IncrementalDetokenizer | None = None
 
 
 class GenerationCall:
@@ -33,12 +50,13 @@ class GenerationCall:
 
     Attributes:
         metrics: of this call alone.
+        answers: what was generated, in the order of the requests.
         cancelled: whether the streamer answered CANCEL.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineThread,
         tokenizer: openvino_genai.Tokenizer,
         load_time: float,
         streamer: Streamer | None,
@@ -50,7 +68,7 @@ class GenerationCall:
         self._tokenizer = tokenizer
         self._stream = OutputStream(streamer)
         self._streams = streamer is not None
-        self._detokenizers: list[IncrementalDetokenizer] = []
+        self.answers: list[Answer] = []
         self._why_lossy = why_lossy
         self.metrics = PerfMetrics(
             load_time=load_time, why_lossy=why_lossy[0], identity_breakers=identity_breakers
@@ -69,70 +87,79 @@ class GenerationCall:
         yield
         getattr(self.metrics.raw_metrics, name).append(microseconds() - started)
 
-    def run(self, sequences: SequenceOf[Sequence], settings: GenerationSettings, schedule: Schedule) -> None:
-        """Generate. Afterwards, also after an exception, the caches match the tokens of the sequences.
+    def run(self, requests: SequenceOf[Request], settings: GenerationSettings) -> list[Answer]:
+        """Generate. Afterwards, also after an exception, nothing of the requests is left in the engine.
 
         Raises:
             ValueError: a streamer with several sequences.
         """
-        if self._streams and len(sequences) > 1:
+        if self._streams and len(requests) > 1:
             raise InvalidValueError(
-                f"streamer: {len(sequences)} sequences can't share one; generate one at a time"
+                f"streamer: {len(requests)} sequences can't share one; generate one at a time"
             )
+        self.answers = [Answer(len(request.prompt_token_ids)) for request in requests]
         if self._stream.takes_text or settings.stop_strings:
-            self._detokenizers = [
-                IncrementalDetokenizer(
+            for answer in self.answers:
+                answer.detokenizer = IncrementalDetokenizer(
                     self._tokenizer, settings.stop_strings, settings.include_stop_str_in_output
                 )
-                for _ in sequences
-            ]
-        watched = {id(sequence): d for sequence, d in zip(sequences, self._detokenizers, strict=False)}
-
-        def on_tokens(sequence: Sequence, tokens: list[int]) -> bool:
-            return self._deliver(sequence, tokens, watched.get(id(sequence)))
-
+        for request in requests:
+            request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6
+        by_id = {r.request_id: answer for r, answer in zip(requests, self.answers, strict=True)}
+        handle = self._engine.run(requests)
         try:
-            self._engine.run(sequences, on_tokens, self.metrics.raw_metrics, self._started, schedule)
-            for detokenizer in self._detokenizers:
-                self._stream.write([], detokenizer.finish())
+            for output in handle:
+                answer = by_id[output.request_id]
+                if answer.finish_reason != GenerationFinishReason.NONE:
+                    continue  # it was ended here before the engine knew
+                answer.tokens += output.token_ids
+                answer.finish_reason = output.finish_reason
+                if not self._deliver(answer, output.token_ids):
+                    answer.finish_reason = GenerationFinishReason.STOP
+                    handle.abort(output.request_id)
+            for answer in self.answers:
+                if answer.detokenizer is not None:
+                    self._stream.write([], answer.detokenizer.finish())
         finally:
-            stop(sequences, GenerationFinishReason.STOP)
-            for sequence in sequences:
-                sequence.take_back()
-                sequence.trim_caches()
+            handle.abort()
             # Another thread may wait on the streamer, so it is closed even after an exception.
             self._stream.end()
+        return self.answers
 
-    def _deliver(
-        self, sequence: Sequence, tokens: list[int], detokenizer: IncrementalDetokenizer | None
-    ) -> bool:
-        text = ""
+    def _deliver(self, answer: Answer, tokens: list[int]) -> bool:
+        """Give new tokens to the streamer; whether the answer goes on."""
+        text, detokenizer = "", answer.detokenizer
         if detokenizer is not None:
             text = detokenizer.update(tokens)
             if detokenizer.stopped:
-                surplus = len(sequence.generated) - detokenizer.num_tokens
+                surplus = len(answer.tokens) - detokenizer.num_tokens
                 tokens = tokens[: max(0, len(tokens) - surplus)]
-                sequence.truncate(len(sequence.tokens) - surplus)
+                del answer.tokens[detokenizer.num_tokens :]
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL
-        return bool(status == StreamingStatus.RUNNING)
+        return bool(status == StreamingStatus.RUNNING) and not (detokenizer and detokenizer.stopped)
 
-    def texts(self, sequences: SequenceOf[Sequence], settings: GenerationSettings) -> list[str]:
+    def texts(self, settings: GenerationSettings) -> list[str]:
         """The outputs as text."""
         with self.timed("detokenization_durations"):
-            if settings.stop_strings:
-                return [detokenizer.text for detokenizer in self._detokenizers]
-            return [self._tokenizer.decode(sequence.generated) for sequence in sequences]
+            found = [(answer, answer.detokenizer) for answer in self.answers]
+            return [
+                detokenizer.text
+                if settings.stop_strings and detokenizer
+                else self._tokenizer.decode(answer.tokens)
+                for answer, detokenizer in found
+            ]
 
     def finish(
-        self, sequences: SequenceOf[Sequence]
+        self, settings: GenerationSettings
     ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
         """Complete the metrics; return scores, finish reasons and metrics for the results."""
+        answers = self.answers
         # A prompt with several answers is counted once, as in openvino_genai.
-        answers = sequences[0].settings.num_return_sequences
-        self.metrics.num_input_tokens = sum(sequence.prompt_length for sequence in sequences) // answers
-        self.metrics.num_generated_tokens = sum(len(sequence.generated) for sequence in sequences)
+        prompts = sum(answer.prompt_length for answer in answers)
+        self.metrics.num_input_tokens = prompts // settings.num_return_sequences
+        self.metrics.num_generated_tokens = sum(len(answer.tokens) for answer in answers)
         if self.metrics.raw_metrics.left_nothing_out:
             self.metrics.why_lossy = self._why_lossy[1]
         self.metrics.raw_metrics.generate_durations.append(microseconds() - self._started)
-        return [0.0] * len(sequences), [sequence.finish_reason for sequence in sequences], self.metrics
+        return [0.0] * len(answers), [answer.finish_reason for answer in answers], self.metrics

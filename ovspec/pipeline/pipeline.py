@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
@@ -21,8 +22,11 @@ from ovspec.drafters import (
     parse_drafter,
 )
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.engine import Engine
-from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.engine.engine_thread import EngineThread
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
+from ovspec.engine.routing import check_commit, limit_anew
+from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import (
@@ -38,28 +42,23 @@ from ovspec.generation.inputs import (
     tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
-from ovspec.generation.sequence import Sequence, start_all
+from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
+from ovspec.pipeline.admission import Admission
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.pipeline.generation_call import GenerationCall
-from ovspec.pipeline.one_call import OneCall
+from ovspec.pipeline.generation_call import Answer, GenerationCall
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.routing import check_commit, limit_anew
-from ovspec.pipeline.schedules import Schedules
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
 from ovspec.runtime.expert_budgets import ExpertBackend
 from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import (
     VerifyMode,
-    attention_part,
-    budget_scales,
     calibrated_mode,
     parse_verify,
     why_lossy,
@@ -98,6 +97,7 @@ class LLMPipeline:
         max_num_batched_tokens: rows per pass while a prompt is read (512).
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
+        memory_limit: bytes that may be planned for, instead of those that are free; `math.inf`: any.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
             compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
             `prompt_lookup` mean what they mean for openvino_genai.
@@ -124,6 +124,7 @@ class LLMPipeline:
         linear: LinearBackend | None = None,
         max_num_batched_tokens: int | None = None,
         max_context: int | None = None,
+        memory_limit: float | None = None,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -151,11 +152,9 @@ class LLMPipeline:
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
         self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
-        self._plan = target.plan_memory(max_context, chunk, assistant)
-        self._plan.check()
+        self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
-        self._target.cache.max_bytes = given.cache_bytes
         self._assistant: AssistantDrafter | None = None
         if assistant is not None:
             self._assistant = assistant.load(self._info.vocab_size, chunk)
@@ -164,10 +163,20 @@ class LLMPipeline:
         self._drafter: Drafter | None = build_drafter(choice, parts)
         if self._drafter is None:
             self._config = without_assistant(self._config)
-        self._prefill_chunk = chunk
-        self._known_schedules: dict[VerifyMode, Schedules] = {}
-        self._start_engine(mode)
-        self._chat, self._calls = Chat(), OneCall()
+        engine = LLMEngine(
+            self._target,
+            self._drafter,
+            mode,
+            chunk,
+            given.max_num_seqs,
+            self._positions,
+            self._ovspec_config,
+            given.cache_bytes,
+            given.enable_prefix_caching,
+        )
+        self._engine = EngineThread(engine)
+        self._request_ids = itertools.count()
+        self._chat, self._calls = Chat(), Admission()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload
@@ -214,9 +223,10 @@ class LLMPipeline:
 
         Raises:
             ValueError: an unsupported or contradicting option, or a prompt longer than the model's positions.
-            PipelineBusyError: another call of this pipeline runs, in another thread or above a streamer.
+            PipelineBusyError: a streamer calls its own pipeline, or another thread's call runs alone: a turn
+                of a chat, or one that changes the pipeline. Other calls share the passes of the target.
         """
-        with self._calls.admit("generate"):
+        with self._calls.admit("generate", alone=self._chat.is_turn(inputs)):
             return self._answer(inputs, generation_config, streamer, kwargs)
 
     __call__ = generate
@@ -225,7 +235,7 @@ class LLMPipeline:
     def _answer(
         self, inputs: _Inputs, generation_config: _Config, streamer: _To, kwargs: dict[str, Any]
     ) -> str | DecodedResults | EncodedResults:
-        settings = self._settings(self._config if generation_config is None else generation_config, kwargs)
+        settings = self.settings(generation_config, **kwargs)
         threshold = settings.acceptance_threshold
         call = GenerationCall(
             self._engine,
@@ -243,8 +253,8 @@ class LLMPipeline:
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            sequences = self._generate(token_rows(inputs), settings, call)
-            return EncodedResults([sequence.generated for sequence in sequences], *call.finish(sequences))
+            answers = self._generate(token_rows(inputs), settings, call)
+            return EncodedResults([answer.tokens for answer in answers], *call.finish(settings))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         check_texts(texts)
         template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
@@ -253,27 +263,21 @@ class LLMPipeline:
                 texts = [as_turn(self._tokenizer, text) for text in texts]
         with call.timed("tokenization_durations"):
             prompts = [tokenized(self._tokenizer, text, special_tokens=not template) for text in texts]
-        sequences = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(sequences, settings), *call.finish(sequences), call.parsed)
+        answers = self._generate(prompts, settings, call)
+        results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
-        return results.texts[0] if isinstance(inputs, str) and len(sequences) == 1 else results
+        return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
 
     def start_chat(self, system_message: str = "") -> None:
-        """Keep the history, and its keys and values, from here to `finish_chat`."""
-        with self._calls.admit("start_chat"):
-            self._forget_chat()
+        """Keep the history from here to `finish_chat`."""
+        with self._calls.admit("start_chat", alone=True):
+            self._chat = Chat()
             self._chat.start(system_message)
 
     def finish_chat(self) -> None:
         """Forget the chat."""
-        with self._calls.admit("finish_chat"):
-            self._forget_chat()
-
-    def _forget_chat(self) -> None:
-        self._target.release(self._chat.target)
-        if self._assistant:
-            self._assistant.runner.release(self._chat.draft)
-        self._chat = Chat()
+        with self._calls.admit("finish_chat", alone=True):
+            self._chat = Chat()
 
     @property
     def verify(self) -> VerifyMode:
@@ -287,20 +291,35 @@ class LLMPipeline:
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
-        with self._calls.admit("setting verify"):
+        with self._calls.admit("setting verify", alone=True):
+            if not self._engine.is_idle:
+                raise PipelineBusyError(
+                    "setting verify: requests to this pipeline's engine run; wait for them"
+                )
             self._set_verify(verify)
 
     @refuses_as_genai
     def _set_verify(self, verify: VerifyMode | str) -> None:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
-        check_commit(self._target, mode)
-        limit_anew(self._target, chosen, self._choice)
-        self._verify = chosen
-        if self._assistant is not None and self._assistant.runner.attention.selects:
-            self._assistant.sparse = attention_part(chosen)
-            self._assistant.runner.set_coverage(self._target.attention.coverage)
-        self._start_engine(mode)
+        limit_anew(self._target, self._assistant, chosen, self._choice)
+        self._verify, self._engine.engine.verify = chosen, mode
+
+    @property
+    def engine(self) -> EngineThread:
+        """What answers requests, for servers: it takes them from any thread, beside calls of `generate`."""
+        return self._engine
+
+    def settings(self, config: _Config = None, **kwargs: Any) -> GenerationSettings:
+        """The settings of an engine's `Request`, as `generate` makes them of the same arguments.
+
+        Raises:
+            ValueError: an unsupported or contradicting option.
+        """
+        config = updated(self._config if config is None else config, kwargs)
+        settings = resolve(config, self._eos, self._drafter is not None)
+        check_settings(settings, self._choice, self.verify, self._info.vocab_size)
+        return settings
 
     @property
     def memory_plan(self) -> MemoryPlan:
@@ -317,14 +336,14 @@ class LLMPipeline:
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
-    def fits(self, history: ChatHistory) -> bool:
-        """Whether the model has positions for a chat, and for a token of an answer.
+    def fits(self, history: ChatHistory, new_tokens: int = 1) -> bool:
+        """Whether the model has positions for a chat, and for so many tokens of an answer.
 
         Raises:
             ValueError: the model has no chat template, or the history no message.
         """
         prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
-        return len(prompt) < self._positions
+        return len(prompt) + new_tokens <= self._positions
 
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""
@@ -341,58 +360,30 @@ class LLMPipeline:
         Raises:
             ValueError: an unsupported or contradicting option.
         """
-        self._settings(config, {})
+        self.settings(config)
         self._config = updated(config, {})
-
-    def _start_engine(self, mode: VerifyMode) -> None:
-        """Run as `self.verify` says; `mode` is the same as the user gave it."""
-        commits = isinstance(mode, CommitVerify)
-        # What a schedule has learned holds for one way to verify.
-        self._schedules = self._known_schedules.setdefault(self._verify, Schedules(commits))
-        self._engine = Engine(
-            self._target, self._drafter, self._verify, self._prefill_chunk, budget_scales(mode)
-        )
-
-    def _settings(self, config: GenerationConfig, overrides: dict[str, Any]) -> GenerationSettings:
-        settings = resolve(updated(config, overrides), self._eos, self._drafter is not None)
-        check_settings(settings, self._choice, self.verify, self._info.vocab_size)
-        return settings
 
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
-    ) -> list[Sequence]:
+    ) -> list[Answer]:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
-        sequences = start_all(repeated, settings, self._positions)
-        try:
-            call.run(sequences, settings, self._schedules.of(settings))
-        finally:
-            for sequence in sequences:
-                self._engine.release(sequence)
-        return sequences
+        requests = [
+            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
+            for prompt, index in zip(repeated, occurrences(repeated), strict=True)
+        ]
+        return call.run(requests, settings)
 
     def _generate_turn(
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
-        """Answer a history; what its tokens share with the previous turn's is still cached."""
-        several = settings.num_return_sequences > 1
-        if several and self._chat.history is not None:
-            raise InvalidValueError(
-                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
-            )
+        """Answer a history."""
+        given = settings.num_return_sequences
+        if given > 1 and self._chat.history is not None:
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
         with call.timed("chat_template_durations"):
             text = templated(self._tokenizer, history)
         with call.timed("tokenization_durations"):
             prompt = tokenized(self._tokenizer, text, special_tokens=False)
-        if several:
-            answers = self._generate([prompt], settings, call)
-            return DecodedResults(call.texts(answers, settings), *call.finish(answers), call.parsed)
-        check_prompts([prompt], self._positions, self._info.vocab_size)
-        limit = settings.token_limit(len(prompt), self._positions)
-        sequence = Sequence.start(prompt, limit, settings, 0)
-        sequence.target, sequence.draft = self._chat.resume(prompt)
-        try:
-            call.run([sequence], settings, self._schedules.of(settings))
-        finally:
-            self._chat.keep(sequence.tokens)
-        return DecodedResults(call.texts([sequence], settings), *call.finish([sequence]), call.parsed)
+        self._generate([prompt], settings, call)
+        return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)

@@ -10,11 +10,12 @@ from typing import Any
 import openvino as ov
 from openvino_genai import SchedulerConfig, Tokenizer
 
+from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
-_HONOURED = ("cache_size", "max_num_batched_tokens")
+_HONOURED = ("cache_size", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching")
 _GIB = 2**30
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 
@@ -30,6 +31,9 @@ class PipelineArguments:
         prompt_lookup: whether openvino_genai's property of that name was set.
         max_num_batched_tokens: of a `SchedulerConfig`, or `None`.
         cache_bytes: limit of the target's keys and values in bytes, or `None`.
+        max_num_seqs: requests that run at a time.
+        enable_prefix_caching: whether prompts share what they begin with; they do without a
+            `SchedulerConfig`.
     """
 
     tokenizer: Tokenizer | None
@@ -38,6 +42,8 @@ class PipelineArguments:
     prompt_lookup: bool = False
     max_num_batched_tokens: int | None = None
     cache_bytes: int | None = None
+    max_num_seqs: int = MAX_NUM_SEQS
+    enable_prefix_caching: bool = True
 
     @classmethod
     def parse(
@@ -104,6 +110,8 @@ class PipelineArguments:
                 )
         self.max_num_batched_tokens = int(scheduler.max_num_batched_tokens)
         self.cache_bytes = int(scheduler.cache_size) * _GIB or None
+        self.max_num_seqs = int(scheduler.max_num_seqs)
+        self.enable_prefix_caching = bool(scheduler.enable_prefix_caching)
 
 
 def _take_genai_properties(properties: dict[str, Any]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ovspec.drafters import DrafterChoice
+from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.pipeline.routing import expert_routing, ffn_routing, routing
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
@@ -64,27 +65,39 @@ class TargetChoices:
         return cls(info, Backends.resolve(info.folder, device, properties, graph, limits, mlps, linear))
 
     def plan_memory(
-        self, max_context: int | None, max_num_batched_tokens: int, assistant: AssistantChoices | None
+        self,
+        max_context: int | None,
+        max_num_batched_tokens: int,
+        assistant: AssistantChoices | None,
+        limit: float | None = None,
     ) -> MemoryPlan:
-        """Plan for a pipeline of this target, with or without a draft model.
+        """Plan for a pipeline of this target, with or without a draft model, that fits.
 
         Args:
             max_context: tokens that it is asked to hold; `None`: any few, and so the models alone.
             max_num_batched_tokens: rows of a pass while a prompt is read.
             assistant: how its draft model is computed.
+            limit: bytes that it may take; `None`: what the machine has, infinity: whatever it takes.
 
         Raises:
-            ValueError: as `ovspec.memory.memory_plan.plan_memory`.
+            ValueError: it does not fit, or as `ovspec.memory.memory_plan.plan_memory`.
         """
+        number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if limit is not None and not (number and limit >= 1):
+            raise ValueError(f"memory_limit={limit!r}: expected bytes above 0, or math.inf for no limit")
         few = min(32, self.info.max_position_embeddings or 32)
-        return plan_memory(
+        plan = plan_memory(
             self.info,
             few if max_context is None else max_context,
             draft=assistant.info if assistant else None,
             max_num_batched_tokens=max_num_batched_tokens,
+            available=None if limit is None or math.isinf(limit) else int(limit),
             backends=self.backends,
             draft_backends=assistant.backends if assistant else None,
         )
+        if limit != math.inf:
+            plan.check()
+        return plan
 
     def load(self) -> ModelRunner:
         """Compile the target, of an untested family behind a check against the exported graph.

@@ -1,4 +1,4 @@
-"""The paged KV cache: block tables of sequences, block pool, tensors."""
+"""The paged KV cache: block tables of sequences, and the tensors."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ class CachedSequence:
         length: tokens whose keys and values are valid. A rollback sets it lower: the next pass overwrites the
             rows after it before anything reads them.
         list_age: verification passes that used its current block lists; `None`: no valid lists.
+        kept_blocks: those lists, per anchor layer i32 `[blocks, heads]`, 1 where a block is on the list.
         verified_from: length before the last pass.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
+        digests: of its first full blocks, those that other sequences may share.
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
         long_rope: whether its keys have the long frequencies of such a model.
     """
@@ -58,8 +60,10 @@ class CachedSequence:
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     length: int = 0
     list_age: int | None = None
+    kept_blocks: dict[int, NDArray[np.int32]] = field(default_factory=dict)
     verified_from: int = 0
     held_keys: HeldKeys = field(default_factory=HeldKeys)
+    digests: list[bytes] = field(default_factory=list)
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     long_rope: bool = False
 
@@ -76,40 +80,10 @@ class CachedSequence:
             self.list_age = None
         self.length = length
 
-
-class BlockManager:
-    """Allocates physical blocks."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.num_blocks = 0
-        self._free: list[int] = []
-
-    def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
-        """Blocks that the cache needs when these sequences have the given numbers of tokens."""
-        missing = sum(
-            max(0, -(-length // self.block_size) - len(sequence.table)) for sequence, length in lengths
-        )
-        return self.num_blocks + max(0, missing - len(self._free))
-
-    def reserve(self, sequence: CachedSequence, length: int) -> None:
-        """Extend the sequence's table so that it holds `length` tokens."""
-        missing = -(-length // self.block_size) - len(sequence.table)
-        if missing <= 0:
-            return
-        while len(self._free) < missing:
-            self._free.append(self.num_blocks)
-            self.num_blocks += 1
-        blocks = [self._free.pop() for _ in range(missing)]
-        sequence.table = np.concatenate([sequence.table, np.array(blocks, np.int32)])
-
-    def release(self, sequence: CachedSequence) -> None:
-        """Free the blocks of the sequence."""
-        self._free.extend(reversed(sequence.table.tolist()))
-        sequence.table = np.zeros(0, np.int32)
-        sequence.length = 0
-        sequence.list_age = None
-        sequence.held_keys = HeldKeys()
+    def clear(self) -> None:
+        """Forget everything; the blocks are somebody else's now."""
+        self.table, self.digests = np.zeros(0, np.int32), []
+        self.length, self.list_age, self.kept_blocks, self.held_keys = 0, None, {}, HeldKeys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +153,12 @@ class KVCache:
             ) from error
         advise_huge_pages(tensor)
         return tensor
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy the contents of a block."""
+        for tensor in self._tensors.values():
+            data = _bytes(tensor)
+            data[target] = data[source]
 
     def tensor(self, name: str) -> ov.Tensor:
         """The tensor that the request reads and writes under `name`."""

@@ -15,7 +15,7 @@ from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
-_CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.", "kept_blocks.")
+_CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:

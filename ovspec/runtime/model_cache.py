@@ -9,21 +9,23 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime import checksums
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import compile_paged
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.model_identity import entry_name, fingerprint, identity
+from ovspec.runtime.model_identity import entry_name, identity, weights_of
 from ovspec_models.new_folder import new_folder
 from ovspec_transforms import PagedAttentionReader, last_line
 
 _LOG = logging.getLogger(__name__)
-_BLOB, _RECORD = "model.blob", "entry.json"
+_BLOB, _RECORD, _CHECKSUMS = "model.blob", "entry.json", "checksums.json"
 _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
 # What the system says where memory, threads or files are short for the moment.
@@ -50,7 +52,8 @@ class ModelCache:
     """The entry in CACHE_DIR of one model, transformed and compiled for one set of choices.
 
     An entry is a folder `ovspec-*`, there whole or not at all: the compiled model as OpenVINO exports it, and
-    `entry.json` with what it was made of, a fingerprint of it, and the facts that a runner needs beside it.
+    `entry.json` with what it was made of, its checksum, and the facts that a runner needs beside it.
+    `checksums.json` says by which signature a later start knows the files, and need not read them whole.
     Entries of OpenVINO and OpenVINO GenAI may lie beside it.
 
     Args:
@@ -69,6 +72,8 @@ class ModelCache:
         self._place = Path(str(settings["CACHE_DIR"]))
         chosen = {"graph": backends.graph, "properties": self._settings}
         self._entry = self._place / entry_name(core, folder, backends.device, chosen)
+        self._weights = weights_of(folder)
+        checksums.remember(self._entry / _CHECKSUMS)
         self._identity = identity(folder)
 
     def holds(self) -> bool:
@@ -122,8 +127,10 @@ class ModelCache:
                     raise _UnusableError(f"it was made with another {name}")
             if record["refused"] is not None:
                 raise _UnusableError(record["refused"], final=True)
-            if fingerprint(self._entry / _BLOB) != record["fingerprint"]:
+            if checksums.checksum(self._entry / _BLOB) != record["checksum"]:
                 raise _UnusableError(f"it is damaged ({_BLOB} was changed)")
+            with suppress(OSError):  # the next start reads the files again
+                checksums.keep(self._entry / _CHECKSUMS, [self._weights, self._entry / _BLOB])
             return self._import(self._entry / _BLOB), facts
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _UnusableError(f"it is damaged ({last_line(error)})") from error
@@ -189,7 +196,7 @@ class ModelCache:
             if not np.array_equal(expected, probe(back, facts), equal_nan=True):
                 back = None
                 raise _UnusableError("OpenVINO reads it with other results")
-            record["fingerprint"] = fingerprint(blob)
+            record["checksum"] = checksums.checksum(blob)
         except _ShortageError as error:
             raise OSError(errno.ENOMEM, str(error)) from error
         except _UnusableError as error:
@@ -197,6 +204,7 @@ class ModelCache:
             record["refused"] = str(error)
             blob.unlink()
         (staging / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        checksums.keep(staging / _CHECKSUMS, [self._weights, *([blob] if blob.exists() else [])])
         return back
 
     def _say_unused(self, reason: _UnusableError) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +13,10 @@ import openvino as ov
 import ovspec_models
 import ovspec_ops
 import ovspec_transforms
+from ovspec.runtime.checksums import checksum
 from ovspec.runtime.compile import precision_name
 from ovspec_models import ModelInfo
 
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
-_END_BYTES = 4 << 20
 _CONFIGS = ("config.json", "ovspec_config.json")
 
 
@@ -54,11 +51,10 @@ def identity(folder: Path) -> dict[str, str]:
         ValueError: the folder holds no model.
     """
     ModelInfo.read(folder)
-    xml, weights = folder / "openvino_model.xml", folder / "openvino_model.bin"
+    xml, weights = folder / "openvino_model.xml", weights_of(folder)
     return {
         "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
-        # Two trainings of a model can have files of equal size and time, but not equal weights.
-        "weights": f"{weights.stat().st_mtime_ns} {fingerprint(weights)}",
+        "weights": checksum(weights),
         "configuration": _digest(folder / name for name in _CONFIGS),
         "ovspec": f"{version('ovspec')} {_code_state()}",
         "OpenVINO": ov.get_version(),
@@ -66,16 +62,9 @@ def identity(folder: Path) -> dict[str, str]:
     }
 
 
-def fingerprint(path: Path) -> str:
-    """Checksum of a file's size, its last 4 MB and samples of the rest; large files are not read whole."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(str(size).encode())
-        for number in range(_SAMPLES):
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, size * number // _SAMPLES))
-        digest.update(os.pread(file.fileno(), _END_BYTES, max(0, size - _END_BYTES)))
-    return digest.hexdigest()
+def weights_of(folder: Path) -> Path:
+    """The file with a model's weights."""
+    return folder / "openvino_model.bin"
 
 
 def _code_state() -> str:

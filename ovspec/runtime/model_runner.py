@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 import ovspec_ops
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import BlockManager, CachedSequence, KVCache
+from ovspec.runtime.block_manager import BlockManager
+from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
 from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
@@ -47,6 +48,7 @@ from ovspec_transforms import (
 GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
+_LONG = b"long RoPE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class PassStats:
 
     Attributes:
         duration: time inside the model, microseconds.
-        attended_tokens: context tokens read by verification attention, mean over layers and KV heads.
-        context_tokens: context tokens that dense attention would have read for the same rows.
+        attended: per sequence, context tokens that verification attention read, mean over layers and KV
+            heads, and those that dense attention would have read for the same rows.
         experts_read: routed experts that each layer with experts read; empty if the graph does not count
             them.
         experts_held: experts that each of these layers has.
@@ -65,12 +67,21 @@ class PassStats:
     """
 
     duration: float = 0.0
-    attended_tokens: float = 0.0
-    context_tokens: float = 0.0
+    attended: tuple[tuple[float, float], ...] = ()
     experts_read: tuple[int, ...] = ()
     experts_held: tuple[int, ...] = ()
     channels_read: tuple[int, ...] = ()
     channels_held: tuple[int, ...] = ()
+
+    @property
+    def attended_tokens(self) -> float:
+        """Context tokens read by verification attention, over all sequences."""
+        return sum(attended for attended, _ in self.attended)
+
+    @property
+    def context_tokens(self) -> float:
+        """Context tokens that dense attention would have read for the same rows."""
+        return sum(context for _, context in self.attended)
 
 
 class ModelRunner:
@@ -224,7 +235,7 @@ class ModelRunner:
         rule, coverage = attention.selection, attention.coverage
         if attention.backend == "stock":
             return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache)
-        return NativeSelection(coverage, rule.refresh_interval, self.block_size)
+        return NativeSelection(coverage, rule.refresh_interval, self.block_size, self.compiled)
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
@@ -250,7 +261,8 @@ class ModelRunner:
         recomputed = self._recompute(batch) if self.long_rope else 0.0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
         for rows in batch:
-            self.blocks.reserve(rows.sequence, rows.context)
+            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+                self.cache.copy(source, target)
         inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
         if self._selection:
             inputs |= self._selection.inputs(batch)
@@ -268,7 +280,7 @@ class ModelRunner:
         attended = attended_tokens(counts, batch, self.block_size)
         self.last_pass = PassStats(
             duration,
-            *attended,
+            tuple(attended),
             experts_read=tuple(read),
             experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
             channels_read=tuple(channels),
@@ -360,6 +372,32 @@ class ModelRunner:
             )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers)
         self.ffn = ffn
+
+    def limit_cache(self, max_bytes: int | None, cached_bytes: int) -> None:
+        """Limit the cache.
+
+        Args:
+            max_bytes: of everything in it; `None`: as memory allows.
+            cached_bytes: of what sequences that have ended leave for others that begin alike, before the
+                cache grows; 0: they leave nothing.
+        """
+        self.cache.max_bytes = max_bytes
+        self.blocks.max_blocks = None if max_bytes is None else max_bytes // self.cache.block_bytes
+        self.blocks.max_cached = cached_bytes // self.cache.block_bytes
+        if not self.blocks.max_cached:
+            self.blocks.forget()
+
+    def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
+        """Begin an empty sequence with what is cached of its first tokens; how many these are."""
+        is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
+        found = self.blocks.share(sequence, tokens, _LONG if is_long else b"")
+        if self.long_rope and found:
+            sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
+        return found
+
+    def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
+        """Let others share the full blocks of a sequence, whose final tokens are given."""
+        self.blocks.publish(sequence, tokens, _LONG if sequence.long_rope else b"")
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

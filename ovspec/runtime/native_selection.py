@@ -24,24 +24,56 @@ class NativeSelection:
         coverage: share of the estimated attention mass to keep, up to 1.
         refresh_interval: number of verification steps that use one list.
         block_size: tokens per cache block.
+        compiled: the compiled model.
     """
 
-    def __init__(self, coverage: float, refresh_interval: int, block_size: int) -> None:
+    def __init__(
+        self, coverage: float, refresh_interval: int, block_size: int, compiled: ov.CompiledModel
+    ) -> None:
         self.coverage = coverage
         self._refresh_interval = refresh_interval
         self._block_size = block_size
+        #: Anchor layers whose lists outlive their pass, with the number of heads that have one each.
+        self._remembering: dict[int, int] = {}
+        for port in compiled.inputs:
+            name, _, layer = port.get_any_name().partition(".")
+            if name == "kept_blocks":
+                heads = port.get_partial_shape()[1]
+                self._remembering[int(layer)] = heads.get_length() if heads.is_static else 1
 
     @property
     def names(self) -> set[str]:
         """The inputs that a pass provides."""
-        return {"verify_coverage", "verify_refresh"}
+        return {"verify_coverage", "verify_refresh", *(f"kept_blocks.{n}" for n in self._remembering)}
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`verify_coverage` and `verify_refresh` of a pass."""
         return {
             "verify_coverage": np.full(len(batch), self.coverage, np.float32),
             "verify_refresh": np.array([self.refreshes(rows) for rows in batch], np.int32),
+            **self._lists(batch),
         }
+
+    def _lists(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+        """`kept_blocks.N` i32 `[blocks of all sequences, heads]`, which the pass updates in place."""
+        found: dict[str, NDArray[np.generic]] = {}
+        for anchor, heads in self._remembering.items():
+            lists = [np.zeros((self._blocks(rows), heads), np.int32) for rows in batch]
+            for rows, kept in zip(batch, lists, strict=True):
+                known = rows.sequence.kept_blocks.get(anchor, kept[:0])[: len(kept)]
+                kept[: len(known)] = known
+            found[f"kept_blocks.{anchor}"] = np.concatenate(lists)
+        return found
+
+    def _blocks(self, rows: Rows) -> int:
+        return -(-rows.context // self._block_size)
+
+    def _remember(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
+        ends = np.cumsum([self._blocks(rows) for rows in batch])
+        for anchor in self._remembering:
+            lists = np.split(request.get_tensor(f"kept_blocks.{anchor}").data, ends[:-1])
+            for rows, kept in zip(batch, lists, strict=True):
+                rows.sequence.kept_blocks[anchor] = kept.copy()
 
     def refreshes(self, rows: Rows) -> bool:
         """Whether the next pass computes a new list for these rows."""
@@ -53,6 +85,7 @@ class NativeSelection:
 
         A pass without selection invalidates the lists: they do not contain the blocks that it wrote.
         """
+        self._remember(batch, request)
         for rows in batch:
             sequence = rows.sequence
             if not selects(rows, self.coverage, self._block_size):

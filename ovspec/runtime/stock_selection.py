@@ -80,7 +80,7 @@ class StockSelection(NativeSelection):
     def __init__(
         self, rule: Selection, coverage: float, block_size: int, compiled: ov.CompiledModel, cache: KVCache
     ) -> None:
-        super().__init__(coverage, rule.refresh_interval, block_size)
+        super().__init__(coverage, rule.refresh_interval, block_size, compiled)
         self._rule = rule
         self._cache = cache
         self._plan: list[SequencePass] = []
@@ -195,14 +195,26 @@ class StockSelection(NativeSelection):
         for anchor in self._anchors:
             summary = request.get_tensor(f"new_summary.{anchor}").data
             self._cache.tensor(f"key_summary.{anchor}").data[physical] = summary[: len(physical)]
-            if self._rule.remembers:
-                lists = self._cache.tensor(f"kept_blocks.{anchor}").data
-                for one, kept in zip(
-                    self._plan, request.get_tensor(f"chosen_blocks.{anchor}").data, strict=True
-                ):
-                    lists[one.table, 0] = kept[: len(one.table)]
         self._hold(request)
         super().finish(batch, request)
+
+    def _lists(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+        """`kept_blocks.N` i32 `[sequences, blocks]`, padded."""
+        longest = max(len(one.table) for one in self._plan)
+        found: dict[str, NDArray[np.generic]] = {}
+        for anchor in self._remembering:
+            lists = np.zeros((len(batch), longest), np.int32)
+            for one, kept in zip(self._plan, lists, strict=True):
+                known = one.rows.sequence.kept_blocks.get(anchor, lists[:0, :1])[: len(one.table), 0]
+                kept[: len(known)] = known
+            found[f"kept_blocks.{anchor}"] = lists
+        return found
+
+    def _remember(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
+        for anchor in self._remembering:
+            chosen = request.get_tensor(f"chosen_blocks.{anchor}").data
+            for one, kept in zip(self._plan, chosen, strict=True):
+                one.rows.sequence.kept_blocks[anchor] = kept[: len(one.table), None].copy()
 
     def _hold(self, request: ov.InferRequest) -> None:
         """Keep the keys of the last tokens, as far as they are known."""

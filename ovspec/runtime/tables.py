@@ -88,7 +88,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
             stock_past.append(length + begin - skipped * block_size)
             stock_begins.append(begins[-1] + end)
             longest = max(longest, stock_past[-1] + end - begin)
-        past.append(length if native and is_verification(rows) else -1)
+        past.append(length if native and is_verification(rows) and not rows.is_dense else -1)
         tables.append(table if native else table[:0])
         sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
         begins.append(begins[-1] + new)
@@ -128,8 +128,8 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
 
 def attended_tokens(
     counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
-) -> tuple[float, float]:
-    """Context tokens that verification attention read, and those that a dense pass would have read.
+) -> list[tuple[float, float]]:
+    """Per sequence, context tokens that verification attention read, and those of a dense pass.
 
     Args:
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
@@ -137,19 +137,18 @@ def attended_tokens(
         batch: the rows of the pass, before their sequences advanced.
         block_size: tokens per block.
     """
-    attended = context = 0.0
+    found = []
     for index, rows in enumerate(batch):
         if not is_verification(rows):
+            found.append((0.0, 0.0))
             continue
+        attended = context = float(rows.context)
         kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
-        if kept is None or int(kept.max()) < 0:
-            attended += rows.context
-        else:
+        if kept is not None and int(kept.max()) >= 0:
             blocks = -(-rows.context // block_size)
-            dropped = np.where(kept < 0, 0, blocks - kept)
-            attended += rows.context - float(dropped.mean()) * block_size
-        context += rows.context
-    return attended, context
+            attended -= float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+        found.append((attended, context))
+    return found
 
 
 def _parents(batch: Sequence[Rows], native: bool) -> NDArray[np.int32]:

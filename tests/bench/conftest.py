@@ -10,6 +10,11 @@ import pytest
 from ovspec.cli import main
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _measured_once(measured_once: None) -> None:
+    """All benchmarks here."""
+
+
 @pytest.fixture
 def bench_verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run `ovspec bench verify` in this process, as the installed command does; the exit code."""

@@ -1,4 +1,4 @@
-"""`ovspec bench` on a mixture of experts: what it reads, what it says, and the memory of a pass."""
+"""`ovspec bench` on a mixture of experts: what it reads, and what it says."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ def test_budget_holds_in_sparse_passes_alone(
     bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [*SHAPE, "--context", "64", "--tokens", "4", "--repeat", "2", "--expert-budget", "9"]
-    assert bench_verify(*arguments, "--backend", "stock,dense,sparse,sparse_stock", "--memory") == 0
+    assert bench_verify(*arguments, "--backend", "stock,dense,sparse,sparse_stock") == 0
     shown = capsys.readouterr().out
     assert "sparse is LOSSY" in shown and "9 experts of a layer" in shown
-    lines = [line for line in shown.splitlines() if line.startswith("RssAnon after a pass, ")]
-    assert [line.split()[4] for line in lines] == ["stock", "native", "portable"]
-    assert "of stock; mapped from files" in lines[1]
 
 
 def test_json_counts_experts(bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +32,7 @@ def test_json_counts_experts(bench_verify: Callable[..., int], capsys: pytest.Ca
     figures = json.loads(capsys.readouterr().out)
     read = {record["backend"]: record["experts_read"] for record in figures["records"]}
     assert read["stock"] is None and read["sparse"] <= 8 < read["dense"] <= 32
-    assert (figures["expert_budget"], figures["rss_bytes"]) == (8, None)
+    assert figures["expert_budget"] == 8
 
 
 def test_generations_with_a_budget() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import ModelSource
-from ovspec.bench.cached_start import CACHED_STARTS
-from ovspec.bench.footprint import ENGINES, FootprintBench
+from ovspec.bench.footprint import CACHED_STARTS, ENGINES, FootprintBench
+from ovspec.bench.source import ModelSource
 from ovspec.cli import cli
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import openvino as ov
 import pytest
 
 from ovspec.bench.cache_contents import fill
 from ovspec.bench.memory import fits_together
-from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CacheTensor, cache_layout
 from ovspec_ops.common.cache_layout import decode_block
 
@@ -65,24 +62,3 @@ def test_model_that_does_not_fit_alone_is_refused_with_the_numbers() -> None:
     models = {"stock": 8_000_000_000, "native": 9_000_000_000}
     with pytest.raises(ValueError, match=r"native model alone: about 11\.0 GB .* 10\.9 GB .* --layers"):
         fits_together(models, shared=2_000_000_000, available=10_900_000_000)
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [
-        pytest.param(None, 5000 * 1024, id="no control group"),
-        pytest.param("max", 5000 * 1024, id="unlimited"),
-        pytest.param("3000000", 2_100_000, id="limited"),
-        pytest.param("90000000", 5000 * 1024, id="limit above the machine"),
-    ],
-)
-def test_available_memory_heeds_the_control_group(tmp_path: Path, limit: str | None, expected: int) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:  5000 kB\n")
-    if limit is not None:
-        group = tmp_path / "sys/fs/cgroup"
-        group.mkdir(parents=True)
-        (group / "memory.max").write_text(f"{limit}\n")
-        (group / "memory.current").write_text("1000000\n")
-        (group / "memory.stat").write_text("anon 900000\ninactive_file 100000\n")
-    assert available_bytes(tmp_path) == expected

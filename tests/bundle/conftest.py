@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import command, isolated, ovspec
+from commands import command, installed_ovspec, isolated
 
 from ovspec_models import demo_pair_path
 
@@ -29,7 +29,7 @@ def needs_installation(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory, needs_installation: None) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("readme") / "bundle"
-    run = ovspec("bundle", demo_pair_path(), out, "--json")
+    run = installed_ovspec("bundle", demo_pair_path(), out, "--json")
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

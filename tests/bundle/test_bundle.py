@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import command, isolated, one_line, ovspec, refusal
+from commands import command, installed_ovspec, isolated, one_line, ovspec, refusal
 
 from ovspec_models import demo_pair_path
 
@@ -100,7 +100,7 @@ def test_wheels_from_an_index(bundle: Path, report: dict[str, Any], tmp_path: Pa
     """pip finds no index here, but a folder that holds the wheels."""
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(bundle / "wheels"), "PATH": "/usr/bin:/bin"}
     options = ("--wheels", "index", "--draft-model", "none", "--json")
-    run = ovspec("bundle", demo_pair_path(), tmp_path / "out", *options, env=environment)
+    run = installed_ovspec("bundle", demo_pair_path(), tmp_path / "out", *options, env=environment)
     assert run.returncode == 0, run.stderr
     made = json.loads(run.stdout)
     assert made["wheels"] == report["wheels"] and made["draft_bytes"] == 0
@@ -108,7 +108,7 @@ def test_wheels_from_an_index(bundle: Path, report: dict[str, Any], tmp_path: Pa
     assert json.loads((tmp_path / "out/model/ovspec_config.json").read_text())["draft_model"] is None
     environment["PIP_FIND_LINKS"] = str(tmp_path)
     refused = one_line(
-        ovspec("bundle", demo_pair_path(), tmp_path / "b", "--wheels", "index", env=environment)
+        installed_ovspec("bundle", demo_pair_path(), tmp_path / "b", "--wheels", "index", env=environment)
     )
     assert "could not download" in refused and not (tmp_path / "b").exists()
 
@@ -117,7 +117,7 @@ def test_a_full_folder_leaves_nothing(needs_installation: None, tmp_path: Path) 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
-    run = ovspec("bundle", demo_pair_path(), tmp_path / "a" / "out", preexec_fn=limit)
+    run = installed_ovspec("bundle", demo_pair_path(), tmp_path / "a" / "out", preexec_fn=limit)
     assert f"out '{tmp_path / 'a' / 'out'}': no room" in one_line(run)
     assert list(tmp_path.iterdir()) == []
 
@@ -134,6 +134,6 @@ def test_what_can_not_be_bundled(needs_installation: None, tmp_path: Path) -> No
 
 def test_a_checkout_is_refused(tmp_path: Path) -> None:
     paths = [str(ROOT / part) for part in (".", "models", "transforms", "custom_ops")]
-    run = ovspec("bundle", demo_pair_path(), tmp_path / "out", env={"PYTHONPATH": ":".join(paths)})
+    run = installed_ovspec("bundle", demo_pair_path(), tmp_path / "out", env={"PYTHONPATH": ":".join(paths)})
     assert "`pip install .`" in one_line(run)
     assert not (tmp_path / "out").exists()

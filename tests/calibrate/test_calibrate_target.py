@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from commands import one_line
+from commands import ovspec as ovspec_command
 from prompts import STORY
 from settings import F32
 from transforms.moe_models import EXPERTS, LAYERS, TOP_K, moe_folder
@@ -118,10 +120,44 @@ def test_parts_step_back_until_they_hold_together() -> None:
         attention = 1.0 - (sparse.coverage or 1.0)
         channels = 0.5 * (1.0 - float(str(sparse.ffn_density)))
         # Together they cost more than one after the other.
-        return Fidelity(attention + channels + 4 * attention * channels, 1.0)
+        kl = attention + channels + 4 * attention * channels
+        return Fidelity(
+            kl, 1.0, ffn_density=float(str(sparse.ffn_density)), attention_density=sparse.coverage or 1.0
+        )
 
     found = search(measure, SparseVerify(), parts, 1.2)
     assert [one.fields for one in found.parts] == [{"coverage": 0.9}, {"ffn_density": 0.4}]
     assert found.joint.kl <= 1.2
     nothing = search(measure, SparseVerify(), parts, 0.01)
     assert nothing.sparse == SparseVerify(coverage=1.0, ffn_density=1.0) and nothing.joint.kl == 0.0
+
+
+def test_a_part_that_saves_next_to_nothing_stays_whole() -> None:
+    parts = [
+        Part("attention", {"coverage": 1.0}, ({"coverage": 0.9}, {"coverage": 0.5})),
+        Part("channels", {"ffn_density": 1.0}, ({"ffn_density": 0.98}, {"ffn_density": 0.4})),
+    ]
+
+    def measure(sparse: SparseVerify) -> Fidelity:
+        channels = float(str(sparse.ffn_density))
+        # Texts so short that every block is one of those that are always read.
+        return Fidelity(1.0 - channels, 1.0, ffn_density=channels, attention_density=0.97)
+
+    found = search(measure, SparseVerify(), parts, 2.0)
+    assert [one.fields for one in found.parts] == [{"coverage": 1.0}, {"ffn_density": 0.4}]
+    found.check_worth(2.0)
+    little = search(measure, SparseVerify(), parts, 0.2)
+    assert little.sparse == SparseVerify(coverage=1.0, ffn_density=1.0)
+    with pytest.raises(ValueError, match=r"nothing worth leaving out: .* attention 0%, channels 2% of what"):
+        little.check_worth(0.2)
+
+
+def test_nothing_is_written_where_nothing_is_worth_it(demo_ir: Path, data: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    properties = [f"--property={name}={value}" for name, value in F32.items()]
+    run = ovspec_command(
+        "calibrate", "-m", folder, "--data", data, "--positions", "24", "--target-kl", "1e-7", *properties
+    )
+    assert "--target-kl 1e-07: nothing worth leaving out" in one_line(run)  # with exit code 2
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before

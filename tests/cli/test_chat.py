@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import command, one_line, ovspec
+from commands import installed_ovspec, one_line, ovspec
 
 from ovspec_models import demo_pair_path
 
@@ -63,6 +62,19 @@ def test_the_context_ends_as_was_chosen(model: Path) -> None:
     assert stopped.stdout and dropped.stdout.startswith(stopped.stdout) and dropped.stdout != stopped.stdout
     huge = chat(model, "dog " * 300 + "\n")
     assert huge.returncode == 2 and "this message is longer than" in huge.stderr
+    assert "drop" not in huge.stderr  # that is how it chats already
+
+
+def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path) -> None:
+    """16 of 128 positions are left behind the second message; the answer takes 40."""
+    text, options = "dog " * 25 + "\n", ("--max-new-tokens", "40", "--ignore-eos", "--figures")
+    run = chat(model, text * 2, *options)
+    assert "the oldest turn is forgotten" in run.stderr and run.stderr.count("[40 tokens") == 2, run.stderr
+    run = chat(model, text * 2, *options, "--at-context-end", "stop")
+    assert run.returncode == 2 and "--max-new-tokens 40 for the answer" in run.stderr
+    # A message alone gets what positions there are.
+    run = chat(model, "dog " * 50 + "\n", "--max-new-tokens", "100", "--figures")
+    assert run.returncode == 0 and "forgotten" not in run.stderr, run.stderr
 
 
 def test_without_a_template_there_is_no_chat() -> None:
@@ -103,15 +115,12 @@ def test_shells_complete_commands_and_options() -> None:
         run = ovspec("completion", shell)
         assert run.returncode == 0 and "_OVSPEC_COMPLETE" in run.stdout, run.stderr
     words = {"_OVSPEC_COMPLETE": "zsh_complete", "COMP_WORDS": "ovspec generate --ma", "COMP_CWORD": "2"}
-    run = command(Path(sys.executable).with_name("ovspec"), env={**os.environ, **words})
+    run = installed_ovspec(env={**os.environ, **words})
     assert "--max-new-tokens" in run.stdout and "--max-context" in run.stdout, run.stderr
 
 
 def test_a_message_that_is_not_utf8_is_one_line(model: Path) -> None:
-    arguments = [sys.executable, "-m", "ovspec", "chat", "-m", str(model), *OPTIONS]
-    run = subprocess.run(arguments, input=b"\xff\xfe\n", capture_output=True, check=False)
-    assert run.returncode == 2 and b"is not UTF-8" in run.stderr, run.stderr
-    assert run.stderr.count(b"\n") == 1
+    assert "is not UTF-8" in one_line(ovspec("chat", "-m", model, *OPTIONS, input=b"\xff\xfe\n"))
 
 
 def test_a_prompt_may_hold_line_separators(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def test_help_all_shows_every_option(path: tuple[str, ...]) -> None:
     run = CliRunner().invoke(cli, [*path, "--help-all"], terminal_width=80)
     assert run.exit_code == 0
     shown = {word.rstrip(",") for line in run.output.splitlines() for word in line.split()[:2]}
-    missing = [opt for parameter in COMMANDS[path].params for opt in parameter.opts if opt not in shown]
+    options = [parameter for parameter in COMMANDS[path].params if isinstance(parameter, click.Option)]
+    missing = [opt for option in options for opt in option.opts if opt not in shown]
     assert not missing
 
 

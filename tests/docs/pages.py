@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +14,12 @@ PAGES = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED),
 ]
+_SPEC = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
+assert _SPEC is not None and _SPEC.loader is not None
+#: The module docs/figures.py.
+figures = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = figures  # dataclasses look their module up
+_SPEC.loader.exec_module(figures)
 CHECKPOINTS = {"Qwen/Qwen3-8B": ROOT / "tools/demo/target", "Qwen/Qwen3-0.6B": ROOT / "tools/demo/draft"}
 # Settings of a page, and settings at which a test can afford the command.
 SMALLER = {
@@ -22,6 +30,8 @@ SMALLER = {
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "bench verify --shape qwen3-moe-64x8": "bench verify --shape qwen3-moe-64x8 --layers 1 --repeat 1",
     "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
+    "bench memory --shape qwen3-moe-64x8": "bench memory --shape qwen3-moe-64x8 --layers 1 --context 64 "
+    "--repeat 1",
     "bench memory --shape qwen3-0.6b": "bench memory --shape qwen3-0.6b --layers 1 --repeat 1",
     "--layers 6": "--layers 1",
     "--repeat 3": "--repeat 1",
@@ -29,12 +39,14 @@ SMALLER = {
     "--context 128,16384": "--context 64,128",
     "--context 16384": "--context 128",
     "--budgets 64,128,256,512": "--budgets 64,128",
-    "--target-kl 0.05": "--target-kl 0.05 --positions 12",
+    "--target-kl 0.05": "--target-kl 0.5 --positions 12",
     "--budget 512": "--budget 128",
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
     "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
     "--skip-tokens 8 --lengths 0,2",
     "ovspec bench host": "ovspec bench host --steps 10",
+    "--self-check --model": "--self-check --splits 2 --model",
+    "ovspec recommend DIR": "ovspec recommend DIR --max-new-tokens 8",
 }
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from docs.pages import PAGES, ROOT, scaled
+from commands import ovspec
+from docs.pages import PAGES, ROOT, figures, scaled
+from tiers import by_tier
 
-SPEC = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
-assert SPEC is not None and SPEC.loader is not None
-figures = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = figures  # dataclasses look their module up
-SPEC.loader.exec_module(figures)
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 def test_every_marked_table_has_a_figure() -> None:
@@ -32,13 +28,18 @@ def test_the_page_shows_the_command(name: str) -> None:
     assert "<!-- end -->" in behind
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+def in_this_process(arguments: list[str], folder: str) -> None:
+    run = ovspec(*arguments, cwd=folder)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", by_tier(figures.FIGURES, ("decode", "verify")))
 def test_a_figure_can_be_measured(name: str, tmp_path: Path) -> None:
     figure = figures.FIGURES[name]
     arguments = tuple(
         argument.replace(str(figures.IMAGE), str(tmp_path / "a.svg")) for argument in figure.arguments
     )
     smaller = replace(figure, command=scaled(figure.command), arguments=arguments)
-    lines = list(smaller.table(figures.measure(smaller)))
+    lines = list(smaller.table(figures.measure(smaller, in_this_process)))
     assert len(lines) > 2 and len({line.count("|") for line in lines}) == 1
     assert (tmp_path / "a.svg").exists() == ("--plot" in arguments)

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import re
+import runpy
+import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docs.pages import code_blocks, inline_commands, scaled
+from commands import command, ovspec
+from docs.pages import code_blocks, figures, inline_commands, scaled
 from prompts import STORY
+from tiers import by_tier
 
+from ovspec_ops import available_isas
+
+pytestmark = pytest.mark.usefixtures("measured_once")
 # Commands that are not run here, by their beginning, and why.
 NOT_RUN = {
     "make ": "builds an environment and runs these tests",
     "ovspec bundle": "needs an installed ovspec; tests/bundle runs it",
     "bundle/": "tests/bundle runs it",
     "python3 bundle/": "tests/bundle runs it",
+    "pip install": "needs a package index",
+    "ovspec serve": "runs until it is ended; tests/serve runs it",
+    "ovspec bench serve": "needs a server; tests/serve/test_bench_serve.py runs it",
+    "ovspec batch": "tests/serve/test_batch.py runs it",
+    "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
+    "docker ": "needs Docker",
+    "sudo ": "changes the machine",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.
 NAMES = {
+    *("ovspec batch", "ovspec bench serve", "ovspec eval lm", "ovspec serve"),
     *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
     *(
         "ovspec bundle",
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
+        "ovspec chat",
         "ovspec demo",
         "ovspec eval fidelity",
     ),
@@ -37,11 +55,19 @@ NAMES = {
         "ovspec generate",
     ),
 }
+# tests/docs/test_figures.py runs these.
+FIGURES = {figure.command for figure in figures.FIGURES.values()}
 COMMANDS = [(page, line) for page, block in code_blocks("sh") for line in block.splitlines()]
 
 
 def is_run(command: str) -> bool:
-    return not command.startswith(tuple(NOT_RUN))
+    return not command.startswith(tuple(NOT_RUN)) and command not in FIGURES
+
+
+def of_pages(entries: Iterable[tuple[str, str]]) -> list[Any]:
+    """What stands on the pages: that of the README first, the rest is slow."""
+    listed = list(entries)
+    return by_tier(listed, [entry for entry in listed if entry[0] == "README.md"])
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +81,25 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: str, folder: Path) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stderr}"
+def run(line: str, folder: Path) -> str:
+    """Standard output of a line of shell; an `ovspec` command alone runs in this process."""
+    words = shlex.split(line)
+    if words[0] == "ovspec" and not set(line) & set("|<>&;$"):
+        done = ovspec(*words[1:], cwd=folder)
+    else:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = command("sh", "-c", line, cwd=folder, env={**os.environ, "PATH": path})
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
     return done.stdout
 
 
-@pytest.mark.parametrize(("page", "command"), [entry for entry in COMMANDS if is_run(entry[1])])
+@pytest.mark.parametrize(
+    ("page", "command"), of_pages((page, command) for page, command in COMMANDS if is_run(command))
+)
 def test_commands(workplace: Path, page: str, command: str) -> None:
+    asked = re.search(r"OVSPEC_ISA=(\w+)", command)
+    if asked and asked[1] not in available_isas():
+        pytest.skip(f"this processor has no {asked[1]}")
     assert run(scaled(command), workplace).strip()
 
 
@@ -84,13 +111,22 @@ def test_the_names_are_in_the_text() -> None:
     assert not NAMES - inline_commands()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(inline_commands() - NAMES))
 def test_commands_in_the_text(workplace: Path, command: str) -> None:
     assert run(scaled(command), workplace).strip()
 
 
-@pytest.mark.parametrize(("page", "example"), code_blocks("python"))
-def test_examples(workplace: Path, page: str, example: str) -> None:
+@pytest.mark.parametrize(("page", "example"), of_pages(code_blocks("python")))
+def test_examples(
+    workplace: Path,
+    page: str,
+    example: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     script = workplace / "example.py"
     script.write_text(scaled(example), encoding="utf-8")
-    assert run(f"{sys.executable} {script}", workplace).strip()
+    monkeypatch.chdir(workplace)
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from drafters.own_drafters import DRAFTERS, SPARSE
 from families import EVERY_NAME, NAMES, family
 from openvino_genai import GenerationConfig
+from tiers import by_tier
 
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.commit_verify import CommitVerify
 
@@ -44,46 +46,40 @@ def settings_of(options: dict[str, Any]) -> GenerationSettings:
 
 
 def generate(
-    engine: Engine, prompt: list[int], settings: GenerationSettings, schedule: Schedule | None = None
+    engine: LLMEngine, prompt: list[int], settings: GenerationSettings, schedule: Schedule | None = None
 ) -> tuple[list[int], RawPerfMetrics]:
-    sequence, metrics = Sequence.start(prompt, NEW_TOKENS, settings, 0), RawPerfMetrics()
-    emitted: list[int] = []
-
-    def on_tokens(_: Sequence, tokens: list[int]) -> bool:
-        emitted.extend(tokens)
-        return True
-
-    engine.run([sequence], on_tokens, metrics, schedule=schedule)
-    assert emitted == sequence.generated and not sequence.provisional
-    engine.release(sequence)
-    return emitted, metrics
+    request = Request("alone", prompt, settings, schedule=schedule)
+    return engine.generate([request])["alone"], request.metrics
 
 
 @functools.cache
 def plain(name: str, number: int, sampled: bool = False) -> list[int]:
     models = family(name)
     settings = replace(settings_of(SAMPLING if sampled else {}), coupled=sampled)
-    return generate(Engine(models.stock, None, "dense", 128), models.prompts[number], settings)[0]
+    return generate(LLMEngine(models.stock, None, "dense", 128), models.prompts[number], settings)[0]
 
 
 def check(name: str, drafter: str, mode: str, numbers: range) -> None:
     models = family(name)
-    engine = Engine(models.target, DRAFTERS[drafter](models), MODES[mode], 128)
+    engine = LLMEngine(models.target, DRAFTERS[drafter](models), MODES[mode], 128)
     for number in numbers:
         got, metrics = generate(engine, models.prompts[number], settings_of({}))
         assert got == plain(name, number), f"{name}, prompt {number}"
         assert (sum(metrics.provisional_lengths) > 0) == (mode != "dense")
-    assert models.target.blocks.required([]) == models.target.blocks.num_blocks
+    assert models.target.blocks.usage == 0.0
 
 
-def case(name: str, drafter: str) -> Any:
-    """Every drafter with one family, every family with one drafter; the rest is slow."""
-    first = name == "llama" or drafter == "auto"
-    return pytest.param(name, drafter, marks=() if first else pytest.mark.slow)
+# Every drafter with one family, every family with one drafter; trees and chains without commits.
+FIRST = [
+    *(("llama", drafter, "commit") for drafter in DRAFTERS),
+    *((name, "auto", "commit") for name in NAMES),
+    *(("demo", drafter, "dense") for drafter in ("auto", "own trees")),
+]
 
 
-@pytest.mark.parametrize("mode", ["dense", "commit"])
-@pytest.mark.parametrize(("name", "drafter"), [case(name, drafter) for name in NAMES for drafter in DRAFTERS])
+@pytest.mark.parametrize(
+    ("name", "drafter", "mode"), by_tier(product(NAMES, DRAFTERS, ("dense", "commit")), FIRST)
+)
 def test_greedy_text_is_that_of_plain_decoding(name: str, drafter: str, mode: str) -> None:
     check(name, drafter, mode, range(2))
 
@@ -109,7 +105,7 @@ def test_greedy_text_over_50_prompts(name: str, drafter: str, mode: str) -> None
 def test_coupled_sampling_gives_the_text_of_plain_decoding(drafter: str | None, mode: str) -> None:
     """A seed repeats whatever is drafted, and however much of it."""
     models = family("llama")
-    engine = Engine(models.target, DRAFTERS[drafter](models) if drafter else None, MODES[mode], 128)
+    engine = LLMEngine(models.target, DRAFTERS[drafter](models) if drafter else None, MODES[mode], 128)
     for options in ({"num_assistant_tokens": 2}, {"num_assistant_tokens": 9}):
         settings = replace(settings_of({**SAMPLING, **options}), coupled=True)
         assert generate(engine, models.prompts[0], settings)[0] == plain("llama", 0, sampled=True)
@@ -120,7 +116,7 @@ def test_coupled_sampling_gives_the_text_of_plain_decoding(drafter: str | None, 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool) -> None:
     models = family("llama")
-    engine = Engine(models.target, DRAFTERS["sparse_self"](models), MODES[mode], 128)
+    engine = LLMEngine(models.target, DRAFTERS["sparse_self"](models), MODES[mode], 128)
     settings = replace(settings_of(SAMPLING if sampled else {}), coupled=sampled)
     schedule = Restless()
     got, metrics = generate(engine, models.prompts[1], settings, schedule)
@@ -134,7 +130,7 @@ def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool)
 
 def test_constant_drafts_repeat_with_their_seed() -> None:
     models = family("llama")
-    engine = Engine(models.target, DRAFTERS["assistant"](models), MODES["commit"], 128)
+    engine = LLMEngine(models.target, DRAFTERS["assistant"](models), MODES["commit"], 128)
     first, again = (generate(engine, models.prompts[0], settings_of(SAMPLING))[0] for _ in range(2))
     other = generate(engine, models.prompts[0], settings_of({**SAMPLING, "rng_seed": 12}))[0]
     assert first == again != other
@@ -144,8 +140,8 @@ def test_commits_correct_the_sparse_verifier() -> None:
     """Otherwise the identity above would say nothing about commits."""
     for name in NAMES:
         models = family(name)
-        engine = Engine(models.target, DRAFTERS["prompt_lookup"](models), MODES["commit"], 128)
-        sparse = Engine(models.target, DRAFTERS["prompt_lookup"](models), SPARSE, 128)
+        engine = LLMEngine(models.target, DRAFTERS["prompt_lookup"](models), MODES["commit"], 128)
+        sparse = LLMEngine(models.target, DRAFTERS["prompt_lookup"](models), SPARSE, 128)
         _, metrics = generate(engine, models.prompts[0], settings_of({}))
         assert 0 < sum(metrics.confirmed_lengths) < sum(metrics.provisional_lengths), name
         assert generate(sparse, models.prompts[0], settings_of({}))[0] != plain(name, 0), name
@@ -154,16 +150,14 @@ def test_commits_correct_the_sparse_verifier() -> None:
 def test_contexts_within_the_budget_need_no_commit() -> None:
     models = family("llama")
     verify = CommitVerify(replace(SPARSE, L0=1000))
-    engine = Engine(models.target, DRAFTERS["suffix"](models), verify, 128)
+    engine = LLMEngine(models.target, DRAFTERS["suffix"](models), verify, 128)
     got, metrics = generate(engine, models.prompts[0], settings_of({}))
     assert got == plain("llama", 0) and not metrics.commit_durations
 
 
 def test_several_sequences_commit_each_in_its_own_time() -> None:
     models = family("llama")
-    engine = Engine(models.target, DRAFTERS["auto"](models), MODES["commit"], 128)
-    sequences = [Sequence.start(prompt, NEW_TOKENS, settings_of({}), 0) for prompt in models.prompts[:3]]
-    engine.run(sequences, lambda sequence, tokens: True, RawPerfMetrics())
-    assert [sequence.generated for sequence in sequences] == [plain("llama", number) for number in range(3)]
-    for sequence in sequences:
-        engine.release(sequence)
+    engine = LLMEngine(models.target, DRAFTERS["auto"](models), MODES["commit"], 128)
+    prompts = enumerate(models.prompts[:3])
+    answers = engine.generate(Request(str(n), prompt, settings_of({})) for n, prompt in prompts)
+    assert list(answers.values()) == [plain("llama", number) for number in range(3)]

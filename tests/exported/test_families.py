@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
+import tiers
 from numpy.typing import NDArray
 from settings import F32
 from tiny_checkpoints import LONG_FROM, TINY, by_tier, random_model
@@ -76,24 +77,25 @@ def several_rows(model: ModelRunner, prompt: NDArray[np.int64]) -> NDArray[np.fl
     return np.concatenate(parts)
 
 
+@pytest.mark.parametrize("name", tiers.by_tier(SERVED, ("Llama", "Phi-3", "GPT-OSS")))
+def test_comes_back_from_a_cache(
+    name: str,
+    runner: Callable[[str], ModelRunner],
+    exported_family: Exported,
+    prompt: NDArray[np.int64],
+    tmp_path: Path,
+) -> None:
+    expected, attention = several_rows(runner(name), prompt), AttentionConfig(attention_of(name))
+    for _ in range(2):
+        again = ModelRunner(exported_family(name), "CPU", attention, {**F32, "CACHE_DIR": str(tmp_path)})
+        assert np.array_equal(several_rows(again, prompt), expected)
+        assert bool(again.long_rope) == bool(runner(name).long_rope)
+    assert len(list(tmp_path.glob("*/model.blob"))) == (name not in NOT_KEPT)
+
+
 # The scope groups the tests by family, so that one runner is kept at a time.
 @pytest.mark.parametrize("name", by_tier(SERVED), scope="module")
 class TestServed:
-    def test_comes_back_from_a_cache(
-        self,
-        name: str,
-        runner: Callable[[str], ModelRunner],
-        exported_family: Exported,
-        prompt: NDArray[np.int64],
-        tmp_path: Path,
-    ) -> None:
-        expected, attention = several_rows(runner(name), prompt), AttentionConfig(attention_of(name))
-        for _ in range(2):
-            again = ModelRunner(exported_family(name), "CPU", attention, {**F32, "CACHE_DIR": str(tmp_path)})
-            assert np.array_equal(several_rows(again, prompt), expected)
-            assert bool(again.long_rope) == bool(runner(name).long_rope)
-        assert len(list(tmp_path.glob("*/model.blob"))) == (name not in NOT_KEPT)
-
     def test_passes_fire_once_a_layer(self, name: str, runner: Callable[[str], ModelRunner]) -> None:
         fired = {report.name: report.count for report in runner(name).reports}
         if attention_of(name) == "native":
@@ -142,7 +144,7 @@ class TestServed:
         tokens = prompt.tolist()
         model = random_model(TINY[name])
         with torch.no_grad():
-            # One pass over all but the last token judges every choice.
+            # One pass over all tokens but the last checks every greedy choice.
             logits = model(torch.tensor([tokens + texts[0][:-1]])).logits[0, len(tokens) - 1 :]
         assert logits.argmax(-1).tolist() == texts[0]
 

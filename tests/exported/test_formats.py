@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from settings import F32
+from tiers import by_tier
 from tiny_checkpoints import TINY, write_checkpoint
 
 from ovspec.cli import cli
@@ -83,7 +84,7 @@ def swept(cases: dict[str, Any]) -> list[Any]:
     return [pytest.param(name, id=name, marks=pytest.mark.sweep) for name in cases]
 
 
-@pytest.mark.parametrize("name", [*CASES, *swept(SWEPT)])
+@pytest.mark.parametrize("name", [*by_tier(CASES, ("bf16", "int4 sym awq")), *swept(SWEPT)])
 def test_flags_give_the_format_and_the_models_logits(
     name: str,
     llama: Path,

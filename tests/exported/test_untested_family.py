@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
 import pytest
 from tiny_checkpoints import TINY, WINDOW, _tiny, export_tiny
 
 import ovspec
+from ovspec.cli.failures import is_refusal
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.model_runner import ModelRunner
@@ -69,10 +73,42 @@ def test_a_family_that_computes_the_same_is_served_and_the_verdict_kept(
     assert 0 < difference < 1e-4
     again = ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
     assert again.generate("Once upon a time", max_new_tokens=4) == text
-    # The verdict is read, not made anew.
+    # The result is read from the file and not computed again.
     record.write_text(json.dumps({"difference": 0.5}))
     with pytest.raises(RuntimeError, match="'mystery' are not tested"):
         ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
+
+
+@pytest.mark.parametrize("name", ["MPT", "Falcon, ALiBi"])
+def test_a_bias_that_the_paged_graph_loses_is_refused_whatever_the_models_name(
+    exported_family: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = renamed(exported_family(name), tmp_path / "model")
+    with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\)"):
+        ovspec.LLMPipeline(folder)
+    # If the graph pass does not recognise the form, the comparison of numbers or OpenVINO refuses.
+    monkeypatch.setattr("ovspec_transforms.attention.paged_cache.biased_attention", lambda model: None)
+    with pytest.raises(ValueError, match=r"'mystery' are not tested|pass refuses this model"):
+        ovspec.LLMPipeline(folder)
+
+
+def test_a_graph_that_cannot_be_run_on_the_probe_is_refused_not_a_fault_of_ours(
+    exported_family: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = renamed(exported_family("Llama"), tmp_path / "model")
+    graph = ov.Core().read_model(folder / "openvino_model.xml")
+    extra = ops.parameter([-1], np.float32)
+    graph.add_parameters([extra])
+    result = graph.outputs[0].get_node().input(0)
+    result.replace_source_output(ops.add(result.get_source_output(), extra).output(0))
+    for path in folder.glob("openvino_model.*"):
+        path.unlink()  # a link to what all tests read
+    ov.save_model(graph, folder / "openvino_model.xml", compress_to_fp16=False)
+    with pytest.raises(
+        ValueError, match="'mystery' are not tested, and this one can't be compared"
+    ) as caught:
+        ovspec.LLMPipeline(folder)
+    assert is_refusal(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_probe_goes_past_windows_and_chunks(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,21 @@ class TestPipeline:
             ovspec.LLMPipeline(demo_ir, "CPU")
         assert "\n" not in str(caught.value)
 
+    def test_a_limit_of_the_users_holds_instead(self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 50_000_000)
+        for limit in (10**9, math.inf):
+            pipe = ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=limit, **F32)
+            assert pipe.generate(PROMPTS[0], max_new_tokens=2)
+            assert pipe.memory_plan.available == (50_000_000 if limit == math.inf else limit)
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match=r"0\.04 GB are available; .* --memory-limit SIZE or"):
+            ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=40_000_000)
+
+    @pytest.mark.parametrize("value", [0, -1, True, "6GB", math.nan])
+    def test_bad_limit(self, demo_ir: Path, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"memory_limit={value!r}: expected bytes above 0"):
+            ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=value)
+
     def test_max_context_is_kept(self, demo_ir: Path) -> None:
         pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)
         encoded = pipe.get_tokenizer().encode(PROMPTS[0])
@@ -117,14 +134,46 @@ class TestCommands:
         with pytest.raises(ValueError, match="needs a model"):
             CliRunner().invoke(cli, ["info", "--context", "512"], catch_exceptions=False)
 
-    def test_generate(
+    @pytest.fixture
+    def generate(
         self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> Callable[..., tuple[object, str]]:
+        """Exit code and standard error of `ovspec generate`, on a machine without memory."""
+
+        def run(*options: str) -> tuple[object, str]:
+            arguments = ["ovspec", "generate", "-m", str(demo_ir), "-p", "Once", "--max-new-tokens", "2"]
+            monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 1)
+            monkeypatch.setattr("sys.argv", [*arguments, *options])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            return ended.value.code, capsys.readouterr().err
+
+        return run
+
+    def test_generate(self, generate: Callable[..., tuple[object, str]]) -> None:
+        code, said = generate("--max-context", "512")
+        assert code == 2 and said.count("\n") == 1
+        assert "a context of 512 tokens needs" in said and "--no-memory-check" in said
+
+    @pytest.mark.parametrize(
+        "options", [["--no-memory-check"], ["--memory-limit", "1.5GiB"], ["--memory-limit", "900 mb"]]
+    )
+    def test_the_plan_is_overruled(
+        self, generate: Callable[..., tuple[object, str]], options: list[str]
     ) -> None:
-        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 1)
-        arguments = ["ovspec", "generate", "-m", str(demo_ir), "-p", "Once", "--max-context", "512"]
-        monkeypatch.setattr("sys.argv", arguments)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "a context of 512 tokens needs" in said
+        assert generate(*options)[0] in (0, None)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--memory-limit", "6G"], "'6G': expected a size such as 6GB"),
+            (["--memory-limit", "0"], "'0': expected a size"),
+            (["--memory-limit", "30MB"], "0.03 GB are available"),
+            (["--memory-limit", "6GB", "--no-memory-check"], "exclude each other"),
+        ],
+    )
+    def test_bad_limits(
+        self, generate: Callable[..., tuple[object, str]], options: list[str], message: str
+    ) -> None:
+        code, said = generate(*options)
+        assert code == 2 and message in said

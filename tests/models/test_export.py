@@ -13,6 +13,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
+from tiers import by_tier
 
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids, export_model
 
@@ -96,7 +97,10 @@ def torch_logits(demo_draft: Path, prompt: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("weight_format", "kind"), [("fp32", "f32"), ("fp16", "f16"), ("int8", "u8"), ("int4", "u4")]
+    ("weight_format", "kind"),
+    by_tier(
+        [("fp32", "f32"), ("fp16", "f16"), ("int8", "u8"), ("int4", "u4")], [("fp32", "f32"), ("int8", "u8")]
+    ),
 )
 def test_every_matrix_has_the_format(exported: Exported, weight_format: str, kind: str) -> None:
     found = weights_by_type(exported(weight_format) / "openvino_model.xml")
@@ -111,7 +115,10 @@ def test_every_matrix_has_the_format(exported: Exported, weight_format: str, kin
 # Relative L2 error of the logits. Measured on AVX2: 4e-7, 7e-5 (bf16 weights below 2^-14 lose bits in fp16),
 # 0.008 and 0.11; a wrong scale or zero point gives more than 1.
 @pytest.mark.parametrize(
-    ("weight_format", "tolerance"), [("fp32", 1e-5), ("fp16", 2e-4), ("int8", 0.02), ("int4", 0.2)]
+    ("weight_format", "tolerance"),
+    by_tier(
+        [("fp32", 1e-5), ("fp16", 2e-4), ("int8", 0.02), ("int4", 0.2)], [("fp32", 1e-5), ("int8", 0.02)]
+    ),
 )
 def test_logits_agree_with_the_checkpoint(
     exported: Exported, torch_logits: np.ndarray, prompt: list[int], weight_format: str, tolerance: float
@@ -123,7 +130,7 @@ def test_logits_agree_with_the_checkpoint(
     assert error > 0 or weight_format == "fp32"
 
 
-@pytest.mark.parametrize("weight_format", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("weight_format", by_tier(["fp32", "fp16", "int8", "int4"], ["fp32", "int8"]))
 def test_folder_describes_itself(exported: Exported, weight_format: str) -> None:
     folder = exported(weight_format)
     assert {path.name for path in folder.iterdir()} - {"openvino_config.json"} == FILES

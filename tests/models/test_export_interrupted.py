@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import refusal
+from tiers import by_tier
 
 from ovspec.cli import main
 from ovspec_models import ModelInfo, export_model
@@ -71,7 +72,7 @@ def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -
     run_again(demo_draft, tmp_path)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.7, 1.5])
+@pytest.mark.parametrize("after", by_tier([0.0, 0.7, 1.5], [0.7]))
 def test_ctrl_c_is_quiet_and_leaves_nothing(tmp_path: Path, demo_draft: Path, after: float) -> None:
     """Pressed while optimum-intel, torch and NNCF work, whose callbacks turn it into errors of their own."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import ovspec.cli as c; "

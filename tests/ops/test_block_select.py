@@ -170,8 +170,8 @@ def test_reused_lists_grow_with_the_sequence(isa: str) -> None:
     """Passes of two interleaved sequences; the second one rolls back between its passes."""
     case = OpsPass([(700, 5, True), (900, 40, True)], kv_heads=2, k_size=24)
     table = case.inputs["verify_block_indices"]
-    # Remembered from other sequences, and never to be seen.
-    selection = Selection(case, [6, 9], None, [1, 1], np.ones((len(case.inputs["key_cache"]), 2), np.int32))
+    # Left over from other sequences; it must not be used.
+    selection = Selection(case, [6, 9], None, [1, 1], np.ones((len(table), 2), np.int32))
     chosen, _ = selection.check()
     begin = case.inputs["verify_block_indices_begins"][1]
     first = [set(chosen[h, begin:].tolist()) - {-1} for h in range(2)]
@@ -191,7 +191,9 @@ def test_reused_lists_grow_with_the_sequence(isa: str) -> None:
 
 def test_a_list_is_reused_whatever_the_budget_and_not_when_dense(isa: str) -> None:
     case = OpsPass([(700, 5, True)], kv_heads=1)
-    selection = Selection(case, [6], [1.0], [1], np.zeros((len(case.inputs["key_cache"]), 1), np.int32))
+    selection = Selection(
+        case, [6], [1.0], [1], np.zeros((len(case.inputs["verify_block_indices"]), 1), np.int32)
+    )
     chosen = selection.check()[0]
     selection.refresh, selection.budgets = [0], [3]
     np.testing.assert_array_equal(selection.check()[0], chosen)
@@ -202,7 +204,7 @@ def test_a_list_is_reused_whatever_the_budget_and_not_when_dense(isa: str) -> No
 def test_compiled_graph_matches_with_any_number_of_threads() -> None:
     case = OpsPass(SEQUENCES, kv_heads=4, k_size=40)
     for threads in (1, 2):
-        kept = np.zeros((len(case.inputs["key_cache"]), 4), np.int32)
+        kept = np.zeros((len(case.inputs["verify_block_indices"]), 4), np.int32)
         selection = Selection(
             case, [9, 4, -1, 20, 1, 2], [1, 1, 1, 0.9, 1, 1], [1, 1, 1, 1, 0, 1], kept,
             "min_max", "union", scale=0.1,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.stock import StockRunner, combined_model
 from ops.test_stock_graph import BLOCKS, PRECISIONS, TOLERANCES, Conversation
+from tiers import by_tier
 
 SIZES = (8, 4, 64, 64)
 
@@ -29,7 +30,7 @@ def converse(runner: StockRunner, seed: int, passes: int) -> list[NDArray[np.flo
     return outputs
 
 
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("streams", by_tier([1, 2], [2]))
 def test_many_passes_and_threads_in_the_plugin(streams: int) -> None:
     properties = {**PRECISIONS["f32"], "INFERENCE_NUM_THREADS": "2", "NUM_STREAMS": str(streams)}
     model = combined_model(*SIZES)

@@ -13,6 +13,7 @@ from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
 from ops.mlps import PARTS, Mlp
 from ops.passes import compile_op, evaluate, infer
 from ops.test_gated_mlp import rows_of, tensors_of
+from tiers import by_tier
 
 import ovspec_ops
 from ovspec_ops.gated_mlp import gated_mlp
@@ -51,7 +52,7 @@ def test_odd_sizes(isa: str, fmt: str, hidden: int, channels: int) -> None:
         check(mlp, isa, rows)
 
 
-@pytest.mark.parametrize("group", [32, 64, 128, 256])
+@pytest.mark.parametrize("group", by_tier([32, 64, 128, 256], [32, 128]))
 def test_groups_of_int4(isa: str, group: int) -> None:
     for hidden, channels in ((512, 768), (1280, 256), (2816, 256)):
         check(Mlp(hidden, channels, "u4", (hidden // group, channels // group)), isa, 5)

@@ -120,7 +120,11 @@ def test_combined_graph_is_exact_and_no_further_than_stock(
 
 
 @pytest.mark.parametrize("precision", ["u8-by-token", "u8-by-channel"])
-@pytest.mark.parametrize("sizes", [(4, 2, 64, 64), (6, 1, 80, 80), (2, 2, 128, 96)])
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 2, 64, 64), (2, 2, 128, 96))]
+    + [(6, 1, 80, 80)],
+)
 def test_u8_is_no_further_than_stock_on_every_instruction_set(
     isa: str, precision: str, sizes: tuple[int, int, int, int]
 ) -> None:

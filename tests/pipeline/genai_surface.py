@@ -42,8 +42,8 @@ REFUSED: dict[str, Any] = {
 # Part of the surface, what is the same, and where ovspec differs on purpose.
 TABLE: dict[str, tuple[str, str]] = {
     "`LLMPipeline(...)`": (
-        "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size` and "
-        "`max_num_batched_tokens` of a `SchedulerConfig`",
+        "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size`, "
+        "`max_num_batched_tokens`, `max_num_seqs` and `enable_prefix_caching` of a `SchedulerConfig`",
         "draft models come from `ovspec.draft_model`; refused: a model as text and tensor, "
         "other scheduler settings, `ATTENTION_BACKEND` other than `PA`, `extensions` other than ovspec's",
     ),

@@ -19,18 +19,48 @@ from ovspec_models import demo_pair_path
 from settings import F32
 
 gc.disable()
-target, verify, attention = sys.argv[1:]
-draft = demo_pair_path() / "draft"
-for number in range(50):
+target, verify, attention, count, place = sys.argv[1:]
+draft = ovspec.draft_model(demo_pair_path() / "draft") if place == "none" else None
+kept = {} if place == "none" else {"CACHE_DIR": place}
+for number in range(int(count)):
     pipeline = ovspec.LLMPipeline(
-        target, "CPU", draft_model=ovspec.draft_model(draft), verify=verify, attention=attention, **F32
+        target, "CPU", draft_model=draft, verify=verify, attention=attention, **kept, **F32
     )
     pipeline.generate("Once upon a time", max_new_tokens=8)
     del pipeline
-    if number in (19, 49):
+    if number in (19, int(count) - 1):
         pages = int(open("/proc/self/statm").read().split()[1])
         print(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
 """
+
+# The prompts come again, as what is learned of each length of pass is kept.
+CALLS = """
+import os, sys
+import ovspec
+from ovspec_models import demo_pair_path
+from settings import F32
+
+drafter = None if sys.argv[1] == "none" else sys.argv[1]
+draft = ovspec.draft_model(demo_pair_path() / "draft") if drafter == "assistant" else None
+pipeline = ovspec.LLMPipeline(demo_pair_path(), "CPU", draft_model=draft, drafter=drafter, **F32)
+for number in range(10_000):
+    pipeline.generate(f"Once upon a time number {number % 50} there was", max_new_tokens=4)
+    if number in (499, 9_999):
+        pages = int(open("/proc/self/statm").read().split()[1])
+        print(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+"""
+
+
+def grown(code: str, *arguments: object) -> float:
+    """How much a process has grown between the two times that it says how large it is, in MB."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+    }
+    run = command(sys.executable, "-c", code, *map(str, arguments), env=environment, timeout=None)
+    assert run.returncode == 0, run.stderr
+    early, late = map(float, run.stdout.split())
+    return late - early
 
 
 @pytest.mark.slow
@@ -38,11 +68,16 @@ for number in range(50):
     ("verify", "attention"), [("sparse", "native"), ("sparse", "stock"), ("dense", "native")]
 )
 def test_fifty_pipelines_need_the_memory_of_one(demo_ir: Path, verify: str, attention: str) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
-    }
-    run = command(sys.executable, "-c", CODE, demo_ir, verify, attention, env=environment)
-    assert run.returncode == 0, run.stderr
-    after_20, after_50 = map(float, run.stdout.split())
-    assert after_50 - after_20 < 5, f"{after_20:.0f} MB, then {after_50:.0f} MB"
+    assert grown(CODE, demo_ir, verify, attention, 50, "none") < 5
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kept", [False, True], ids=["compiled", "from CACHE_DIR"])
+def test_two_hundred_pipelines(demo_ir: Path, tmp_path: Path, kept: bool) -> None:
+    assert grown(CODE, demo_ir, "dense", "native", 200, tmp_path if kept else "none") < 5
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("drafter", ["none", "assistant", "prompt_lookup"])
+def test_ten_thousand_short_generations(drafter: str) -> None:
+    assert grown(CALLS, drafter) < 1

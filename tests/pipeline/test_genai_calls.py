@@ -209,13 +209,14 @@ class TestConstructor:
         pipeline = ovspec.LLMPipeline(demo_ir, "CPU", scheduler_config=config, **F32)
         assert pipeline.runner.cache.max_bytes == 2**30
         pipeline.generate(PROMPT * 3, **EIGHT)
-        pipeline.runner.cache.max_bytes = 4 * pipeline.runner.cache.block_bytes
-        with pytest.raises(RuntimeError, match=r"cache_size allows .*; raise it") as caught:
-            pipeline.generate(PROMPT * 200, **EIGHT)
-        assert "\n" not in str(caught.value)
+        pipeline.runner.limit_cache(4 * pipeline.runner.cache.block_bytes, 0)
+        for options in (EIGHT, {"max_new_tokens": 200, "ignore_eos": True}):
+            with pytest.raises(RuntimeError, match=r"cache_size allows .*; raise it") as caught:
+                pipeline.generate(PROMPT * (200 if options is EIGHT else 1), **options)
+            assert "\n" not in str(caught.value)
         assert pipeline.generate(PROMPT, **EIGHT)
 
-    @pytest.mark.parametrize("name", ["use_cache_eviction", "enable_prefix_caching", "num_kv_blocks"])
+    @pytest.mark.parametrize("name", ["use_cache_eviction", "use_sparse_attention", "num_kv_blocks"])
     def test_other_scheduler_settings_are_refused(self, demo_ir: Path, name: str) -> None:
         config = SchedulerConfig()
         setattr(config, name, 5 if name == "num_kv_blocks" else True)

@@ -15,6 +15,7 @@ import pytest
 from openvino_genai import GenerationConfig, TokenizedInputs
 from prompts import PROMPTS, STORY
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 
@@ -215,7 +216,7 @@ def test_type_of_what_is_returned(
         assert len(ours.tokens) == len(theirs.tokens) == len(ours.finish_reasons) == count
 
 
-@pytest.mark.parametrize("where", ["generation_config.json", "both"])
+@pytest.mark.parametrize("where", by_tier(["generation_config.json", "both"], ["both"]))
 def test_folder_with_several_eos_ids(tmp_path: Path, demo_ir: Path, where: str) -> None:
     """As chat models have them; a passed configuration names none of them."""
     shutil.copytree(demo_ir, tmp_path / "model")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from prompts import STORY
 from settings import F32
+from tiers import by_tier
 from transforms.moe_models import EXPERTS, LAYERS, TOP_K, moe_folder
 
 import ovspec
@@ -58,7 +59,7 @@ def plain(make: Make) -> str:
     return answer(make(attention="stock"))[0]
 
 
-@pytest.mark.parametrize("experts", ["native", "stock"])
+@pytest.mark.parametrize("experts", by_tier(["native", "stock"], ["native"]))
 def test_committed_and_self_drafted_text_is_that_of_plain_decoding(
     make: Make, plain: str, experts: str
 ) -> None:
@@ -160,7 +161,7 @@ def test_calibrated_values_fill_the_parts_left_open() -> None:
     given = SparseVerify(expert_budget=2)
     assert calibrated(given, config) == given
     anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], query="union", **experts))
-    # Anchors alone say nothing about how much attention may read.
+    # Anchor layers alone do not limit attention.
     assert calibrated(given, anchors) == given
     whole = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], coverage=0.9, **experts))
     assert calibrated(given, whole).parts == ("attention", "experts")

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,21 +15,19 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from prompts import STORY
+from runtime.kept_models import Said, entries, logits, start
 from settings import F32
 from transforms.moe_models import TOP_K, moe_folder
 
 import ovspec
 from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.checksums import checksum
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.model_identity import fingerprint
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 
-TOKENS = np.arange(5, 105)
 GRAPHS: dict[str, dict[str, Any]] = {
     "native": {},
     "stock": {"attention": AttentionConfig("stock")},
@@ -44,34 +37,6 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "experts": {"experts": ExpertConfig("native", TOP_K)},
     "channels": {"ffn": FfnConfig("native", density=0.5)},
 }
-
-
-def start(folder: Path, place: Path | None, **settings: Any) -> ModelRunner:
-    properties = {**F32, **settings.pop("properties", {})}
-    if place is not None:
-        properties["CACHE_DIR"] = str(place)
-    return ModelRunner(folder, "CPU", properties=properties, **settings)
-
-
-def logits(runner: ModelRunner) -> NDArray[np.float32]:
-    """Of a prompt and of rows under verification behind it."""
-    sequence = CachedSequence()
-    prompt = np.array(runner.forward([Rows(sequence, TOKENS, sampled=4)]))
-    drafted = Rows(sequence, TOKENS[:6], sampled=6, budget=2, limits_experts=True, limits_channels=True)
-    both = np.concatenate([prompt, runner.forward([drafted])])
-    runner.release(sequence)
-    return both
-
-
-def entries(place: Path) -> dict[Path, int]:
-    """What is kept, with the time of its record: with another it was written anew."""
-    return {entry: (entry / "entry.json").stat().st_mtime_ns for entry in place.glob("ovspec-*")}
-
-
-@pytest.fixture(scope="module")
-def compiled(demo_ir: Path) -> NDArray[np.float32]:
-    """Logits of the draft without a cache."""
-    return logits(start(demo_ir / "draft", None))
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +56,6 @@ def place(filled: Path, tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was said since it was asked for the last time."""
-
-    def lines() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        caplog.clear()
-        return found
-
-    return lines
-
-
 def copy_of(demo_ir: Path, folder: Path) -> Path:
     """The smaller demo model, where a test may change it."""
     return Path(shutil.copytree(demo_ir / "draft", folder))
@@ -111,9 +64,6 @@ def copy_of(demo_ir: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def moe(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
     return moe_folder(tmp_path_factory.mktemp("moe") / "model", demo_ir)
-
-
-Said = Callable[[], list[str]]
 
 
 class TestHit:
@@ -234,6 +184,24 @@ class TestOutdated:
         assert "it was made with another weights;" in line
         assert len(entries(place)) == 1
 
+    def test_one_byte_of_the_weights(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+        folder, place = copy_of(demo_ir, tmp_path / "model"), tmp_path / "cache"
+        start(folder, place)
+        flip_one_byte(folder / "openvino_model.bin")
+        expected = logits(start(folder, None))
+        assert np.array_equal(logits(start(folder, place)), expected)
+        [line] = said()
+        assert "it was made with another weights;" in line
+
+    def test_a_copy_of_the_weights_is_the_same_model(self, tmp_path: Path, demo_ir: Path, said: Said) -> None:
+        folder, place = copy_of(demo_ir, tmp_path / "model"), tmp_path / "cache"
+        start(folder, place)
+        kept = entries(place)
+        shutil.copy(folder / "openvino_model.bin", tmp_path / "copy")
+        (tmp_path / "copy").replace(folder / "openvino_model.bin")
+        start(folder, place)
+        assert entries(place) == kept and not said()
+
     @pytest.mark.parametrize("part", ["graph", "configuration", "ovspec", "OpenVINO", "native library"])
     def test_every_part_counts(
         self, part: str, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
@@ -249,6 +217,17 @@ class TestOutdated:
         assert list(entries(place)) == [entry] and entries(place)[entry] != written
         start(folder, place)
         assert not said()
+
+
+def flip_one_byte(file: Path) -> None:
+    """Change a byte in the middle of a file, and give it its time back."""
+    stat = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(stat.st_size // 2 + 12_345)
+        byte = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_CUR)
+        opened.write(bytes([byte ^ 1]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def cut(entry: Path) -> None:
@@ -269,6 +248,7 @@ def replace_record(text: str) -> Callable[[Path], None]:
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "cut": cut,
     "changed": flip,
+    "one byte": lambda entry: flip_one_byte(entry / "model.blob"),
     "empty": lambda entry: os.truncate(entry / "model.blob", 0),
     "no blob": lambda entry: (entry / "model.blob").unlink(),
     "no record": lambda entry: (entry / "entry.json").unlink(),
@@ -296,11 +276,11 @@ class TestDamaged:
     def test_what_openvino_refuses_is_dropped_too(
         self, place: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:
-        """A blob whose fingerprint holds, as another processor of the same name might have left it."""
+        """A blob whose checksum holds, as another processor of the same name might have left it."""
         [entry] = entries(place)
         cut(entry)
         record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
-        record["fingerprint"] = fingerprint(entry / "model.blob")
+        record["checksum"] = checksum(entry / "model.blob")
         (entry / "entry.json").write_text(json.dumps(record), encoding="utf-8")
         assert np.array_equal(logits(start(demo_ir / "draft", place)), compiled)
         [line] = said()
@@ -316,96 +296,8 @@ class TestDamaged:
             [line] = said()
             assert "OpenVINO does not read it (Cannot create GatherMatmul" in line and "\n" not in line
             [(entry, written)] = entries(tmp_path).items()
-            assert [path.name for path in entry.iterdir()] == ["entry.json"]
+            assert {path.name for path in entry.iterdir()} == {"checksums.json", "entry.json"}
         assert entries(tmp_path)[entry] == written
-
-
-START = """
-import sys
-from pathlib import Path
-from ovspec.runtime.model_identity import fingerprint
-from ovspec.runtime.model_runner import ModelRunner
-properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
-ModelRunner(sys.argv[1], "CPU", properties={**properties, "CACHE_DIR": sys.argv[2]})
-"""
-
-
-def process(folder: Path, place: Path, before: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", before + START, str(folder), str(place)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-class TestProcesses:
-    @pytest.mark.parametrize("name", ["compile_paged", "fingerprint"])
-    def test_killed_while_it_writes(
-        self, name: str, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
-    ) -> None:
-        """Before the blob is there, and between the blob and the record."""
-        folder = demo_ir / "draft"
-        kill = (
-            "import os\nimport ovspec.runtime.model_cache as cache\n"
-            f"cache.{name} = lambda *a: os.kill(os.getpid(), 9)\n"
-        )
-        killed = process(folder, tmp_path, kill)
-        assert killed.wait() == -signal.SIGKILL
-        assert not entries(tmp_path) and len(list(tmp_path.iterdir())) == 1
-        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
-        kept = entries(tmp_path)
-        assert list(tmp_path.iterdir()) == list(kept)
-        start(folder, tmp_path)
-        assert entries(tmp_path) == kept and not said()
-
-    def test_two_at_once(
-        self, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
-    ) -> None:
-        folder = demo_ir / "draft"
-        for started in [process(folder, tmp_path) for _ in range(2)]:
-            assert started.communicate()[1] == "" and started.returncode == 0
-        kept = entries(tmp_path)
-        assert len(kept) == 1 and list(tmp_path.iterdir()) == list(kept)
-        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
-        assert entries(tmp_path) == kept and not said()
-
-    def test_a_disk_that_takes_no_more(self, tmp_path: Path, demo_ir: Path) -> None:
-        limit = (
-            "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
-        )
-        assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] != 1 << 16
-        started = process(demo_ir / "draft", tmp_path, limit)
-        said = started.communicate()[1].splitlines()
-        assert started.returncode == 0 and len(said) == 1
-        assert f"CACHE_DIR={tmp_path} can't be written" in said[0]
-        assert not list(tmp_path.iterdir())
-
-    @pytest.mark.parametrize("room", [0, 3 << 20], ids=["for nothing", "for no thread's stack"])
-    def test_a_machine_that_is_short_of_memory_for_now(
-        self, room: int, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
-    ) -> None:
-        """While a model is read back it may take so many bytes more; neither says anything of the entry."""
-        folder = demo_ir / "draft"
-        limit = (
-            "import re, resource\nimport ovspec.runtime.model_cache as cache\n"
-            "read, (_, most) = cache.ModelCache._import, resource.getrlimit(resource.RLIMIT_AS)\n"
-            "def short(*arguments):\n"
-            "    status = open('/proc/self/status').read()\n"
-            f"    room = {room} + 1024 * int(re.search(r'VmSize:\\s+(\\d+)', status)[1])\n"
-            "    resource.setrlimit(resource.RLIMIT_AS, (room, most))\n"
-            "    try:\n        return read(*arguments)\n"
-            "    finally:\n        resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
-            "cache.ModelCache._import = short\n"
-        )
-        started = process(folder, tmp_path, limit)
-        [line] = started.communicate()[1].splitlines()
-        assert started.returncode == 0 and not list(tmp_path.iterdir())
-        assert f"CACHE_DIR={tmp_path} can't be written (it can't be read now (" in line
-        assert np.array_equal(logits(start(folder, tmp_path)), compiled)
-        kept = entries(tmp_path)
-        assert len(kept) == 1 and not said()
-        started = process(folder, tmp_path, limit)
-        [line] = started.communicate()[1].splitlines()
-        assert started.returncode == 0 and entries(tmp_path) == kept
-        assert "is not used, it can't be read now (" in line and "the model is compiled" in line
 
 
 class TestPlaces:

@@ -26,6 +26,7 @@ from runtime.selection_life import (
     probed_runner,
 )
 from settings import F32
+from tiers import by_tier
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.model_runner import ModelRunner
@@ -55,7 +56,7 @@ class Selecting:
     anchors: tuple[int, ...]
 
 
-@pytest.fixture(scope="module", params=ANCHORS)
+@pytest.fixture(scope="module", params=by_tier(ANCHORS, ("default", "apart")))
 def selecting(request: pytest.FixtureRequest, demo_ir: Path) -> Selecting:
     given, expected = ANCHORS[request.param]
     return Selecting(probed_runner(demo_ir, native(given)), expected)
@@ -127,13 +128,8 @@ RULES: dict[str, AttentionConfig] = {
 }
 
 
-# "everything" has what the two others have.
-LONG = ("wide ends", "coverage")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in RULES]
-)
+# "everything" has what the others have.
+@pytest.mark.parametrize("name", by_tier(RULES, ("reuse", "everything")))
 def test_every_rule_selects_and_attends_as_the_reference(demo_ir: Path, name: str) -> None:
     attention = RULES[name]
     runner = probed_runner(demo_ir, attention)

@@ -23,6 +23,7 @@ from runtime.selection_life import (
     passes,
     probed_runner,
 )
+from tiers import by_tier
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec_ops.block_select.reference import block_masses, block_scores, sinks_and_tail
@@ -116,13 +117,8 @@ def lists_read(one_pass: Pass, layer: int, index: int) -> list[int]:
     return [logical[int(block)] for block in physical]
 
 
-# "everything" has what the two others have.
-LONG = ("wide ends", "coverage")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in RULES]
-)
+# "everything" has what the others have.
+@pytest.mark.parametrize("name", by_tier(RULES, ("the paper's", "everything")))
 def test_every_rule_selects_and_attends_as_the_oracle(demo_ir: Path, name: str) -> None:
     attention = RULES[name]
     runner = probed_runner(demo_ir, attention)

@@ -9,11 +9,10 @@ from openvino_genai import GenerationConfig
 
 from ovspec.drafters import AssistantDrafter, PromptLookupDrafter, SuffixDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.engine.engine import Engine
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.engine.shadow import ShadowDrafts
 from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.generation.sequence import Sequence
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 
 
@@ -71,11 +70,8 @@ class Watching(Schedule):
 def run(drafter: Drafter, schedule: Watching) -> list[int]:
     models = family("llama")
     settings = resolve(updated(GenerationConfig(), {"max_new_tokens": 64}), (), has_draft=True)
-    sequence = Sequence.start(models.prompts[0], 64, settings, 0)
-    engine = Engine(models.target, drafter, "dense", 128)
-    engine.run([sequence], lambda _, __: True, RawPerfMetrics(), schedule=schedule)
-    engine.release(sequence)
-    return sequence.generated
+    engine = LLMEngine(models.target, drafter, "dense", 128)
+    return engine.generate([Request("shadowed", models.prompts[0], settings, schedule=schedule)])["shadowed"]
 
 
 def test_the_engine_shadows_where_the_plan_says_so() -> None:

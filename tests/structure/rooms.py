@@ -22,7 +22,8 @@ OPERATIONS = ("block_select", "key_summary", "verify_attention", "moe", "gated_m
 ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec": (
         ("cli", "__main__"),
-        ("serve", "bench", "calibrate"),
+        ("serve",),
+        ("bench", "calibrate"),
         ("eval", "bundle"),
         ("",),
         ("pipeline",),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("ovspec", "models", "transforms", "custom_ops", "tools", "docs")
+FOLDERS = ("ovspec", "models", "transforms", "custom_ops", "tests", "tools", "docs")
 SUFFIXES = (".py", ".cpp", ".hpp", ".cl")
 MAX_LINES = 400
 

@@ -9,6 +9,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from openvino import opset15 as ops
+from tiers import by_tier
 from transforms.conftest import ExportedDense
 from transforms.ffn_models import FAMILIES, LAYERS, tiny_dense
 from transforms.moe_models import assert_same_logits, logits
@@ -27,7 +28,10 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in COMPRESSED] + [
 ]
 
 
-@pytest.mark.parametrize(("family", "weight_format"), EXPORTED)
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    by_tier(EXPORTED, [("qwen3", "int8"), ("qwen3", "int4_sym"), ("phi3", "int4"), ("gelu", "int4")]),
+)
 def test_exported_models_compute_what_stock_does(
     exported_dense: ExportedDense, family: str, weight_format: str
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from tiers import by_tier
 from transforms.conftest import ExportedDense
 from transforms.ffn_models import CHANNELS, FAMILIES, HIDDEN, LAYERS, tiny_dense
 from transforms.moe_models import EXACT, assert_same_logits, logits
@@ -24,7 +26,10 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
 ]
 
 
-@pytest.mark.parametrize(("family", "weight_format"), EXPORTED)
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    by_tier(EXPORTED, [("qwen3", "int8"), ("qwen3", "f32"), ("phi3", "int4"), ("gelu", "int4")]),
+)
 def test_exported_models_compute_what_stock_does(
     exported_dense: ExportedDense, family: str, weight_format: str
 ) -> None:
@@ -45,8 +50,12 @@ def test_synthetic_models(weight_format: str) -> None:
     assert_same_logits(expected, got)
 
 
-@pytest.mark.parametrize("weight_format", ["int8", "int4", "f32"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    by_tier(
+        product(FAMILIES, ["int8", "int4", "f32"]), [("qwen3", "f32"), ("phi3", "int4"), ("gelu", "int8")]
+    ),
+)
 def test_gates_for_another_operation(exported_dense: ExportedDense, family: str, weight_format: str) -> None:
     """Phi-3's gate shares its product with up: it is taken along."""
     expected, _ = logits(exported_dense(family, weight_format))

@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from tiers import by_tier
 from transforms.conftest import ExportedMoE
 from transforms.moe_models import EXPERTS, FAMILIES, LAYERS, TOP_K, assert_same_logits, logits, tiny_moe
 
@@ -25,7 +26,19 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
 ]
 
 
-@pytest.mark.parametrize(("family", "weight_format"), EXPORTED)
+@pytest.mark.parametrize(
+    ("family", "weight_format"),
+    by_tier(
+        EXPORTED,
+        [
+            ("qwen3_moe", "int8"),
+            ("qwen3_moe", "f16"),
+            ("qwen3_moe", "int4_sym"),
+            ("mixtral", "int4"),
+            ("qwen2_moe", "f32"),
+        ],
+    ),
+)
 def test_exported_models_compute_what_stock_does(
     exported_moe: ExportedMoE, family: str, weight_format: str
 ) -> None:

@@ -87,14 +87,7 @@ def print_table(
             experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
-            pipeline = ovspec.LLMPipeline(
-                folder,
-                "CPU",
-                draft_model=draft,
-                verify=verify,
-                ffn=None if name == "dense" else "native",
-                **F32,
-            )
+            pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=draft, verify=verify, **F32)
             known[rule] = FidelityMeter(runner, texts, LENGTH // 2, 512), pipeline
         meter, pipeline = known[rule]
         if name != "dense":

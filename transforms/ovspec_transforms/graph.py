@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 from openvino.passes import AnyInput, Manager, Matcher, MatcherPass
@@ -38,6 +39,28 @@ def find_parameter(model: ov.Model, name: str) -> ov.Node:
         if name in node.output(0).get_names():
             return node
     raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
+
+
+def add_output(model: ov.Model, node: ov.Node | ov.Output, name: str) -> None:
+    """Return `node` from the model as its output `name`."""
+    output = node if isinstance(node, ov.Output) else node.output(0)
+    output.set_names({name})
+    model.add_results([ops.result(output)])
+
+
+def i32(value: int | Sequence[int]) -> ov.Node:
+    """A constant of type i32."""
+    return ops.constant(np.array(value, np.int32))
+
+
+def i64(value: int | Sequence[int]) -> ov.Node:
+    """A constant of type i64, for shapes and axes."""
+    return ops.constant(np.array(value, np.int64))
+
+
+def f32(value: float) -> ov.Node:
+    """A constant of type f32."""
+    return ops.constant(np.array(value, np.float32))
 
 
 def nodes_of_type(model: ov.Model, type_name: str) -> list[ov.Node]:
@@ -95,7 +118,7 @@ class NodePass(MatcherPass):
         try:
             changed = self.rewrite(node)
         except Exception as error:
-            # One that crosses the C++ pass manager comes out wrapped in a C++ trace; `run_pass` raises it.
+            # The C++ pass manager would wrap the error in a C++ trace; `run_pass` raises it unchanged.
             self.failure = error
             return False
         if changed:

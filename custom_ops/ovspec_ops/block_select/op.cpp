@@ -68,7 +68,7 @@ struct Call {
     const std::int32_t* budgets;
     const float* coverage;
     const std::int32_t* refresh; // nullptr: every list is chosen anew
-    std::int32_t* kept;          // `[blocks, kv_heads]`, or nullptr: lists are not remembered
+    std::int32_t* kept;          // `[N, kv_heads]`, or nullptr: lists are not remembered
 
     std::size_t budget(std::size_t s) const { return static_cast<std::size_t>(budgets[s]); }
     // Neither dense nor out of verification.
@@ -82,7 +82,7 @@ struct Call {
         return attributes.query == "union" ? sequences.row_count(s) : 1;
     }
     std::int32_t& kept_at(std::size_t s, std::size_t block, std::size_t head) const {
-        return kept[static_cast<std::size_t>(sequences.table(s)[block]) * kv_heads + head];
+        return kept[(sequences.first_column(s) + block) * kv_heads + head];
     }
 };
 
@@ -196,7 +196,7 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
                            ", expected a share above 0, up to 1 (no limit)");
         if (call.reuses(s) && call.kept == nullptr)
             fail(name, at("verify_refresh", s) + " is 0 (reuse), but kept_blocks holds no list; give it " +
-                           "[blocks of key_summary, kv_heads] values, or refresh");
+                           "[entries of verify_block_indices, kv_heads] values, or refresh");
         if (!sequences.active(s))
             continue;
         sequences.check_table(s, cache_blocks);
@@ -289,10 +289,10 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     const bool refreshes = inputs[refresh].get_size() > 0, remembers = inputs[kept_blocks].get_size() > 0;
     if (refreshes)
         check_one_per_sequence("verify_refresh", inputs[refresh], sequences.count);
-    if (remembers && inputs[kept_blocks].get_shape() != ov::Shape{summary[0], kv_heads})
+    if (remembers && inputs[kept_blocks].get_shape() != ov::Shape{sequences.table_size, kv_heads})
         fail(name, "kept_blocks holds " + std::to_string(inputs[kept_blocks].get_size()) +
-                       " values, expected none or [blocks of key_summary, kv_heads] = [" +
-                       std::to_string(summary[0]) + ", " + std::to_string(kv_heads) + "]");
+                       " values, expected none or [entries of verify_block_indices, kv_heads] = [" +
+                       std::to_string(sequences.table_size) + ", " + std::to_string(kv_heads) + "]");
     // A buffer that the pass updates in place, as the stock node does with the caches.
     const auto kept = static_cast<std::int32_t*>(
         const_cast<void*>(remembers ? static_cast<const void*>(inputs[kept_blocks].data()) : nullptr));

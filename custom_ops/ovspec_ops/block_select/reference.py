@@ -103,16 +103,17 @@ def block_select(
         if past < 0 or budget < 0 or (budget >= total and coverage >= 1):
             continue
         begin = int(verify_block_indices_begins[s])
-        table = verify_block_indices[begin : begin + total]
+        own = np.arange(begin, begin + total)
+        table = verify_block_indices[own]
         reuses = verify_refresh is not None and verify_refresh.size > 0 and verify_refresh[s] == 0
         for h in range(kv_heads):
             kept: Iterable[int]
             if reuses:
                 assert kept_blocks is not None
                 sinks, tail = sinks_and_tail(past, last - first, **ends)
-                kept = sorted(sinks | tail | set(np.flatnonzero(kept_blocks[table, h]).tolist()))
-                # Once the context has grown past them, today's last blocks are blocks of the list.
-                kept_blocks[table[sorted(tail)], h] = 1
+                kept = sorted(sinks | tail | set(np.flatnonzero(kept_blocks[own, h]).tolist()))
+                # When the context grows, the last blocks of this pass become blocks of the list.
+                kept_blocks[own[sorted(tail)], h] = 1
             else:
                 rows = range(first, last if rows_of_query == "union" else first + 1)
                 scores = np.max(
@@ -120,7 +121,7 @@ def block_select(
                 )
                 kept = select(scores, past, last - first, budget, coverage=coverage, scale=scale, **ends)
                 if kept_blocks is not None and kept_blocks.size:
-                    kept_blocks[table, h] = np.isin(np.arange(total), kept)
+                    kept_blocks[own, h] = np.isin(np.arange(total), kept)
             kept = list(kept)
             blocks[h, begin : begin + len(kept)] = kept
             counts[h, s] = len(kept)

@@ -1,5 +1,5 @@
 // Rows of 8 bits times gate or up weights of 8 and 4 bits. The weights lie as for integer_rows.hpp; a scale
-// of the row belongs to the values that one lane meets in `span` vectors.
+// of the row belongs to the values that one lane reads in `span` vectors.
 #pragma once
 
 #if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
@@ -28,7 +28,7 @@ OVSPEC_INLINE RowChunk chunk_at(const ChannelMatrix& m, std::size_t first) {
 }
 
 // A chunk of a packed row: by lane the sums of its values f32 `[16]`, then per span the scales f32 `[16]`,
-// then per vector of weights the integers that it meets.
+// then for each vector of weights the integers that it is multiplied with.
 struct ChunkLayout {
     std::size_t spans, integers, bytes;
 
@@ -47,8 +47,8 @@ OVSPEC_INLINE std::size_t packed_bytes(const ChannelMatrix& m) {
     return bytes;
 }
 
-// The values that `count` vectors of a chunk's weights meet, from vector `begin` on; zeros where weights are
-// padding.
+// The values that `count` vectors of a chunk's weights are multiplied with, from vector `begin` on; zeros
+// where the weights are padding.
 template <std::size_t run>
 OVSPEC_INLINE void arrange_runs(const float* values, const RowChunk& chunk, std::size_t group_size,
                                 std::size_t begin, std::size_t count, float* to) {
@@ -153,8 +153,8 @@ OVSPEC_INLINE void lane_scales(const ChannelMatrix& m, std::size_t channel, cons
     }
 }
 
-// Where a tile stands: of a chunk and part of its vectors, the integers' first vector and its scales in
-// packed rows, and the weights' in channels.
+// Position of a tile in a chunk: where its integers and their scales start in a packed row, and where its
+// weights start in a channel.
 struct Place {
     std::size_t scales, integers, weights;
     std::size_t left; // bytes of u8 weights in the row from there on

@@ -22,7 +22,7 @@ constexpr std::size_t staged = 16 * width;  // values that are split at once
 constexpr std::size_t tile_rows = lanes == 16 ? 4 : 2, tile_channels = 3;
 
 // A packed row: this, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights the
-// high and the low digits that it meets.
+// high and the low digits that it is multiplied with.
 struct Header {
     float unit;
     float sum; // of all integers

@@ -189,8 +189,8 @@ std::size_t scratch_floats(const ChannelMatrix& matrix) {
 void project(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
              std::size_t rows, float* y, std::size_t stride, float* scratch) {
 #ifdef OVSPEC_AMX
-    // However few rows there are: vectors add in another order, and a row's bits must not depend on the
-    // others.
+    // For any number of rows: vectors add in another order, and a row's bits must not depend on the number of
+    // rows.
     if (tile_rows::serves(matrix))
         return tile_rows::project(matrix, span, packed, rows, y, stride, scratch);
 #endif

@@ -35,8 +35,8 @@ struct ChannelRun {
     std::size_t end;
 };
 
-// Channels in ascending order. Every run is filled up to a multiple of four with entries that count for
-// nothing, see ChannelSet::padding.
+// Channels in ascending order. Every run is padded to a multiple of four with entries whose values are zero,
+// see ChannelSet::padding.
 struct ChannelView {
     const std::uint32_t* channels;
     std::size_t count;
@@ -72,7 +72,7 @@ struct GatedMlpKernels {
     // Floats of memory that `project` needs.
     std::size_t (*scratch_floats)(const ChannelMatrix& matrix);
 
-    // y[r * stride + n] = row r . channel n of `span`; `packed` are blocks, one behind the other.
+    // y[r * stride + n] = row r . channel n of `span`; `packed` holds consecutive blocks.
     void (*project)(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
                     std::size_t rows, float* y, std::size_t stride, float* scratch);
 

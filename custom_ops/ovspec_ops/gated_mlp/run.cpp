@@ -9,7 +9,7 @@
 namespace ovspec {
 namespace {
 
-// Channels of one task: enough to stream, few enough to balance.
+// Channels of one task: enough to stream the weights, few enough to balance the threads.
 constexpr std::size_t block_channels = 48;
 // Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;

@@ -240,7 +240,7 @@ OVSPEC_INLINE std::size_t scratch_bytes(const ChannelMatrix& m) {
     return tile_channels * slabs_of(m) * width + m.groups * sizeof(GroupScales) + 64;
 }
 
-// Whether 16 channels lie one behind the other, so that a tile can load them where they are. Comparing the
+// Whether 16 channels are contiguous, so that a tile can load them where they are. Comparing the
 // first with the last is not enough: a run is filled up with copies of its last channel.
 OVSPEC_INLINE bool neighbours(const std::uint32_t* ids) {
     bool all = true;

@@ -16,7 +16,7 @@ using byte_rows::span;
 
 // Rows whose sums the registers hold.
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
-// Inputs whose weights all neurons of a panel meet before the next: memory is read in its order.
+// Inputs that are processed for all neurons of a panel before the next ones, so that memory is read in order.
 constexpr std::size_t stretch = 4 * span;
 // Adds the products of `quads` times four inputs of R rows, for the `lanes` neurons at `weights`.
 template <WeightFormat format, std::size_t R>

@@ -80,7 +80,8 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
 // One group's sums, for `lanes` neurons of a panel: what they are worth, and their zero points.
 template <WeightFormat format> struct Scales;
 
-// Zero points meet the digits' sums in integers: sums over whole rows are large beside their results.
+// Zero points are multiplied with the digits' sums in integers, because sums over whole rows are large
+// compared with the results.
 template <> struct Scales<WeightFormat::u8> {
     Vec scale;
     IVec zero_point;

@@ -11,7 +11,7 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace {
 
-// How a row is held, which is the same for any number of rows.
+// Format of a packed row; it does not depend on the number of rows.
 enum class RowForm {
     numbers, // f32, or bf16
     digits,  // integers of 16 bits

@@ -78,7 +78,7 @@ struct PanelTarget {
     std::size_t width;
 };
 
-// Rows that go through together, in blocks.
+// Rows that are computed together, in blocks.
 struct RowBlocks {
     std::size_t rows, count;
     std::size_t most; // rows of a block

@@ -312,7 +312,7 @@ OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, 
 }
 
 // Up to most_panels panels. Those of many rows take a chunk of the inputs together, whose rows stay in the
-// second cache; few rows stream one panel after the other.
+// L2 cache; few rows stream one panel after the other.
 OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
                            const std::uint8_t* packed, std::size_t row_count, const PanelTarget* targets,
                            float* scratch) {

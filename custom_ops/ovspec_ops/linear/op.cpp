@@ -28,7 +28,7 @@ LinearFormat parse_format(const std::string& format) {
     fail(name, "attribute format is '" + format + "', expected u8, u4, f32, f16 or bf16");
 }
 
-// Throws where rows can't be rounded so for weights of this format.
+// Throws if rows can't be rounded to this many bits for weights of this format.
 void check_row_bits(LinearFormat format, std::int64_t bits) {
     const bool integers = format == LinearFormat::u8 || format == LinearFormat::u4;
     const bool fits =

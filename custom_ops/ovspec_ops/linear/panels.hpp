@@ -9,7 +9,7 @@ namespace OVSPEC_ISA {
 namespace panels {
 
 constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
-// Bytes that the second cache is asked for before they are read.
+// Distance in bytes at which weights are prefetched into the L2 cache.
 constexpr std::size_t ahead = 8192;
 
 // Bytes of one input's weights, all neurons of a panel.
@@ -30,7 +30,7 @@ struct Scales {
 };
 
 // add(weights, quad) for `quads` times four inputs of the `lanes` neurons at `data`, bytes of four inputs in
-// every lane. `asks`: the panel is on its way through the caches for the first time.
+// every lane. `asks`: prefetch the panel, because this is the first time that it is read.
 template <WeightFormat format, class Add>
 OVSPEC_INLINE void for_quads(const std::uint8_t* data, std::size_t quads, bool asks, const Add& add) {
     const UVec nibble = UVec{} + 0x0f0f0f0fu;

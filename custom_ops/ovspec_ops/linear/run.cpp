@@ -8,10 +8,10 @@
 namespace ovspec {
 namespace {
 
-// Tasks that every thread gets, where there are panels for so many: few enough panels a task to balance.
+// Tasks per thread, if there are enough panels: several, so that the threads finish at about the same time.
 constexpr std::size_t tasks_of_thread = 4;
-// Rows that go through together: weights are read once for them, and up to some 4,000 inputs their digits
-// stay in the second cache.
+// Rows that are computed together: their weights are read once, and up to about 4,000 inputs their digits fit
+// in the L2 cache.
 constexpr std::size_t round_rows = 256;
 
 // Never destroyed: plugin threads may outlive static objects.
@@ -20,7 +20,7 @@ Pool<FloatBuffer>& buffers() {
     return *pool;
 }
 
-// Few rows stream two panels, which is enough; many share what they read of the rows.
+// With few rows two panels at once keep the memory busy; with many rows more panels share the reads of a row.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows) {
     const std::size_t tasks =
         tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());

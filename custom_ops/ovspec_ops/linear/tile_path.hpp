@@ -50,7 +50,7 @@ struct PackedRows {
     const std::uint8_t* block(std::size_t row) const { return packed + row / block_rows * layout.bytes; }
 };
 
-// Weights of 4 bits once they are bytes: of the whole panel where more than one block of rows meets them,
+// Weights of 4 bits unpacked to bytes: of the whole panel where more than one block of rows uses them,
 // else of this group and the next.
 OVSPEC_INLINE std::size_t scratch_bytes(const LinearWeights& w, std::size_t rows) {
     if (w.format != LinearFormat::u4)

@@ -29,8 +29,10 @@ template <class Keep> void RoutingBudget::keep(std::size_t row, const Keep& kept
     for (std::size_t place = 0; place < top_k_; place++) {
         if (indices[place] < 0)
             continue;
-        before += weights[place];
-        if (kept(place))
+        const bool stays = kept(place);
+        if (stays || !std::isnan(weights[place])) // a NaN goes with its expert
+            before += weights[place];
+        if (stays)
             after += weights[place];
     }
     const float factor = after != 0.0 && after != before ? static_cast<float>(before / after) : 1.0f;

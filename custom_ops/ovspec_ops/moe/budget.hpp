@@ -1,4 +1,4 @@
-// Which of the experts that its router chose a row keeps.
+// Decides which experts, out of those that the router chose, each row keeps.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace ovspec {
 
-// A router's choice for the rows of a pass, `[rows, top_k]`; dropped pairs get the index -1 and weight 0,
-// what a row keeps is scaled so that its sum stays. Buffers keep their capacity from call to call.
+// A router's choice for the rows of a pass, `[rows, top_k]`. Dropped pairs get the index -1 and weight 0. The
+// weights that a row keeps are scaled, so that their sum does not change. Buffers keep their capacity.
 class RoutingBudget {
 public:
     RoutingBudget(std::int32_t* indices, float* weights, std::size_t top_k)

@@ -10,8 +10,8 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace dequantised {
 
-// Values of a packed row that are met at once; u4 rows hold, in every `2 * lanes`, first the even ones, then
-// the odd.
+// Values of a packed row that one step reads. In u4 rows every `2 * lanes` values hold the even ones first,
+// then the odd ones.
 constexpr std::size_t step_of(WeightFormat format) {
     return format == WeightFormat::u4 ? 2 * lanes : lanes;
 }

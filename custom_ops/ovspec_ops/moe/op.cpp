@@ -27,7 +27,7 @@ constexpr const char* projection_name(std::size_t first) {
     return first == gate ? "gate" : first == up ? "up" : "down";
 }
 
-// Neurons of one task: enough to stream, few enough to balance.
+// Neurons of one task: enough to stream the weights, few enough to balance the threads.
 constexpr std::size_t block_neurons = 32;
 // Rows times experts that one round holds in memory: a long prefill runs in several.
 constexpr std::size_t round_pairs = 8192;

@@ -74,7 +74,9 @@ def expert_budget(
     kept = np.ones(indices.shape, bool)
     if budget >= 0:
         kept[limited] = _kept_by_mass(indices[limited], weights[limited].astype(np.float64), budget, experts)
-    total = weights.astype(np.float64).sum(axis=1, keepdims=True)
+    # A NaN goes with its expert.
+    counted = np.where(kept | ~np.isnan(weights), weights, 0.0)
+    total = counted.astype(np.float64).sum(axis=1, keepdims=True)
     remaining = np.where(kept, weights, 0.0).astype(np.float64).sum(axis=1, keepdims=True)
     factor = np.divide(total, remaining, out=np.ones_like(total), where=remaining != 0)
     scaled = np.where(kept, weights * factor, 0.0)

@@ -27,7 +27,7 @@ from ovspec_transforms.attention.route_rows import (
     VERIFY_PAST_LENS,
 )
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass
 from ovspec_transforms.report import PassReport
 
 VERIFY_BUDGETS = "verify_budgets"
@@ -131,7 +131,8 @@ def select_blocks(
     Adds the inputs `verify_budgets` i32 `[sequences]` (blocks to keep, -1: all), `verify_coverage` f32
     `[sequences]` (share of the estimated attention mass to keep, 1: no such limit) and, per anchor layer N,
     `key_summary.N` f32 `[blocks, kv_heads, values of a summary]`; where lists outlive their pass also
-    `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[blocks, kv_heads]`. Adds the
+    `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[entries of verify_block_indices,
+    kv_heads]`, the lists of the pass's sequences, updated in place. Adds the
     output `selected_counts` i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of
     a pass is computed.
 
@@ -195,5 +196,4 @@ def selecting_layers(model: ov.Model) -> list[PagedLayer]:
 def _add_stacked(model: ov.Model, nodes: Sequence[ov.Node], output: int, name: str) -> None:
     axis = ops.constant(0, ov.Type.i64)
     stacked = ops.concat([ops.unsqueeze(node.output(output), axis) for node in nodes], 0)
-    stacked.output(0).set_names({name})
-    model.add_results([ops.result(stacked)])
+    add_output(model, stacked, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
@@ -23,11 +22,21 @@ from ovspec_transforms.attention.paged_cache import (
 )
 from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE, VERIFY_REFRESH
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.attention.stock_scores import StockScores, i64
-from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.attention.stock_scores import StockScores
+from ovspec_transforms.graph import (
+    PAGED_ATTENTION,
+    NodePass,
+    add_output,
+    add_parameter,
+    f32,
+    find_parameter,
+    i32,
+    i64,
+    run_pass,
+)
 from ovspec_transforms.report import PassReport
 
-# Scores of what is no candidate, and of candidates without a score, which come last but before those.
+# Scores of blocks that are no candidates, and of candidates without a score, which rank just above them.
 _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
 
 
@@ -92,10 +101,10 @@ class SelectBlocksStock(NodePass):
         place = ops.squeeze(ops.non_zero(ops.reshape(keep, i64([-1]), False), "i64"), i64([0]))
         blocks = ops.gather(ops.reshape(self._tables, i64([-1]), False), place, i64(0))
         counts = ops.reduce_sum(keep, i64([1]))
-        total = ops.reduce_sum(ops.convert(ops.greater_equal(self._always, _i32(0)), "i32"), i64([1]))
-        dropped = ops.multiply(ops.subtract(total, counts), _i32(self._block_size))
+        total = ops.reduce_sum(ops.convert(ops.greater_equal(self._always, i32(0)), "i32"), i64([1]))
+        dropped = ops.multiply(ops.subtract(total, counts), i32(self._block_size))
         past = ops.subtract(self._past_lens, dropped)
-        begins = ops.concat([_i32([0]), ops.cum_sum(counts, i64(0))], 0)
+        begins = ops.concat([i32([0]), ops.cum_sum(counts, i64(0))], 0)
         ends = ops.slice(self._begins, i64([1]), i64([2**31 - 1]), i64([1]))
         rows = ops.subtract(ends, ops.slice(self._begins, i64([0]), i64([-1]), i64([1])))
         longest = ops.reduce_max(ops.add(past, rows), i64([0]))
@@ -110,50 +119,43 @@ class SelectBlocksStock(NodePass):
     def _keep(self, layer: PagedLayer, scores: ov.Node) -> ov.Node:
         """1 where a block stays, i32 `[sequences, blocks]`; `scores` is `[sequences, kv_heads, blocks]`."""
         summed = ops.reduce_sum(scores, i64([1]))
-        known = ops.select(ops.equal(summed, summed), summed, _f32(_NO_SCORE))
-        ranked = ops.select(ops.equal(self._always, _i32(0)), known, _f32(_NO_CANDIDATE))
+        known = ops.select(ops.equal(summed, summed), summed, f32(_NO_SCORE))
+        ranked = ops.select(ops.equal(self._always, i32(0)), known, f32(_NO_CANDIDATE))
         top = ops.topk(ranked, self._most, 1, "max", "value", index_element_type="i32", stable=True)
         order = top.output(1)
-        number = ops.range(_i32(0), self._most, _i32(1), "i32")
+        number = ops.range(i32(0), self._most, i32(1), "i32")
         taken = ops.less(ops.unsqueeze(number, i64(0)), ops.unsqueeze(self._limits, i64(1)))
         taken = ops.convert(ops.logical_and(taken, self._uncovered(layer, scores, order)), "i32")
-        nothing = ops.multiply(self._always, _i32(0))
+        nothing = ops.multiply(self._always, i32(0))
         chosen = ops.scatter_elements_update(nothing, order, taken, i64(1))
-        keep = ops.maximum(chosen, ops.maximum(self._always, _i32(0)))
+        keep = ops.maximum(chosen, ops.maximum(self._always, i32(0)))
         if self._refresh is not None:
             keep = ops.maximum(keep, self._remembered(layer))
-            self._return(keep, f"chosen_blocks.{layer.index}")
+            add_output(self._model, keep, f"chosen_blocks.{layer.index}")
         return keep
 
     def _uncovered(self, layer: PagedLayer, scores: ov.Node, order: ov.Output) -> ov.Node:
         """Whether the blocks before each ranked one hold less than the coverage, `[sequences, ranked]`."""
         scale = constant_input(layer.node, SCALE, "scale")
         factor = float(scale.reshape(-1)[0]) if scale.size else layer.key_head_size**-0.5
-        known = ops.select(ops.equal(scores, scores), scores, _f32(_NO_SCORE))
+        known = ops.select(ops.equal(scores, scores), scores, f32(_NO_SCORE))
         tokens = ops.unsqueeze(self._tokens, i64(1))
-        known = ops.select(ops.greater(tokens, _f32(0)), known, _f32(_NO_SCORE))
+        known = ops.select(ops.greater(tokens, f32(0)), known, f32(_NO_SCORE))
         highest = ops.reduce_max(known, i64([2]), True)
-        weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), _f32(factor))), tokens)
-        # With one list for all KV heads, a block's share is the mean of what it holds of each.
+        weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), f32(factor))), tokens)
+        # All KV heads share one list, so a block's share is the mean over KV heads.
         shares = ops.reduce_mean(ops.divide(weights, ops.reduce_sum(weights, i64([2]), True)), i64([1]))
-        always = ops.convert(ops.maximum(self._always, _i32(0)), "f32")
+        always = ops.convert(ops.maximum(self._always, i32(0)), "f32")
         held = ops.reduce_sum(ops.multiply(shares, always), i64([1]), True)
         before = ops.add(ops.cum_sum(ops.gather_elements(shares, order, 1), i64(1), exclusive=True), held)
         coverage = ops.unsqueeze(self._coverage, i64(1))
-        return ops.logical_or(ops.less(before, coverage), ops.greater_equal(coverage, _f32(1)))
+        return ops.logical_or(ops.less(before, coverage), ops.greater_equal(coverage, f32(1)))
 
     def _remembered(self, layer: PagedLayer) -> ov.Node:
         """The list of the last refresh, 0 everywhere in sequences that refresh now."""
-        lists = add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, 1], ov.Type.i32)
-        # A block that was never on a list holds anything; the tables are padded with block 0.
-        kept = ops.convert(ops.not_equal(ops.gather(lists, self._tables, i64(0)), _i32(0)), "i32")
-        real = ops.convert(ops.greater_equal(self._always, _i32(0)), "i32")
-        reuses = ops.convert(ops.equal(self._refresh, _i32(0)), "i32")
-        return ops.multiply(ops.multiply(ops.squeeze(kept, i64([2])), real), ops.unsqueeze(reuses, i64(1)))
-
-    def _return(self, node: ov.Node, name: str) -> None:
-        node.output(0).set_names({name})
-        self._model.add_results([ops.result(node)])
+        lists = add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, -1], ov.Type.i32)
+        reuses = ops.convert(ops.equal(self._refresh, i32(0)), "i32")
+        return ops.multiply(lists, ops.unsqueeze(reuses, i64(1)))
 
     def counts(self) -> list[ov.Node]:
         """Per layer that is sparse, the number of blocks it reads, i32 `[sequences]`, in layer order."""
@@ -211,7 +213,8 @@ def select_blocks_stock(
     * `held_rows` i32 `[held]`: rows whose keys `new_keys` returns;
     * `verify_coverage` f32 `[sequences]`; where lists outlive their pass `verify_refresh` i32 `[sequences]`;
     * per anchor N `key_summary.N` f32 `[cache blocks, kv_heads, values]`, `held_keys.N` f32 `[tokens,
-      kv_heads * size]` and, where lists outlive their pass, `kept_blocks.N` i32 `[cache blocks, 1]`.
+      kv_heads * size]` and, where lists outlive their pass, `kept_blocks.N` i32 `[sequences, blocks]`, the
+      list of the last refresh, padded with 0.
 
     Outputs per anchor: `new_summary.N` f32 `[written, kv_heads, values]`, `new_keys.N` f32 `[held, kv_heads *
     size]` and, where lists outlive their pass, `chosen_blocks.N` i32 `[sequences, blocks]`; for all of them
@@ -235,14 +238,5 @@ def select_blocks_stock(
     node_pass = SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size)
     report = run_pass(model, node_pass).require(len(layers))
     stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in node_pass.counts()], 0)
-    stacked.output(0).set_names({SELECTED_COUNTS})
-    model.add_results([ops.result(stacked)])
+    add_output(model, stacked, SELECTED_COUNTS)
     return report
-
-
-def _i32(value: int | list[int]) -> ov.Node:
-    return ops.constant(np.array(value, np.int32))
-
-
-def _f32(value: float) -> ov.Node:
-    return ops.constant(np.array(value, np.float32))

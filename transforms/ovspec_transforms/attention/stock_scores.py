@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import KEY, QUERY, PagedLayer
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import add_parameter
-
-
-def i64(value: int | list[int]) -> ov.Node:
-    """A constant for shapes and axes."""
-    return ops.constant(np.array(value, np.int64))
+from ovspec_transforms.graph import add_output, add_parameter, f32, i64
 
 
 class StockScores:
@@ -48,8 +42,8 @@ class StockScores:
         of_old = ops.matmul(query, old, False, True)
         of_new = ops.matmul(query, ops.transpose(new, i64([1, 0, 2])), False, True)
         scores = ops.reduce_max(ops.concat([of_old, of_new], 3), i64([2]))
-        # The summary of a block that this pass writes is from before the pass, or of another sequence.
-        # Not transposed around a Gather: with one KV head the CPU plugin then runs nothing and says nothing.
+        # For a block that this pass writes, the input holds an old summary, or that of another sequence.
+        # No transpose around a Gather: with one KV head the CPU plugin would silently skip the operation.
         sources = ops.tile(ops.unsqueeze(self._sources, i64([1])), i64([1, layer.num_kv_heads, 1]))
         return ops.gather_elements(scores, sources, 2)
 
@@ -57,7 +51,7 @@ class StockScores:
         heads, size = layer.num_kv_heads, layer.key_head_size
         held = add_parameter(self._model, f"held_keys.{layer.index}", [-1, heads * size], ov.Type.f32)
         keys = _rows(layer, KEY)
-        self._return(ops.gather(keys, self._held_rows, i64(0)), f"new_keys.{layer.index}")
+        add_output(self._model, ops.gather(keys, self._held_rows, i64(0)), f"new_keys.{layer.index}")
         both = ops.concat([held, keys], 0)
         split = i64([0, self._block_size, heads, size])
         tokens = ops.reshape(ops.gather(both, self._written, i64(0)), split, True)
@@ -66,7 +60,7 @@ class StockScores:
             new = ops.reduce_sum(ops.multiply(tokens, weights), i64([1]))
         else:
             new = ops.concat([ops.reduce_min(tokens, i64([1])), ops.reduce_max(tokens, i64([1]))], 2)
-        self._return(new, f"new_summary.{layer.index}")
+        add_output(self._model, new, f"new_summary.{layer.index}")
         return new
 
     def _query(self, layer: PagedLayer) -> ov.Node:
@@ -81,14 +75,9 @@ class StockScores:
         if self._selection.summary == "mean":
             mean = ops.reduce_mean(rows, i64([3]))
         else:
-            zero = ops.constant(np.array(0, np.float32))
-            parts = [ops.minimum(rows, zero), ops.maximum(rows, zero)]
+            parts = [ops.minimum(rows, f32(0)), ops.maximum(rows, f32(0))]
             mean = ops.concat([ops.reduce_mean(part, i64([3])) for part in parts], 3)
         return ops.transpose(mean, i64([0, 2, 1, 3]))
-
-    def _return(self, node: ov.Node, name: str) -> None:
-        node.output(0).set_names({name})
-        self._model.add_results([ops.result(node)])
 
 
 def _rows(layer: PagedLayer, position: int) -> ov.Output:

@@ -9,7 +9,14 @@ from openvino import opset15 as ops
 import ovspec_ops
 from ovspec_transforms.attention.route_rows import ROW_PAST_LENS, VERIFY_PAST_LENS
 from ovspec_transforms.experts.moe_layers import INDICES, SPARSE_MOE, WEIGHTS, MoELayer, moe_layers
-from ovspec_transforms.graph import NodePass, add_parameter, find_parameter, nodes_of_type, run_pass
+from ovspec_transforms.graph import (
+    NodePass,
+    add_output,
+    add_parameter,
+    find_parameter,
+    nodes_of_type,
+    run_pass,
+)
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import source_node
 
@@ -71,9 +78,7 @@ def _verified_rows(model: ov.Model) -> list[ov.Output]:
 
 def add_experts_read(model: ov.Model, counts: list[ov.Output]) -> None:
     """Add the output `experts_read` i32 `[layers]` from one `[1]` per layer."""
-    stacked = ops.concat(counts, 0)
-    stacked.output(0).set_names({EXPERTS_READ})
-    model.add_results([ops.result(stacked)])
+    add_output(model, ops.concat(counts, 0), EXPERTS_READ)
 
 
 def budget_experts(model: ov.Model) -> PassReport:

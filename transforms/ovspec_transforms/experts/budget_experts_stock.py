@@ -8,20 +8,12 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.experts.budget_experts import add_experts_read, budget_input
 from ovspec_transforms.experts.moe_layers import ExpertPattern, match_experts, moe_layers
-from ovspec_transforms.graph import NodePass, run_pass
+from ovspec_transforms.graph import NodePass, f32, i32, run_pass
 from ovspec_transforms.report import PassReport
 
 
-def _i32(value: int) -> ov.Node:
-    return ops.constant(np.array(value, np.int32))
-
-
-def _f32(value: float) -> ov.Node:
-    return ops.constant(np.array(value, np.float32))
-
-
 def _sum(node: ov.Node, axis: int) -> ov.Node:
-    return ops.reduce_sum(node, _i32(axis), keep_dims=True)
+    return ops.reduce_sum(node, i32(axis), keep_dims=True)
 
 
 class BudgetExpertsStock(NodePass):
@@ -39,7 +31,7 @@ class BudgetExpertsStock(NodePass):
         if index is None or index in self.counts:
             return False
         found = match_experts(node)
-        budget = ops.gather(self._budgets, _i32(index), _i32(0))
+        budget = ops.gather(self._budgets, i32(index), i32(0))
         routing = _Routing(found)
         kept = routing.kept(budget)
         indices, weights, count = routing.limited(kept)
@@ -55,33 +47,33 @@ class _Routing:
     def __init__(self, found: ExpertPattern) -> None:
         self._found = found
         self._zeros = found.scatter.input(0).get_source_output()
-        ranked = ops.topk(found.shares, _i32(found.top_k), -1, "max", "value", index_element_type="i32")
+        ranked = ops.topk(found.shares, i32(found.top_k), -1, "max", "value", index_element_type="i32")
         indices = ops.convert(found.indices, "i32")
         self.indices = ops.gather_elements(indices, ranked.output(1), 1)
         self.shares = ranked.output(0)
 
     def _spread(self, indices: ov.Output, values: ov.Node) -> ov.Node:
         """`values` `[rows, n]` at their experts, zero elsewhere: f32 `[rows, experts]`."""
-        return ops.scatter_elements_update(self._zeros, indices, values, _i32(1))
+        return ops.scatter_elements_update(self._zeros, indices, values, i32(1))
 
     def _spread_ones(self, indices: ov.Node) -> ov.Node:
-        return self._spread(indices, ops.broadcast(_f32(1.0), ops.shape_of(indices, "i32")))
+        return self._spread(indices, ops.broadcast(f32(1.0), ops.shape_of(indices, "i32")))
 
     def kept(self, budget: ov.Node) -> ov.Node:
         """1 for experts that a row keeps, else 0: f32 `[rows, top_k]`."""
         experts = self._found.experts
-        mass = ops.reduce_sum(self._spread(self.indices, self.shares), _i32(0))
-        first = ops.gather(self.indices, ops.constant(np.array([0], np.int32)), _i32(1))
-        firsts = ops.reduce_max(self._spread_ones(first), _i32(0))
-        score = ops.add(mass, ops.multiply(firsts, _f32(1e6)))  # above any sum of weights
-        order = ops.topk(score, _i32(experts), -1, "max", "value", index_element_type="i32").output(1)
-        count = ops.maximum(budget, ops.convert(ops.reduce_sum(firsts, _i32(0)), "i32"))
-        places = ops.constant(np.arange(experts, dtype=np.int32))
+        mass = ops.reduce_sum(self._spread(self.indices, self.shares), i32(0))
+        first = ops.gather(self.indices, i32([0]), i32(1))
+        firsts = ops.reduce_max(self._spread_ones(first), i32(0))
+        score = ops.add(mass, ops.multiply(firsts, f32(1e6)))  # above any sum of weights
+        order = ops.topk(score, i32(experts), -1, "max", "value", index_element_type="i32").output(1)
+        count = ops.maximum(budget, ops.convert(ops.reduce_sum(firsts, i32(0)), "i32"))
+        places = i32(range(experts))
         within = ops.convert(ops.less(places, count), "f32")
         zeros = ops.constant(np.zeros(experts, np.float32))
-        by_expert = ops.scatter_elements_update(zeros, order, within, _i32(0))
-        kept = ops.greater(ops.gather(by_expert, self.indices, _i32(0)), _f32(0.5))
-        return ops.convert(ops.logical_or(kept, ops.less(budget, _i32(0))), "f32")
+        by_expert = ops.scatter_elements_update(zeros, order, within, i32(0))
+        kept = ops.greater(ops.gather(by_expert, self.indices, i32(0)), f32(0.5))
+        return ops.convert(ops.logical_or(kept, ops.less(budget, i32(0))), "f32")
 
     def limited(self, kept: ov.Node) -> tuple[ov.Output, ov.Output, ov.Output]:
         """Indices and weights for the scatter, and how many experts they name, i32 `[1]`.
@@ -93,10 +85,10 @@ class _Routing:
         factor = ops.divide(_sum(self.shares, 1), _sum(remaining, 1))
         shares = self._spread(self.indices, ops.multiply(remaining, factor))
         own = self._spread(self.indices, kept)
-        preference = ops.add(ops.multiply(own, _f32(2.0)), ops.reduce_max(own, _i32(0), keep_dims=True))
-        top = _i32(self._found.top_k)
+        preference = ops.add(ops.multiply(own, f32(2.0)), ops.reduce_max(own, i32(0), keep_dims=True))
+        top = i32(self._found.top_k)
         named = ops.topk(preference, top, -1, "max", "value", index_element_type="i32").output(1)
-        read = ops.reduce_max(self._spread_ones(named), _i32(0), keep_dims=True)
+        read = ops.reduce_max(self._spread_ones(named), i32(0), keep_dims=True)
         count = ops.reshape(ops.convert(_sum(read, 1), "i32"), [1], special_zero=False)
         weights = ops.gather_elements(shares, named, 1)
         dtype = self._found.scatter.input(1).get_element_type()

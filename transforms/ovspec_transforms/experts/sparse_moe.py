@@ -35,23 +35,18 @@ class SparseMoE(OperationPass):
 
     def operation(self, node: ov.Node) -> ov.Node:
         """Their SparseMoE."""
-        return _operation(node)
-
-
-def _operation(total: ov.Node) -> ov.Node:
-    found = match_experts(total)
-    weights: list[ov.Node] = []
-    for part in ("gate", "up", "down"):
-        constants, _, _, _ = expert_weights(getattr(found, part), part)
-        weights += constants
-    indices = ops.convert(found.indices, ov.Type.i32)
-    inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
-    try:
-        experts = ovspec_ops.create(SPARSE_MOE, inputs, {})
-    except ValueError as error:
-        raise UnknownPatternError(str(error)) from error
-    experts.set_friendly_name(f"{total.get_friendly_name()}/experts")
-    return _in_shape_of(total, experts)
+        found = match_experts(node)
+        weights: list[ov.Node] = []
+        for part in ("gate", "up", "down"):
+            weights += expert_weights(getattr(found, part), part)
+        indices = ops.convert(found.indices, ov.Type.i32)
+        inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
+        try:
+            experts = ovspec_ops.create(SPARSE_MOE, inputs, {})
+        except ValueError as error:
+            raise UnknownPatternError(str(error)) from error
+        experts.set_friendly_name(f"{node.get_friendly_name()}/experts")
+        return _in_shape_of(node, experts)
 
 
 def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
@@ -66,7 +61,7 @@ def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
     reshape = source_node(source_node(total))
     if reshape.get_type_name() != "Reshape":
         raise UnknownPatternError(f"{total.get_friendly_name()!r} sums experts in {rank} dimensions")
-    # Its target is the sum's shape behind the number of experts.
+    # Its target shape is [experts, shape of the sum].
     target = reshape.input(1).get_source_output()
     whole = ops.slice(target, [1], [rank + 1], [1])
     return ops.reshape(experts.output(0), whole, special_zero=False)

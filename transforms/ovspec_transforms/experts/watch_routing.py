@@ -13,6 +13,7 @@ from ovspec_transforms.experts.moe_layers import (
     match_experts,
     moe_layers,
 )
+from ovspec_transforms.graph import add_output
 
 ROUTING_INDICES = "routing_indices."
 ROUTING_WEIGHTS = "routing_weights."
@@ -36,6 +37,5 @@ def watch_routing(model: ov.Model) -> list[MoELayer]:
         for prefix, source in zip((ROUTING_INDICES, ROUTING_WEIGHTS), routing, strict=True):
             # A node of its own: the source may be an output that has names already, or several layers'.
             named = ops.convert(source, ov.Type.i32 if prefix == ROUTING_INDICES else ov.Type.f32)
-            named.output(0).set_names({f"{prefix}{layer.index}"})
-            model.add_results([ops.result(named)])
+            add_output(model, named, f"{prefix}{layer.index}")
     return layers

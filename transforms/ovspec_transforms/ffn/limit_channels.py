@@ -7,7 +7,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP, LIMITS, FfnLayer, ffn_layers
-from ovspec_transforms.graph import NodePass, add_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, run_pass
 from ovspec_transforms.report import PassReport
 
 VERIFY_CHANNEL_LIMITS = "verify_channel_limits"
@@ -61,6 +61,5 @@ def limit_channels(model: ov.Model) -> PassReport:
     node_pass = LimitChannels(model, layers)
     report = run_pass(model, node_pass).require(len(layers))
     counts = ops.concat([node_pass.counts[layer.index] for layer in layers], 0)
-    counts.output(0).set_names({CHANNELS_READ})
-    model.add_results([ops.result(counts)])
+    add_output(model, counts, CHANNELS_READ)
     return report

@@ -29,28 +29,23 @@ class SparseFfn(OperationPass):
 
     def operation(self, node: ov.Node) -> ov.Node:
         """Its GatedMLP."""
-        return _operation(node, self._gates_apart, self._memory)
-
-
-def _operation(down: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Node:
-    pattern = match_ffn(down)
-    up = rows_of(pattern.up, "up", memory)
-    apart = gates_apart and pattern.gate.half is None
-    gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate", memory)
-    columns = columns_of(pattern.down, memory)
-    weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
-    no_limits = [ops.constant(np.zeros((0,), np.float32)).output(0) for _ in range(2)]
-    inputs = [pattern.rows, *weights, *no_limits]
-    attributes = {
-        "activation": pattern.activation,
-        "gate_format": gate.fmt,
-        "up_format": up.fmt,
-        "down_format": columns.fmt,
-    }
-    try:
-        return ovspec_ops.create(GATED_MLP, inputs, attributes)
-    except ValueError as error:
-        raise UnknownPatternError(str(error)) from error
+        pattern = match_ffn(node)
+        up = rows_of(pattern.up, "up", self._memory)
+        apart = self._gates_apart and pattern.gate.half is None
+        gate = values_of(pattern.gate.matmul) if apart else rows_of(pattern.gate, "gate", self._memory)
+        columns = columns_of(pattern.down, self._memory)
+        weights = [tensor for part in (gate, up, columns) for tensor in part.tensors]
+        no_limits = [ops.constant(np.zeros((0,), np.float32)).output(0) for _ in range(2)]
+        attributes = {
+            "activation": pattern.activation,
+            "gate_format": gate.fmt,
+            "up_format": up.fmt,
+            "down_format": columns.fmt,
+        }
+        try:
+            return ovspec_ops.create(GATED_MLP, [pattern.rows, *weights, *no_limits], attributes)
+        except ValueError as error:
+            raise UnknownPatternError(str(error)) from error
 
 
 def _of_another_form(model: ov.Model) -> list[str]:

@@ -6,6 +6,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.ffn.ffn_layers import FfnLayer, activated_gate, ffn_layers
+from ovspec_transforms.graph import add_output
 
 GATE_ACTIVATIONS = "gate_activations."
 
@@ -19,23 +20,14 @@ def watch_channels(model: ov.Model) -> list[FfnLayer]:
     Raises:
         ValueError: the layers are GatedMLP already, which does not return its activations.
     """
-    layers, nodes = _watched(model)
-    for layer in layers:
-        _add_output(model, activated_gate(nodes[layer.name]), f"{GATE_ACTIVATIONS}{layer.index}")
-    return layers
-
-
-def _add_output(model: ov.Model, node: ov.Node, name: str) -> None:
-    named = ops.convert(node, ov.Type.f32)
-    named.output(0).set_names({name})
-    model.add_results([ops.result(named)])
-
-
-def _watched(model: ov.Model) -> tuple[list[FfnLayer], dict[str, ov.Node]]:
     layers = ffn_layers(model)
     if native := [layer.name for layer in layers if layer.native]:
         raise ValueError(
             f"layer {native[0]} is our operation, whose channels can't be watched: calibrate the model "
             "as exported without --sparse-ffn"
         )
-    return layers, {node.get_friendly_name(): node for node in model.get_ops()}
+    nodes = {node.get_friendly_name(): node for node in model.get_ops()}
+    for layer in layers:
+        gate = ops.convert(activated_gate(nodes[layer.name]), ov.Type.f32)
+        add_output(model, gate, f"{GATE_ACTIVATIONS}{layer.index}")
+    return layers

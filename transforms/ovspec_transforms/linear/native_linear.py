@@ -29,7 +29,7 @@ from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
 _MOST_PACKERS = 4
-_BLOCK_BYTES = 1 << 20  # what is made on the way to them stays in the cache, and in memory that is there
+_BLOCK_BYTES = 1 << 20  # so that intermediate arrays stay in the processor's cache
 _FORMATS = {"u8": "u8", "i8": "u8", "u4": "u4", "i4": "u4", "f32": "f32", "f16": "f16", "bf16": "bf16"}
 _ROWS_AS_THEY_ARE = 32
 

@@ -62,7 +62,7 @@ def split_weights(node: ov.Node, what: str) -> tuple[ov.Node, ov.Node | None, ov
     return _constant_behind(node, f"weights of {what}"), zero_point, scale
 
 
-def expert_weights(matmul: ov.Node, what: str) -> tuple[list[ov.Node], int, int, int]:
+def expert_weights(matmul: ov.Node, what: str) -> list[ov.Node]:
     """Data, scales and zero points of one projection, for SparseMoE.
 
     Weights of 8 and 4 bits without a sign and of 16 and 32 bits stay where they are, mapped files
@@ -71,9 +71,6 @@ def expert_weights(matmul: ov.Node, what: str) -> tuple[list[ov.Node], int, int,
     Args:
         matmul: product of rows `[experts, rows, in]` with transposed weights `[experts, out, in]`.
         what: name of the projection, for messages.
-
-    Returns:
-        The three constants and the sizes experts, out and in.
 
     Raises:
         UnknownPatternError: weights of another form.
@@ -87,15 +84,15 @@ def expert_weights(matmul: ov.Node, what: str) -> tuple[list[ov.Node], int, int,
     empty = ops.constant(np.zeros((0,), np.uint8))
     if scale is None:
         if dtype == ov.Type.f32:
-            return [data, empty, empty], experts, out, inputs
+            return [data, empty, empty]
         if dtype == ov.Type.f16:
-            return [shared_bytes(data, (experts, out, 2 * inputs)), empty, empty], experts, out, inputs
+            return [shared_bytes(data, (experts, out, 2 * inputs)), empty, empty]
         raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
     groups = math.prod(scale.get_output_shape(0)) // (experts * out)
     scales = _scales(scale, (experts, out, 2 * groups), what)
     zero_points = zero_points_of(dtype, zero_point, (experts, out, groups), what)
     stored = _data(data, dtype, (experts, out, inputs), what)
-    return [stored, ops.constant(scales), ops.constant(zero_points)], experts, out, inputs
+    return [stored, ops.constant(scales), ops.constant(zero_points)]
 
 
 def _scales(scale: ov.Node, shape: tuple[int, ...], what: str) -> NDArray[np.uint8]:

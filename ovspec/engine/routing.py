@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ovspec.drafters import DrafterChoice, SparseSelf
+from ovspec.drafters import AssistantDrafter, DrafterChoice, SparseSelf
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
@@ -83,12 +83,15 @@ def ffn_routing(
     return limits[0] if limits else None
 
 
-def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | None) -> None:
-    """Apply another setting to a target's next passes.
+def limit_anew(
+    target: ModelRunner, assistant: AssistantDrafter | None, verify: VerifyMode, choice: DrafterChoice | None
+) -> None:
+    """Apply another setting to the next passes of a target and of its assistant.
 
     Raises:
         ValueError: its graph was not built for that, or numbers do not fit it; nothing is changed then.
     """
+    check_commit(target, verify)
     sparse, graph, before = attention_part(verify), target.attention, target.ffn
     needed = routing(graph.backend, verify, choice)
     if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
@@ -108,6 +111,32 @@ def limit_anew(target: ModelRunner, verify: VerifyMode, choice: DrafterChoice | 
         raise
     if sparse is not None:
         target.set_coverage(needed.coverage)
+    if assistant is not None and assistant.runner.attention.selects:
+        assistant.sparse = sparse
+        assistant.runner.set_coverage(target.attention.coverage)
+
+
+def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
+    """Refuse a mode for one request that a target can't run beside its others.
+
+    Raises:
+        ValueError: its graph was not built for the mode, or limits experts or channels by other numbers.
+    """
+    check_commit(target, verify)
+    sparse, graph = sparse_part(verify), target.attention
+    if sparse is None:
+        return
+    if sparse.limits_attention and sparse_attention(graph.backend, sparse, sparse.anchor_layers) != graph:
+        rule = f"by {graph.anchor_layers}, {graph.selection}, coverage {graph.coverage:g}"
+        found = rule if graph.selects else "nothing"
+        raise ValueError(f"verify={verify}: the graph selects {found}; ask for that, or for 'dense'")
+    experts, density = target.experts and target.experts.budget, target.ffn and target.ffn.density
+    for name, mine, other in (
+        ("expert_budget", sparse.expert_budget, experts),
+        ("ffn_density", sparse.ffn_density, density),
+    ):
+        if mine not in (None, other):
+            raise ValueError(f"verify: {name}={mine}, but the target runs with {other}; one pass has one")
 
 
 def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:

@@ -1,4 +1,4 @@
-"""The schedules of a pipeline: what they have learned outlives a call."""
+"""The schedules of an engine: what they have learned outlives a request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Schedu
 
 
 class Schedules:
-    """Gives every call the schedule that its settings ask for.
+    """Gives every request the schedule that its settings ask for.
 
     `auto` keeps what steps cost; `heuristic` goes on with the number that it had come to, as in
-    transformers, per number that it started from.
+    transformers, per number that it started from. Requests with one schedule are planned together.
 
     Args:
         commits: whether verification commits, so that there is something to choose even without drafts.
@@ -21,13 +21,13 @@ class Schedules:
         self._commits = commits
         self._auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
         self._heuristics: dict[int, HeuristicSchedule] = {}
+        self._constants: dict[int, ConstantSchedule] = {}
 
     def of(self, settings: GenerationSettings) -> Schedule:
-        """The schedule of one call."""
+        """The schedule of one request."""
         number = settings.num_assistant_tokens
         if settings.num_assistant_tokens_schedule == "auto" and (number > 0 or self._commits):
-            self._auto.bound = number
             return self._auto
         if settings.num_assistant_tokens_schedule == "heuristic":
             return self._heuristics.setdefault(number, HeuristicSchedule(number, MAX_NUM_ASSISTANT_TOKENS))
-        return ConstantSchedule(number)
+        return self._constants.setdefault(number, ConstantSchedule(number))

@@ -1,0 +1,70 @@
+"""`ovspec batch`: a file of requests in OpenAI's batch format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ovspec.cli.extras import need_extra
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.output import with_progress
+from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
+
+COMMON = (
+    *("model", "served_model_name", "chat_template", "max_num_seqs", "draft_model", "drafter", "verify"),
+    *("budget", "properties"),
+)
+
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@click.argument("requests", metavar="IN.jsonl", type=click.Path(path_type=Path))
+@click.argument("answers", metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
+@click.option(
+    "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
+)
+@click.option(
+    "--max-num-seqs",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Answers made at the same time.",
+)
+@max_context_option
+@pipeline_options
+def batch(requests: Path, answers: Path, **options: Any) -> None:
+    """Answer the requests of IN.jsonl into OUT.jsonl, in OpenAI's batch format.
+
+    What is written stays: a run that was ended goes on where it was when it is started again. A request that
+    is refused has its error in OUT.jsonl, as a server would answer it.
+    """
+    need_extra("serve", "starlette", "pydantic", "prometheus_client")
+    from ovspec.serve.batch import Batch
+    from ovspec.serve.batch_file import BatchOutput, read_batch
+    from ovspec.serve.served_model import ServedModel, read_template
+
+    entries = read_batch(requests)
+    template, name = read_template(options.pop("chat_template")), options.pop("served_model_name")
+    most, folder = options.pop("max_num_seqs"), options["model"]
+    with BatchOutput(answers, entries) as output:
+        left = [entry for entry in entries if entry.custom_id not in output.done]
+        click.echo(f"ovspec: {len(entries)} requests, {len(output.done)} are answered already", err=True)
+        if not left:
+            return
+        pipeline = serving_pipeline(options)
+        pipeline.engine.engine.max_num_seqs = most
+        model = ServedModel(pipeline, folder, name or folder.resolve().name, template)
+
+        def run(advance: Any) -> None:
+            def write(custom_id: str, status: int, body: dict[str, Any]) -> None:
+                output.write(custom_id, status, body)
+                advance(custom_id)
+
+            Batch(model, write, 2 * most).run(left)
+
+        try:
+            with_progress(len(left), run)
+        finally:
+            pipeline.engine.close(finish=False)

@@ -1,0 +1,107 @@
+"""`ovspec bench serve`: latency and throughput of a server with OpenAI's interface."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ovspec.bench.serve_client import ServeClient
+from ovspec.bench.serve_load import ServeBench, random_prompts
+from ovspec.cli.bench_options import check_outputs, run_and_show
+from ovspec.cli.options import json_option
+from ovspec.eval.prompts import read_prompts
+
+
+@click.command()
+@click.option("--base-url", default="http://127.0.0.1:8000", show_default=True, help="Address of the server.")
+@click.option("--model", help="Name of the model.  [default: the first of the server]")
+@click.option("--api-key", envvar="OVSPEC_API_KEY", metavar="KEY", help="[env: OVSPEC_API_KEY]")
+@click.option("--num-prompts", type=click.IntRange(1), default=64, show_default=True, help="Requests in all.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Requests at a time."
+)
+@click.option(
+    "--request-rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Requests that come per second, at random times.  [default: all at once]",
+)
+@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of an answer.")
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), metavar="FILE.jsonl", help='{"prompt": "..."} per line.'
+)
+@click.option(
+    "--prompt-words",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Random words, without --prompts.",
+)
+@click.option("--chat", is_flag=True, help="Send the prompts as messages, to /v1/chat/completions.")
+@click.option(
+    "--extra",
+    multiple=True,
+    metavar="FIELD=JSON",
+    help="Field of the requests, e.g. ignore_eos=true; repeatable.",
+)
+@json_option
+def serve(
+    base_url: str,
+    model: str | None,
+    api_key: str | None,
+    num_prompts: int,
+    concurrency: int,
+    request_rate: float | None,
+    max_tokens: int,
+    prompts: Path | None,
+    prompt_words: int,
+    chat: bool,
+    extra: tuple[str, ...],
+    json_path: str | None,
+) -> int:
+    """Measure a server under load: TTFT, TPOT, ITL, E2EL, acceptance.
+
+    Speculation sends several tokens in a chunk, so that times between chunks and between tokens differ:
+    ITL is given for both. Acceptance is what the server says of itself (vLLM's field `metrics`). Any server
+    with OpenAI's interface can be measured. Exits with 1 if a request failed.
+    """
+    client, fields = ServeClient(base_url, api_key), extra_fields(extra)
+    check_outputs(json_path)
+    texts = (
+        [prompt.text for prompt in read_prompts(prompts)]
+        if prompts is not None
+        else random_prompts(num_prompts, prompt_words, seed=0)
+    )
+    bench = ServeBench(
+        client,
+        model or client.model(),
+        texts,
+        num_prompts,
+        concurrency,
+        request_rate,
+        max_tokens,
+        chat,
+        {"temperature": 0, **fields},
+    )
+    report = run_and_show(bench, json_path, native=False)
+    return 1 if report.errors else 0
+
+
+def extra_fields(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of repeated `--extra FIELD=JSON` options.
+
+    Raises:
+        ValueError: something else.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            equals = ""
+        if not name or not equals:
+            raise ValueError(f"--extra {pair}: expected FIELD=JSON, such as ignore_eos=true")
+    return found

@@ -1,0 +1,104 @@
+"""`ovspec serve`: OpenAI's interface over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ovspec.cli.extras import need_extra
+from ovspec.cli.help import ShortHelpCommand, option_group
+from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
+
+COMMON = (
+    *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
+    *("chat_template", "max_num_seqs", "properties"),
+)
+_LIMITS = [
+    click.option(
+        "--max-num-seqs",
+        type=click.IntRange(1),
+        default=16,
+        show_default=True,
+        help="Answers made at the same time.",
+    ),
+    click.option(
+        "--max-queued",
+        type=click.IntRange(0),
+        default=64,
+        show_default=True,
+        help="Answers that wait beside them; more are refused with 429.",
+    ),
+    click.option(
+        "--max-body-bytes", type=click.IntRange(1), default=8 * 2**20, show_default=True, help="Of a request."
+    ),
+    click.option(
+        "--request-timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=600.0,
+        show_default=True,
+        help="Seconds for an answer.",
+    ),
+    click.option(
+        "--client-timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=30.0,
+        show_default=True,
+        help="Seconds in which a client must send its body, and make room for what is sent to it.",
+    ),
+]
+
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: every address.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    envvar="OVSPEC_API_KEY",
+    metavar="KEY",
+    help="Serve only who sends it.  [env: OVSPEC_API_KEY]",
+)
+@click.option(
+    "--cors-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin of pages that may call from a browser, e.g. https://example.org; repeatable.  [none]",
+)
+@click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
+@click.option(
+    "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
+)
+@option_group("Limits", _LIMITS)
+@max_context_option
+@pipeline_options
+def serve(**options: Any) -> None:
+    """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
+
+    SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
+    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
+    """
+    need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
+    # Imported now: this module is loaded for help too, which needs no extra.
+    from ovspec.serve.limits import Limits
+    from ovspec.serve.start import ServerSettings, start
+
+    limits = Limits(
+        **{entry.name: options.pop(entry.name) for entry in fields(Limits)},
+    )
+    settings = ServerSettings(
+        host=options.pop("host"),
+        port=options.pop("port"),
+        keys=options.pop("api_keys"),
+        origins=options.pop("origins"),
+        name=options.pop("served_model_name"),
+        chat_template=options.pop("chat_template"),
+        limits=limits,
+    )
+    start(settings, options["model"], lambda: serving_pipeline(options))

@@ -1,0 +1,214 @@
+"""One engine for several threads: whoever waits for an answer steps it, or a thread of its own does."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
+
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request, RequestOutput
+
+OnOutput = Callable[[RequestOutput], None]
+
+
+class RequestHandle:
+    """The outputs of requests that were given together; iterate over it in any one thread.
+
+    Made by `EngineThread.submit` and `EngineThread.run`.
+    """
+
+    def __init__(self, owner: EngineThread, ids: set[str], on_output: OnOutput | None) -> None:
+        self._owner = owner
+        self.open_ids = ids
+        self.on_output = on_output
+        self.outputs: deque[RequestOutput] = deque()
+        self.wake = threading.Condition(owner.lock)
+        self.waits = False
+
+    def __iter__(self) -> Iterator[RequestOutput]:
+        """Every output as it comes, until all of the requests have ended.
+
+        Raises:
+            Exception: what a step failed with that had one of the requests in it.
+        """
+        while (output := self._owner.next_output(self)) is not None:
+            if output.error is not None:
+                raise output.error
+            yield output
+
+    def abort(self, request_id: str | None = None) -> None:
+        """End one request, or all that still run; they are freed before the next step."""
+        self._owner.abort(list(self.open_ids) if request_id is None else [request_id])
+
+
+class EngineThread:
+    """Lends an engine to several threads.
+
+    Requests of all threads share its passes. Without a thread of its own (`start`), whichever of the waiting
+    threads comes first steps the engine, for all of them.
+
+    Args:
+        engine: nobody else may use it.
+    """
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self.lock = threading.Lock()
+        self._work = threading.Condition(self.lock)
+        self._inbox: list[Request] = []
+        self._aborted: list[str] = []
+        self._handles: dict[str, RequestHandle] = {}
+        self._steps = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Step in a thread of its own from now on, until `close`."""
+        with self.lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="ovspec engine", daemon=True)
+                self._thread.start()
+
+    def submit(self, request: Request, on_output: OnOutput | None = None) -> RequestHandle:
+        """Give a request to the engine's own thread, which is started if need be.
+
+        Args:
+            request: what to answer.
+            on_output: called with every output, in the engine's thread, and must return at once; without it,
+                iterate over the handle.
+
+        Raises:
+            ValueError: as `LLMEngine.check`.
+            RuntimeError: the engine is closed.
+        """
+        handle = self.run([request], on_output)
+        self.start()
+        return handle
+
+    def run(self, requests: SequenceOf[Request], on_output: OnOutput | None = None) -> RequestHandle:
+        """Give requests to the engine; iterating over the handle steps it where no thread of its own does.
+
+        Raises:
+            ValueError: as `LLMEngine.check`.
+            RuntimeError: the engine is closed.
+        """
+        for request in requests:
+            self.engine.check(request)
+        with self.lock:
+            if self._closing:
+                raise RuntimeError("the engine is closed: it takes no requests")
+            ids = {request.request_id for request in requests}
+            if len(ids) < len(requests) or not ids.isdisjoint(self._handles):
+                raise ValueError("request_id: two requests that run have the same one; give each its own")
+            handle = RequestHandle(self, ids, on_output)
+            self._handles |= dict.fromkeys(ids, handle)
+            self._inbox += requests
+            self._work.notify()
+        return handle
+
+    def abort(self, ids: SequenceOf[str]) -> None:
+        """End requests: at once if no step runs, else before the next one."""
+        with self.lock:
+            self._aborted += [name for name in ids if name in self._handles]
+            if not self._steps:
+                self._deliver(self._admit())
+            self._work.notify()
+
+    def close(self, finish: bool = True) -> None:
+        """Take no more requests, and end the thread.
+
+        Args:
+            finish: whether what runs is finished first; else it is aborted.
+        """
+        with self.lock:
+            self._closing = True
+            if not finish:
+                self._aborted += self._handles
+            self._work.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return not self._handles
+
+    def next_output(self, handle: RequestHandle) -> RequestOutput | None:
+        """The next output of a handle; steps the engine where that is this thread's turn."""
+        while True:
+            with self.lock:
+                while not handle.outputs:
+                    if not handle.open_ids:
+                        return None
+                    if not self._steps and self._thread is None:
+                        self._steps = True
+                        break
+                    handle.waits = True
+                    handle.wake.wait()
+                    handle.waits = False
+                else:
+                    output = handle.outputs.popleft()
+                    if output.finished:
+                        handle.open_ids.discard(output.request_id)
+                    return output
+            self._step(handle)
+
+    def _step(self, handle: RequestHandle | None) -> None:
+        """Run one step; the caller has set `_steps`."""
+        outputs: list[RequestOutput] = []
+        try:
+            with self.lock:
+                outputs += self._admit()
+            outputs += self.engine.step()
+        except Exception as error:
+            # Whoever is at fault, none of the requests in the step can go on.
+            self.engine.drop_all()
+            with self.lock:
+                outputs += [RequestOutput(name, error=error) for name in self._handles]
+                self._inbox.clear()
+        except BaseException:  # Ctrl-C ends the calls of this thread only
+            self.engine.recover()
+            with self.lock:
+                self._aborted += handle.open_ids if handle else list(self._handles)
+            raise
+        finally:
+            with self.lock:
+                self._steps = False
+                self._deliver(outputs)
+
+    def _admit(self) -> list[RequestOutput]:
+        """Hand new and aborted requests to the engine; outputs of the latter."""
+        for request in self._inbox:
+            self.engine.add_request(request)
+        for name in self._aborted:
+            self.engine.abort(name)
+        self._inbox, self._aborted = [], []
+        return self.engine.end_aborted()
+
+    def _deliver(self, outputs: SequenceOf[RequestOutput]) -> None:
+        for output in outputs:
+            handle = self._handles[output.request_id]
+            if output.finished:
+                del self._handles[output.request_id]
+            if handle.on_output is not None:
+                handle.on_output(output)
+            else:
+                handle.outputs.append(output)
+                handle.wake.notify()
+        if self._thread is None:
+            # Those with outputs may be busy with them for long: another one steps meanwhile.
+            waiting = (handle for handle in self._handles.values() if handle.waits and not handle.outputs)
+            if (other := next(waiting, None)) is not None:
+                other.wake.notify()
+
+    def _loop(self) -> None:
+        while True:
+            with self.lock:
+                while self._steps or not self._handles:
+                    if self._closing and not self._handles:
+                        return
+                    self._work.wait()
+                self._steps = True
+            self._step(None)

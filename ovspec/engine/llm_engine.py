@@ -1,0 +1,320 @@
+"""The engine: requests come and go at any step, and every pass advances all that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from openvino_genai import GenerationFinishReason
+
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.meter import Meter
+from ovspec.engine.modes import Mode
+from ovspec.engine.planning import Planner
+from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.request_state import RequestState
+from ovspec.engine.routing import check_mode
+from ovspec.engine.scheduler import CacheFullError, Scheduler
+from ovspec.engine.speculation import Chunk, Speculation, Step
+from ovspec.errors import InvalidValueError
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.memory.machine_memory import available_bytes
+from ovspec.runtime.clock import microseconds
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.schedule.schedule import Plan
+from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
+from ovspec_models import OvspecConfig
+
+_UNLIMITED = 2**31 - 1
+# What ended requests leave in the cache before it grows, where no limit of it is given: so much, and no
+# larger a share of the memory that is available at the start.
+_PREFIX_CACHE_BYTES = 2**30
+_PREFIX_CACHE_SHARE = 8
+# The same of a draft model, whose cache is smaller.
+_DRAFT_SHARE = 4
+MAX_NUM_SEQS = 256
+
+
+class LLMEngine:
+    """Answers requests with a target model and, if given, a drafter.
+
+    One thread at a time may use it; `EngineThread` lends it to several.
+
+    Args:
+        target: the model whose output is generated.
+        drafter: proposes tokens; without one every step is plain decoding.
+        verify: how requests are verified that do not say.
+        max_num_batched_tokens: rows of prompts that a pass reads at most.
+        max_num_seqs: requests that run at a time; others wait.
+        max_model_len: positions of the model.
+        config: calibrated values of the model, which complete a mode.
+        cache_bytes: limit of the target's keys and values; `None`: as memory allows.
+        enable_prefix_caching: whether prompts share what they begin with, beside each other and after each
+            other.
+    """
+
+    def __init__(
+        self,
+        target: ModelRunner,
+        drafter: Drafter | None,
+        verify: VerifyMode = "dense",
+        max_num_batched_tokens: int = 512,
+        max_num_seqs: int = MAX_NUM_SEQS,
+        max_model_len: int = _UNLIMITED,
+        config: OvspecConfig | None = None,
+        cache_bytes: int | None = None,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.max_model_len = max_model_len
+        self._config = config
+        kept = 0
+        if enable_prefix_caching:
+            kept = cache_bytes or min(_PREFIX_CACHE_BYTES, available_bytes() // _PREFIX_CACHE_SHARE)
+        target.limit_cache(cache_bytes, kept)
+        if drafter:
+            drafter.limit_cache(kept // _DRAFT_SHARE)
+        self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs)
+        self._speculation = Speculation(target, drafter)
+        self._planner = Planner(drafter, self._speculation)
+        self._modes: dict[VerifyMode, Mode] = {}
+        self._states: dict[str, RequestState] = {}
+        self._meters: dict[int, Meter] = {}
+        self.verify = verify
+
+    def check(self, request: Request) -> int:
+        """The most tokens that the answer may have; any thread may ask.
+
+        Raises:
+            ValueError: a prompt that can't be answered within the model's positions or the cache, or a mode
+                that the target can't run.
+        """
+        if request.verify is not None:
+            check_mode(self.target, calibrated_mode(request.verify, self._config))
+        length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
+        if length >= room:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
+                "cache_size allows no more; raise it, or shorten the prompt"
+            )
+        return request.settings.token_limit(length, self.max_model_len)
+
+    def add_request(self, request: Request) -> None:
+        """Let a request wait for its turn.
+
+        Raises:
+            ValueError: an id that runs already, or as `check`.
+        """
+        if request.request_id in self._states:
+            raise InvalidValueError(f"request_id={request.request_id!r} runs already; give another")
+        settings, limit = request.settings, self.check(request)
+        mode = self._mode(self.verify if request.verify is None else request.verify)
+        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index)
+        if request.cached is not None:
+            sequence.target, sequence.draft = request.cached
+        schedule = request.schedule or mode.schedules.of(settings)
+        if not any(state.schedule is schedule for state in self._states.values()):
+            schedule.begin()
+        raw = request.metrics
+        meter = self._meters.setdefault(id(raw), Meter(raw))
+        self._states[request.request_id] = state = RequestState(
+            request, sequence, mode, schedule, meter, RequestOutput(request.request_id)
+        )
+        self._scheduler.waiting.append(state)
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step; one that has ended already is no error."""
+        if (state := self._states.get(request_id)) is not None:
+            state.aborted = True
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule, run one pass, post-process; what came of it for each request that has something new."""
+        outputs = self.end_aborted()
+        for state in self._scheduler.admit():
+            self._begin(state)
+        try:
+            decoding, chunks = self._scheduler.schedule()
+        except CacheFullError as error:
+            return [*outputs, self._fail(self._states[error.request_id])]
+        if decoding or chunks:
+            self._run(decoding, chunks)
+        for state in (*decoding, *(chunk.state for chunk in chunks)):
+            self._publish(state)
+            if state.sequence.finished:
+                self._end(state)
+            if state.output.token_ids:
+                outputs.append(state.take_output())
+        return outputs
+
+    def end_aborted(self) -> list[RequestOutput]:
+        """End what was aborted; the last outputs of these requests."""
+        outputs = []
+        for state in [state for state in self._states.values() if state.aborted]:
+            state.sequence.finish_reason = GenerationFinishReason.STOP
+            self._end(state)
+            outputs.append(state.take_output())
+        return outputs
+
+    def generate(self, requests: Iterable[Request]) -> dict[str, list[int]]:
+        """Answer requests together, and nothing else; the tokens of each by its id."""
+        answers: dict[str, list[int]] = {}
+        for request in requests:
+            self.add_request(request)
+            answers[request.request_id] = []
+        while self.has_unfinished_requests:
+            for output in self.step():
+                answers[output.request_id] += output.token_ids
+        return answers
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._states)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests that run at a time; it may be set anew at any time."""
+        return self._scheduler.max_num_seqs
+
+    @max_num_seqs.setter
+    def max_num_seqs(self, number: int) -> None:
+        self._scheduler.max_num_seqs = number
+
+    @property
+    def num_requests_running(self) -> int:
+        """Requests that passes advance."""
+        return len(self._scheduler.running)
+
+    @property
+    def num_requests_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the cache's blocks that running requests hold."""
+        return self.target.blocks.usage
+
+    def drop_all(self) -> None:
+        """End every request at once, after a step that failed; their blocks are free then."""
+        self.recover()
+        for state in list(self._states.values()):
+            self._end(state)
+
+    def recover(self) -> None:
+        """After a step that was cut short: go on from the tokens that every request has."""
+        for state in self._states.values():
+            state.sequence.trim_caches()
+            del state.provisional_writers[len(state.sequence.provisional) :]
+
+    @property
+    def num_preemptions(self) -> int:
+        """Times that a request gave its blocks to an older one, to be read again."""
+        return self._scheduler.num_preemptions
+
+    @property
+    def prefix_cache_queries(self) -> int:
+        """Tokens that were looked up in the prefix cache."""
+        return self.target.blocks.queries
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        """Tokens of them that were found."""
+        return self.target.blocks.hits
+
+    def _begin(self, state: RequestState) -> None:
+        """A request is about to run, for the first time or after a preemption."""
+        sequence = state.sequence
+        if state.request.cached is None:
+            state.num_cached_tokens = self.target.share(sequence.target, sequence.tokens)
+            if self.drafter:
+                self.drafter.begin(sequence)
+
+    def _publish(self, state: RequestState) -> None:
+        """Share what later prompts may begin with: keys and values of dense passes over final tokens."""
+        sequence = state.sequence
+        final = sequence.confirmed - 1
+        if state.mode.sparse is not None and not state.mode.commits:
+            final = min(final, sequence.prompt_length)
+        if state.request.cached is None:
+            self.target.publish(sequence.target, sequence.tokens[:final])
+
+    def _fail(self, state: RequestState) -> RequestOutput:
+        """End a request that does not fit in the cache."""
+        error = RuntimeError(
+            f"the KV cache is full after {len(state.sequence.tokens)} tokens of one request: cache_size "
+            f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompts"
+        )
+        self._end(state)
+        output = state.take_output()
+        output.error = error
+        return output
+
+    def _mode(self, verify: VerifyMode) -> Mode:
+        if verify not in self._modes:
+            self._modes[verify] = Mode.of(verify, self._config)
+        return self._modes[verify]
+
+    def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
+        started = microseconds()
+        self._speculation.most_draft = self._scheduler.draft_room(decoding)
+        plans = self._planner.plan(decoding)
+        step = self._speculation.step(decoding, plans, chunks)
+        duration = microseconds() - started
+        read = sum(chunk.tokens for chunk in chunks)
+        if decoding:
+            self._scheduler.costs.observe(duration, read)
+            _record(step, decoding, plans, duration)
+            reading = self._scheduler.costs.reading(step.verify_duration, read)
+            self._planner.observe(decoding, plans, step, duration, reading)
+        for chunk in chunks:
+            state = chunk.state
+            state.read_duration += step.verify_duration
+            if state.output.token_ids:
+                state.meter.count_first_token(1e6 * state.request.arrival_time, state.read_duration)
+
+    def _end(self, state: RequestState) -> None:
+        """Forget a request; its caches are as its final tokens, and free unless they are the caller's."""
+        sequence, request = state.sequence, state.request
+        sequence.take_back()
+        sequence.trim_caches()
+        if request.cached is None:
+            self.target.release(sequence.target)
+            if self.drafter:
+                self.drafter.release(sequence)
+        state.meter.raw.acceptance_collapses = max(
+            state.meter.raw.acceptance_collapses, state.schedule.collapses
+        )
+        self._planner.forget(state)
+        self._scheduler.remove(state)
+        del self._states[request.request_id]
+        if not any(other.meter is state.meter for other in self._states.values()):
+            del self._meters[id(request.metrics)]
+
+
+def _record(step: Step, decoding: list[RequestState], plans: list[Plan], duration: float) -> None:
+    """Count a step in the metrics of every call that had requests in it."""
+    models = step.draft_model_duration + step.verify_duration + step.commit_duration
+    of_calls: dict[int, list[int]] = {}
+    for index, state in enumerate(decoding):
+        of_calls.setdefault(id(state.meter), []).append(index)
+    for indices in of_calls.values():
+        meter = decoding[indices[0]].meter
+        metrics: RawPerfMetrics = meter.raw
+        metrics.num_assistant_tokens.append(max(plans[index].num_assistant_tokens for index in indices))
+        for index in indices:
+            metrics.count_draft(step.depths[index], step.accepted[index])
+        if step.draft_duration:
+            metrics.draft_durations.append(step.draft_duration)
+        metrics.verify_durations.append(step.verify_duration)
+        commits = [step.commits[index] for index in indices if index in step.commits]
+        if commits:
+            metrics.commit_durations.append(step.commit_duration)
+            metrics.provisional_lengths.append(sum(count for count, _ in commits))
+            metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
+        metrics.sampling_durations.append(step.sampling_duration)
+        metrics.inference_durations.append(models)
+        metrics.host_durations.append(duration - models)
+        emitted = sum(len(decoding[index].output.token_ids) for index in indices)
+        meter.count_tokens(emitted, len(indices))

@@ -1,0 +1,122 @@
+"""Planning: asks the schedules of the running requests what a step is to do, and tells them what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.request_state import RequestState
+from ovspec.engine.shadow import ShadowDrafts
+from ovspec.engine.speculation import Speculation, Step
+from ovspec.runtime.clock import microseconds
+from ovspec.schedule.schedule import Plan, StepOutcome, StepState
+from ovspec.verify.limits import MAX_VERIFY_ROWS
+
+
+class Planner:
+    """Plans steps; requests that share a schedule and a mode are planned together.
+
+    Args:
+        drafter: proposes tokens, if there is one.
+        speculation: knows what room for drafts a request has.
+    """
+
+    def __init__(self, drafter: Drafter | None, speculation: Speculation) -> None:
+        self._drafter = drafter
+        self._speculation = speculation
+        self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
+        self._groups: list[list[int]] = []
+        self._states: list[StepState] = []
+        self._shadow_durations: list[float] = []
+
+    def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
+        """What each request is to do in the next step."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, state in enumerate(decoding):
+            groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
+        self._groups = list(groups.values())
+        self._states, self._shadow_durations, plans = [], [], dict[int, Plan]()
+        for group in self._groups:
+            requests = [decoding[index] for index in group]
+            self._states.append(self._state(requests))
+            plan = requests[0].schedule.plan(self._states[-1])
+            self._shadow_durations.append(self._shadow(requests, plan))
+            plans |= dict.fromkeys(group, plan)
+        return [plans[index] for index in range(len(decoding))]
+
+    def observe(
+        self,
+        decoding: SequenceOf[RequestState],
+        plans: SequenceOf[Plan],
+        step: Step,
+        duration: float,
+        reading: float,
+    ) -> None:
+        """Tell the schedules what the step did and cost.
+
+        Args:
+            decoding: the requests, as in `plan`.
+            plans: what they were to do.
+            step: what was done.
+            duration: of it all, microseconds.
+            reading: of the pass, what parts of prompts took.
+        """
+        apart = step.draft_duration + step.verify_duration + step.commit_duration
+        for group, before, shadow_duration in zip(
+            self._groups, self._states, self._shadow_durations, strict=True
+        ):
+            requests = [decoding[index] for index in group]
+            commits = [step.commits[index] for index in group if index in step.commits]
+            # Requests with other schedules share the pass: each answers for its part of the rows.
+            share = _rows(step, group) / _rows(step, range(len(decoding)))
+            requests[0].schedule.observe(
+                StepOutcome(
+                    plans[group[0]],
+                    before.contexts,
+                    tuple(step.proposed[index] for index in group),
+                    tuple(step.accepted[index] for index in group),
+                    share * step.draft_duration,
+                    share * (step.verify_duration - reading),
+                    share * (duration - apart - sum(self._shadow_durations)),
+                    max(0, before.unread - self._unread(requests)),
+                    step.commit_duration if commits else 0.0,
+                    sum(count for count, _ in commits),
+                    sum(kept for _, kept in commits),
+                    shadow_duration,
+                    self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
+                )
+            )
+
+    def forget(self, state: RequestState) -> None:
+        """A request has ended."""
+        if self._shadows is not None:
+            self._shadows.forget(state.sequence)
+
+    def _shadow(self, requests: SequenceOf[RequestState], plan: Plan) -> float:
+        """Make a shadow draft if the plan asks for one; return its time in microseconds."""
+        if self._shadows is None or not plan.shadow_tokens or plan.num_assistant_tokens:
+            return 0.0
+        started = microseconds()
+        self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
+        return microseconds() - started
+
+    def _state(self, requests: SequenceOf[RequestState]) -> StepState:
+        longest = max(max(self._speculation.room(state) for state in requests), 0)
+        sequences, mode = [state.sequence for state in requests], requests[0].mode
+        return StepState(
+            contexts=tuple(len(sequence.tokens) for sequence in sequences),
+            remaining=tuple(sequence.remaining for sequence in sequences),
+            max_draft=min(MAX_VERIFY_ROWS - 1, longest) if self._drafter else 0,
+            unread=self._unread(requests),
+            pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
+            budget_scales=mode.budget_scales,
+            commit_intervals=mode.commit_intervals,
+            can_shadow=self._shadows is not None,
+        )
+
+    def _unread(self, requests: SequenceOf[RequestState]) -> int:
+        return self._drafter.unread([state.sequence for state in requests]) if self._drafter else 0
+
+
+def _rows(step: Step, indices: SequenceOf[int]) -> int:
+    return sum(1 + step.proposed[index] for index in indices)

@@ -1,0 +1,125 @@
+"""A request while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.engine.meter import Meter
+from ovspec.engine.modes import Mode
+from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs, Writer
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import PassStats
+from ovspec.schedule.schedule import Schedule
+from ovspec.verify.verify_mode import why_lossy
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """What an engine knows of a request.
+
+    Attributes:
+        request: as it came.
+        sequence: its tokens and blocks.
+        mode: how its drafts are verified.
+        schedule: decides how much is drafted.
+        meter: counts its passes.
+        output: what has come since the last step was handed out.
+        read_duration: model time of reading its prompt, microseconds.
+        provisional_writers: who wrote its provisional tokens.
+        drafts: tokens of each verified draft, and how many of them were accepted.
+        attended_tokens: context tokens that its verification passes read.
+        context_tokens: those that dense passes would have read.
+        num_cached_tokens: tokens whose keys and values were there when it began to run.
+        aborted: whether it ends before the next step.
+    """
+
+    request: Request
+    sequence: Sequence
+    mode: Mode
+    schedule: Schedule
+    meter: Meter
+    output: RequestOutput
+    read_duration: float = 0.0
+    provisional_writers: list[Writer] = field(default_factory=list)
+    drafts: list[tuple[int, int]] = field(default_factory=list)
+    attended_tokens: float = 0.0
+    context_tokens: float = 0.0
+    num_cached_tokens: int = 0
+    aborted: bool = False
+
+    @property
+    def unread(self) -> int:
+        """Tokens to read before the next step can decode: of the prompt, and of what a preemption cost."""
+        sequence = self.sequence
+        behind = 1 if len(sequence.tokens) > sequence.prompt_length else 0
+        return len(sequence.tokens) - behind - sequence.target.length
+
+    def emit(
+        self,
+        tokens: list[int],
+        writers: SequenceOf[Writer],
+        logits: NDArray[np.float32],
+        rows: SequenceOf[int],
+    ) -> None:
+        """Append final tokens, up to the end of the sequence.
+
+        Args:
+            tokens: accepted.
+            writers: of each.
+            logits: f32 `[rows, vocab]` of the pass.
+            rows: the row that each token follows from.
+        """
+        taken = self.sequence.append(tokens)
+        output, count = self.output, len(taken)
+        output.token_ids += taken
+        output.writers += writers[:count]
+        if self.request.logprobs is not None:
+            pairs = zip(taken, rows, strict=False)
+            output.logprobs += [token_logprobs(logits[row], t, self.request.logprobs) for t, row in pairs]
+
+    def take_output(self) -> RequestOutput:
+        """What has come since the last call of this."""
+        output, self.output = self.output, RequestOutput(self.request.request_id)
+        output.finish_reason = self.sequence.finish_reason
+        output.metrics = self.metrics()
+        return output
+
+    def metrics(self) -> RequestMetrics:
+        """Counts so far."""
+        longest = max((proposed for proposed, _ in self.drafts), default=0)
+        whole = self.mode.only_attention and self.attended_tokens >= self.context_tokens
+        lossy = why_lossy("dense" if whole else self.mode.verify, self.request.settings.acceptance_threshold)
+        return RequestMetrics(
+            num_drafts=len(self.drafts),
+            num_draft_tokens=sum(proposed for proposed, _ in self.drafts),
+            num_accepted_tokens=sum(accepted for _, accepted in self.drafts),
+            num_accepted_tokens_per_pos=tuple(
+                sum(accepted > position for _, accepted in self.drafts) for position in range(longest)
+            ),
+            attention_density=self.attended_tokens / self.context_tokens if self.context_tokens else 1.0,
+            is_lossy=bool(lossy),
+            num_cached_tokens=self.num_cached_tokens,
+        )
+
+
+def count_pass(stats: PassStats, states: SequenceOf[RequestState]) -> None:
+    """Count what a pass read for the requests that it verified, the first of its sequences."""
+    of_meters: dict[int, tuple[Meter, list[tuple[float, float]]]] = {}
+    for state, read in zip(states, stats.attended, strict=False):
+        state.attended_tokens += read[0]
+        state.context_tokens += read[1]
+        of_meters.setdefault(id(state.meter), (state.meter, []))[1].append(read)
+    for meter, attended in of_meters.values():
+        meter.count_pass(stats, attended)
+
+
+def token_logprobs(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprobs:
+    """Log probabilities of one row of logits f32 `[vocab]`."""
+    shifted = logits.astype(np.float64) - logits.max()
+    logprobs = shifted - np.log(np.exp(shifted).sum())
+    best = np.argsort(-logprobs, kind="stable")[:top] if top else ()
+    return TokenLogprobs(float(logprobs[token]), tuple((int(t), float(logprobs[t])) for t in best))

@@ -1,0 +1,167 @@
+"""The scheduler: which requests a pass advances, and how much of which prompt it reads."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from ovspec.engine.request_state import RequestState
+from ovspec.engine.speculation import Chunk
+from ovspec.runtime.block_manager import BlockManager
+
+# While others decode, a pass with a part of a prompt may take so many times what one without takes.
+_MOST_SLOWDOWN = 2.0
+# Rows of prompts that a pass reads however slow it becomes.
+_LEAST_ROWS = 16
+# Weight of the last measurement.
+_RATE = 0.3
+
+
+class CacheFullError(RuntimeError):
+    """The oldest request alone does not fit in the cache."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+
+class PassCosts:
+    """What passes take that only decode, and what a row of a prompt adds to them."""
+
+    def __init__(self) -> None:
+        self._decoding = 0.0
+        self._row = 0.0
+
+    def observe(self, duration: float, read: int) -> None:
+        """A pass that decoded took so long, with so many rows of prompts in it."""
+        if not read:
+            self._decoding = duration if not self._decoding else _blend(self._decoding, duration)
+        elif self._decoding:
+            row = max(0.0, duration - self._decoding) / read
+            self._row = row if not self._row else _blend(self._row, row)
+
+    def reading(self, duration: float, read: int) -> float:
+        """The part of a pass of such a duration that went into rows of prompts."""
+        return min(read * self._row, 0.9 * duration) if self._row else 0.5 * duration * bool(read)
+
+    def rows(self, most: int) -> int:
+        """Rows of prompts for a pass that decodes as well."""
+        if not self._row:
+            return min(most, _LEAST_ROWS)
+        rows = int((_MOST_SLOWDOWN - 1.0) * self._decoding / self._row)
+        return min(most, max(_LEAST_ROWS, rows))
+
+
+def _blend(old: float, new: float) -> float:
+    return (1.0 - _RATE) * old + _RATE * new
+
+
+class Scheduler:
+    """Requests that wait and requests that run, in the order in which they came.
+
+    Args:
+        blocks: of the target's cache.
+        max_num_batched_tokens: rows of prompts that a pass reads at most.
+        max_num_seqs: requests that run at a time.
+    """
+
+    def __init__(self, blocks: BlockManager, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+        self._blocks = blocks
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = max_num_seqs
+        self.waiting: deque[RequestState] = deque()
+        self.running: list[RequestState] = []
+        self.costs = PassCosts()
+        self.num_preemptions = 0
+
+    def admit(self) -> list[RequestState]:
+        """Let requests run that wait, as far as there is room for their prompts; these requests."""
+        admitted, passed_over = [], []
+        while self.waiting and len(self.running) < self.max_num_seqs:
+            state = self.waiting.popleft()
+            if self._is_being_read(state):
+                passed_over.append(state)
+            elif self.running and not self._fits(state):
+                self.waiting.appendleft(state)
+                break
+            else:
+                self.running.append(state)
+                admitted.append(state)
+        self.waiting.extendleft(reversed(passed_over))
+        return admitted
+
+    def schedule(self) -> tuple[list[RequestState], list[Chunk]]:
+        """Requests that decode in the next pass, and the chunks of prompts beside them.
+
+        Where the cache is full the youngest requests are preempted; they wait, and are read again.
+        """
+        decoding = [state for state in self.running if state.unread == 0]
+        left = self._max_num_batched_tokens
+        if decoding:
+            left = self.costs.rows(left)
+        chunks, promised, advancing = [], 0, []
+        for state in list(self.running):
+            rows = min(state.unread, left) if state.unread else 1
+            if not rows or state not in self.running:
+                continue
+            while (missing := self._missing(state, rows)) > self._room(promised):
+                behind = self.running[self.running.index(state) + 1 :]
+                own = [other for other in behind if other.request.cached is None]
+                if not own:
+                    break
+                self.preempt(own[-1])
+            if missing > self._room(promised):
+                continue
+            promised += missing
+            advancing.append(state)
+            if state.unread:
+                chunks.append(Chunk(state, rows))
+                left -= rows
+        if self.running and not advancing:
+            raise CacheFullError(self.running[0].request.request_id)
+        return [state for state in decoding if state in advancing], chunks
+
+    def draft_room(self, decoding: Sequence[RequestState]) -> int | None:
+        """Draft tokens that each request has room for without preempting another; `None`: any number."""
+        if (spare := self._blocks.spare) is None:
+            return None
+        spare -= sum(self._missing(state, 1) for state in decoding)
+        return max(0, spare) // max(1, len(decoding)) * self._blocks.block_size
+
+    def preempt(self, state: RequestState) -> None:
+        """Take a request's blocks; it waits before all others."""
+        self.running.remove(state)
+        self.waiting.appendleft(state)
+        self._blocks.release(state.sequence.target)
+        self.num_preemptions += 1
+
+    def remove(self, state: RequestState) -> None:
+        """Forget a request that has ended."""
+        if state in self.running:
+            self.running.remove(state)
+        else:
+            self.waiting.remove(state)
+
+    def _missing(self, state: RequestState, rows: int) -> int:
+        sequence = state.sequence
+        length = sequence.target.length + rows if state.unread else len(sequence.tokens)
+        return self._blocks.missing(sequence.target, length)
+
+    def _room(self, promised: int) -> float:
+        spare = self._blocks.spare
+        return math.inf if spare is None else spare - promised
+
+    def _fits(self, state: RequestState) -> bool:
+        """Whether all that a request has to read fits, beside what others have still to read."""
+        promised = sum(self._missing(other, max(1, other.unread)) for other in self.running)
+        return self._missing(state, state.unread) + 1 <= self._room(promised)
+
+    def _is_being_read(self, state: RequestState) -> bool:
+        """Whether another request reads what this one begins with: it waits, and shares it then."""
+        if not self._blocks.max_cached or state.sequence.target.length:
+            return False
+        mine, size = state.sequence.tokens, self._blocks.block_size
+        return len(mine) > size and any(
+            other.unread > 0 and other.sequence.tokens[:size] == mine[:size] for other in self.running
+        )

@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's interface on one engine."""

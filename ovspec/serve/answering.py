@@ -1,0 +1,130 @@
+"""The requests of one call, from their submission to the end of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+
+import anyio
+from starlette.requests import ClientDisconnect
+
+from ovspec.engine.engine_thread import EngineThread
+from ovspec.engine.request import Request, RequestOutput
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.counts import AnswerClock
+from ovspec.serve.limits import Slot
+from ovspec.serve.stream import Mailbox, OutputStream
+
+
+class Answering:
+    """Submits requests and reads their outputs; whatever still runs at the end is aborted.
+
+    Args:
+        engine: takes the requests.
+        mailbox: brings their outputs.
+        requests: of one call.
+        choices: one per request.
+        clocks: one per request.
+        slots: one per request.
+        seconds: for all of it.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        mailbox: Mailbox,
+        requests: Sequence[Request],
+        choices: Sequence[Choice],
+        clocks: Sequence[AnswerClock],
+        slots: Sequence[Slot],
+        seconds: float,
+    ) -> None:
+        self._engine, self._mailbox = engine, mailbox
+        self._requests, self._choices, self._seconds = requests, choices, seconds
+        self._ready: asyncio.Queue[OutputStream | None] = asyncio.Queue()
+        self._ends_at = 0.0
+        self._running: set[str] = set()
+        self._streams = [
+            OutputStream(index, self._ready, clock, slot)
+            for index, (clock, slot) in enumerate(zip(clocks, slots, strict=True))
+        ]
+
+    async def __aenter__(self) -> Answering:
+        self._ends_at = asyncio.get_running_loop().time() + self._seconds
+        for request, stream in zip(self._requests, self._streams, strict=True):
+            try:
+                self._engine.submit(request, self._poster(stream))
+            except (ValueError, RuntimeError) as error:
+                self._end()
+                raise refusal(error) from error
+            self._running.add(request.request_id)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._running:
+            self._engine.abort(list(self._running))
+        for stream in self._streams:
+            stream.clock.end("abort")
+            stream.slot.free()
+
+    def hang_up(self) -> None:
+        """The client has gone: `deltas` ends with `ClientDisconnect`."""
+        self._ready.put_nowait(None)
+
+    def _poster(self, stream: OutputStream) -> Callable[[RequestOutput], None]:
+        return lambda output: self._mailbox.post(stream, output)
+
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+        """New parts of the answers, each with the index of its choice, until all have ended.
+
+        Raises:
+            ClientDisconnect: the client has gone.
+            ApiError: 504 when the time is over; 500 when the engine gave a request up.
+        """
+        unfinished = len(self._choices)
+        while unfinished:
+            stream = await self._next()
+            output, choice = stream.take(), self._choices[stream.index]
+            request_id = self._requests[stream.index].request_id
+            if output.finished:
+                self._running.discard(request_id)
+            if output.error is not None:
+                raise refusal(output.error)
+            if choice.finish_reason is not None:
+                continue
+            delta = choice.add(output)
+            if delta.finish_reason is not None:
+                unfinished -= 1
+                stream.clock.end(delta.finish_reason)
+                if request_id in self._running:
+                    # A stop string: the engine knows tokens only.
+                    self._running.discard(request_id)
+                    self._engine.abort([request_id])
+            yield stream.index, delta
+
+    async def _next(self) -> OutputStream:
+        left = self._ends_at - asyncio.get_running_loop().time()
+        try:
+            with anyio.fail_after(max(0.0, left)):
+                stream = await self._ready.get()
+        except TimeoutError:
+            raise ApiError(
+                504, f"the answer took longer than {self._seconds:g} s; ask for fewer tokens", code="timeout"
+            ) from None
+        if stream is None:
+            raise ClientDisconnect
+        return stream
+
+
+def refusal(error: Exception) -> ApiError:
+    """What a client is told about a request that the engine gave up."""
+    if isinstance(error, ValueError):
+        return ApiError(400, str(error))
+    return ApiError(500, f"the engine failed: {type(error).__name__}", code="engine_error")

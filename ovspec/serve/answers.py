@@ -1,0 +1,151 @@
+"""Answers over HTTP: whole, or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from ovspec.engine.engine_thread import EngineThread
+from ovspec.serve.answering import Answering
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.calls import Call
+from ovspec.serve.choice import Delta
+from ovspec.serve.counts import AnswerClock, Counts
+from ovspec.serve.limits import Admission, Limits
+from ovspec.serve.objects import Json, metrics_of, usage_of
+from ovspec.serve.stream import Mailbox
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class Answerer:
+    """Answers calls with one engine.
+
+    Args:
+        engine: makes the answers.
+        limits: of the server.
+        counts: for Prometheus.
+    """
+
+    def __init__(self, engine: EngineThread, limits: Limits, counts: Counts) -> None:
+        self._engine, self._limits, self._counts = engine, limits, counts
+        self._mailbox: Mailbox | None = None
+        self.admission = Admission(limits)
+
+    async def answer(self, call: Call, http: HttpRequest) -> Response:
+        """The response to a call; that of a stream runs when it is sent.
+
+        Raises:
+            ApiError: too many answers are in work, or the engine refused or failed.
+            ClientDisconnect: the client has gone.
+        """
+        if call.body.stream:
+            return StreamedAnswer(self, call)
+        async with self.answering(call, http.receive) as answering:
+            wholes = [Delta() for _ in call.choices]
+            async for index, delta in answering.deltas():
+                whole = wholes[index]
+                whole.tokens += delta.tokens
+                whole.pieces += delta.pieces
+                whole.logprobs += delta.logprobs
+        return JSONResponse(call.objects.whole(call.choices, wholes, self.usage(call), self.metrics(call)))
+
+    @asynccontextmanager
+    async def answering(self, call: Call, receive: Receive) -> AsyncIterator[Answering]:
+        """The call in work, from its admission until its end or until the client has gone."""
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        clocks = [AnswerClock(self._counts, len(request.prompt_token_ids)) for request in call.requests]
+        seconds = self._limits.request_timeout
+        slots = self.admission.admit(len(call.requests))
+        made = Answering(self._engine, self._mailbox, call.requests, call.choices, clocks, slots, seconds)
+        async with made as answering:
+            watcher = asyncio.create_task(_watch(receive, answering))
+            try:
+                yield answering
+            finally:
+                watcher.cancel()
+        self.admission.observe(max(clock.seconds for clock in clocks))
+
+    def usage(self, call: Call) -> Json:
+        """Tokens of a call."""
+        return usage_of(call.num_prompt_tokens, call.choices)
+
+    def metrics(self, call: Call) -> Json:
+        """What was drafted and read for a call."""
+        return metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
+
+
+async def _watch(receive: Receive, answering: Answering) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+    answering.hang_up()
+
+
+class StreamedAnswer(Response):
+    """A call's answer as server-sent events.
+
+    Nothing is sent before the first output, so that what the engine refuses has a status of its own.
+
+    Args:
+        answerer: answers.
+        call: what was asked.
+    """
+
+    def __init__(self, answerer: Answerer, call: Call) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._answerer, self._call = answerer, call
+        self._is_open = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            async with self._answerer.answering(self._call, receive) as answering:
+                async for index, delta in answering.deltas():
+                    await self._send(send, *self._events(index, delta))
+        except ApiError as error:
+            if not self._is_open:
+                await error.response()(scope, receive, send)
+                return
+            await self._send(send, error.body())
+        else:
+            await self._send(send, *self._last_events())
+        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+
+    async def _send(self, send: Send, *events: Json) -> None:
+        if not self._is_open:
+            self._is_open = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            first = [self._call.objects.first(index) for index in range(len(self._call.choices))]
+            events = (*(event for event in first if event is not None), *events)
+        if events:
+            body = b"".join(as_event(event) for event in events)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    def _events(self, index: int, delta: Delta) -> list[Json]:
+        call = self._call
+        shows = delta.text or delta.finish_reason or delta.logprobs or delta.pieces
+        if not shows:
+            return []  # part of a character, or what may become a stop string
+        event = call.objects.chunk(index, delta)
+        if call.body.return_token_origins:
+            event["metrics"] = self._answerer.metrics(call)
+        return [event]
+
+    def _last_events(self) -> list[Json]:
+        call = self._call
+        if call.body.stream_options is None or not call.body.stream_options.include_usage:
+            return []
+        return [call.objects.usage_chunk(self._answerer.usage(call), self._answerer.metrics(call))]
+
+
+def as_event(body: Json) -> bytes:
+    """A JSON object as a server-sent event."""
+    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

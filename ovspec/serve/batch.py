@@ -1,0 +1,133 @@
+"""A batch of requests on one engine, without HTTP."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ovspec.engine.request import RequestOutput
+from ovspec.serve.answering import refusal
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.batch_file import BatchEntry
+from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.calls import Call
+from ovspec.serve.choice import Delta
+from ovspec.serve.objects import metrics_of, usage_of
+from ovspec.serve.served_model import ServedModel
+
+_BODIES: dict[str, type[GenerationBody]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+}
+Write = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _Running:
+    """An entry in work."""
+
+    entry: BatchEntry
+    call: Call
+    deltas: list[Delta]
+
+    @property
+    def ended(self) -> bool:
+        return all(choice.finish_reason is not None for choice in self.call.choices)
+
+    def body(self) -> dict[str, Any]:
+        """The answer."""
+        call = self.call
+        metrics = metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
+        usage = usage_of(call.num_prompt_tokens, call.choices)
+        return call.objects.whole(call.choices, self.deltas, usage, metrics)
+
+
+class Batch:
+    """Answers the entries of a batch, in the order in which they end.
+
+    Args:
+        model: answers.
+        write: takes name, status and body of every answer.
+        ahead: answers that the engine knows of at a time, so that it never waits for the next one.
+    """
+
+    def __init__(self, model: ServedModel, write: Write, ahead: int) -> None:
+        self._model, self._write, self._ahead = model, write, ahead
+        self._engine = model.pipeline.engine
+        self._outputs: queue.SimpleQueue[RequestOutput] = queue.SimpleQueue()
+        self._running: dict[str, tuple[_Running, int]] = {}
+
+    def run(self, entries: Iterable[BatchEntry]) -> None:
+        """Answer all entries.
+
+        Raises:
+            RuntimeError: the engine failed; what is written stays.
+        """
+        left = iter(entries)
+        try:
+            while self._fill(left):
+                self._take(self._outputs.get())
+        finally:
+            if self._running:
+                self._engine.abort(list(self._running))
+
+    def _fill(self, left: Iterator[BatchEntry]) -> bool:
+        """Submit entries until enough are in work; return whether any is."""
+        while len(self._running) < self._ahead:
+            entry = next(left, None)
+            if entry is None:
+                break
+            try:
+                self._submit(entry)
+            except ApiError as error:
+                self._write(entry.custom_id, error.status, error.body())
+        return bool(self._running)
+
+    def _submit(self, entry: BatchEntry) -> None:
+        if entry.url not in _BODIES:
+            known = ", ".join(_BODIES)
+            raise ApiError(404, f"url={entry.url!r}: no such path; known are {known}", "url")
+        body = _BODIES[entry.url].parse(json.dumps(entry.body).encode())
+        if body.stream:
+            raise ApiError(400, "stream: a batch has no streams; leave it out", "stream")
+        call = Call.of(body, self._model)
+        running = _Running(entry, call, [Delta() for _ in call.choices])
+        for index, request in enumerate(call.requests):
+            self._running[request.request_id] = running, index
+        for request in call.requests:
+            try:
+                self._engine.submit(request, self._outputs.put)
+            except ValueError as error:
+                self._forget(running)
+                raise refusal(error) from error
+
+    def _take(self, output: RequestOutput) -> None:
+        running, index = self._running.get(output.request_id, (None, 0))
+        if running is None:
+            return  # of a request that a stop string ended
+        if output.error is not None:
+            if not isinstance(output.error, ValueError):
+                raise RuntimeError(f"{running.entry.custom_id}: the engine failed") from output.error
+            self._forget(running)
+            error = refusal(output.error)
+            self._write(running.entry.custom_id, error.status, error.body())
+            return
+        delta, whole = running.call.choices[index].add(output), running.deltas[index]
+        whole.tokens += delta.tokens
+        whole.pieces += delta.pieces
+        whole.logprobs += delta.logprobs
+        if delta.finish_reason is not None:
+            del self._running[output.request_id]
+            if not output.finished:
+                self._engine.abort([output.request_id])
+        if running.ended:
+            self._write(running.entry.custom_id, 200, running.body())
+
+    def _forget(self, running: _Running) -> None:
+        ids = [request.request_id for request in running.call.requests]
+        self._engine.abort(ids)
+        for request_id in ids:
+            self._running.pop(request_id, None)

@@ -1,0 +1,221 @@
+"""Bodies of requests: which fields there are, of which types and ranges."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ovspec.serve.api_error import ApiError
+
+Body = TypeVar("Body", bound="StrictBody")
+
+MAX_CHOICES = 16
+MAX_STOP_STRINGS = 16
+MAX_TOP_LOGPROBS = 20
+_MAX_SEED = 2**64 - 1
+
+
+def _off(*values: object) -> BeforeValidator:
+    """A field of OpenAI's that is not supported, with the values that switch it off."""
+
+    def check(value: object) -> object:
+        if value is not None and not any(value == off and type(value) is type(off) for off in values):
+            raise ValueError("is not supported; leave it out")
+        return None
+
+    return BeforeValidator(check)
+
+
+def _whole_characters(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is no valid text ({error.reason}); send whole characters") from None
+    return value
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Off = Annotated[None, _off()]
+OffList = Annotated[None, _off([], {})]
+OffFalse = Annotated[None, _off(False)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_whole_characters)]
+StopString = Annotated[Text, Field(min_length=1)]
+Flag = Annotated[bool, Field(strict=True)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+
+
+class StrictBody(BaseModel):
+    """A JSON object whose unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @classmethod
+    def parse(cls: type[Body], data: bytes) -> Body:
+        """Read a body.
+
+        Raises:
+            ApiError: 400; it names the first field that is wrong.
+        """
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the body is no JSON ({error}); send a JSON object") from None
+        if not isinstance(value, dict):
+            raise ApiError(400, f"the body is a JSON {type(value).__name__}; send a JSON object")
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise _named(error, cls) from None
+
+
+def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
+    """The first fault of a body, by the name of its field."""
+    fault = error.errors(include_url=False)[0]
+    # A list of alternatives (text or tokens) names the alternative in the place; the user knows the field.
+    field = str(fault["loc"][0]) if fault["loc"] else "body"
+    place = ".".join(str(part) for part in fault["loc"] if not _names_a_type(part))
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    shown = json.dumps(fault["input"], default=str)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    if fault["type"] == "extra_forbidden":
+        known = (
+            ", ".join(sorted(kind.model_fields)) if len(fault["loc"]) == 1 else "those of OpenAI's interface"
+        )
+        return ApiError(400, f"{place}: there is no such field; known are {known}", field, "unknown_field")
+    if fault["type"] == "missing":
+        return ApiError(400, f"{place}: is missing; give it", field, "missing_field")
+    return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
+
+
+def _names_a_type(part: int | str) -> bool:
+    return (isinstance(part, str) and any(mark in part for mark in "[]-")) or part in ("str", "list")
+
+
+class StreamOptions(StrictBody):
+    """What a stream carries beside the answer."""
+
+    include_usage: Flag = False
+
+
+class GenerationBody(StrictBody):
+    """Fields that both kinds of completion have.
+
+    Names and meanings are OpenAI's; those that it does not have are vLLM's where vLLM has them. The last
+    group is ovspec's.
+    """
+
+    model: Text | None = None
+    n: int = Field(1, ge=1, le=MAX_CHOICES, strict=True)
+    max_tokens: int | None = Field(None, ge=1, strict=True)
+    temperature: float | None = Field(None, ge=0, le=2, strict=True)
+    top_p: float | None = Field(None, gt=0, le=1, strict=True)
+    presence_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
+    seed: int | None = Field(None, ge=0, le=_MAX_SEED, strict=True)
+    stop: Annotated[list[StopString] | None, BeforeValidator(_one_or_many)] = Field(
+        None, max_length=MAX_STOP_STRINGS
+    )
+    stream: Flag = False
+    stream_options: StreamOptions | None = None
+    user: Text | None = None
+
+    top_k: int | None = Field(None, ge=0, strict=True)
+    min_p: float | None = Field(None, ge=0, lt=1, strict=True)
+    repetition_penalty: float | None = Field(None, gt=0, strict=True)
+    min_tokens: int = Field(0, ge=0, strict=True)
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: Flag = False
+    include_stop_str_in_output: Flag = False
+
+    num_assistant_tokens: int | None = Field(None, ge=0, strict=True)
+    num_assistant_tokens_schedule: Literal["constant", "heuristic", "auto"] | None = None
+    verify: Literal["dense", "sparse", "commit"] | None = None
+    return_token_origins: Flag = False
+
+    logit_bias: OffList = None
+    response_format: Annotated[None, _off({"type": "text"})] = None
+    metadata: OffList = None
+    store: OffFalse = None
+    service_tier: Annotated[None, _off("auto", "default")] = None
+
+
+class CompletionBody(GenerationBody):
+    """The body of `/v1/completions`."""
+
+    prompt: Text | list[TokenId] | list[Text] | list[list[TokenId]]
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
+    best_of: Annotated[None, _off(1)] = None
+    echo: OffFalse = None
+    suffix: Annotated[None, _off("")] = None
+
+
+class TextPart(StrictBody):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(StrictBody):
+    """A message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Text | list[TextPart]
+    name: Off = None
+    refusal: Off = None
+    annotations: OffList = None
+    audio: Off = None
+    tool_calls: OffList = None
+    tool_call_id: Off = None
+    function_call: Off = None
+
+    @property
+    def text(self) -> str:
+        """The content as text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatBody(GenerationBody):
+    """The body of `/v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, strict=True)
+    logprobs: Flag | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
+    tools: OffList = None
+    tool_choice: Annotated[None, _off("none")] = None
+    parallel_tool_calls: Off = None
+    functions: OffList = None
+    function_call: Annotated[None, _off("none")] = None
+    audio: Off = None
+    modalities: Annotated[None, _off(["text"])] = None
+    prediction: Off = None
+    reasoning_effort: Off = None
+    verbosity: Off = None
+    web_search_options: Off = None
+
+
+class TokenizeBody(StrictBody):
+    """The body of `/tokenize`, with vLLM's names: a prompt, or the messages of a chat."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: Flag = True
+
+
+class DetokenizeBody(StrictBody):
+    """The body of `/detokenize`."""
+
+    model: Text | None = None
+    tokens: list[TokenId]
+
+
+def as_body(kind: type[Body], fields: dict[str, Any]) -> Body:
+    """A body from fields that are Python values already, checked in the same way."""
+    return kind.parse(json.dumps(fields).encode())

@@ -1,0 +1,120 @@
+"""A body of a completion as requests to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ovspec.engine.request import Request
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.choice import Choice
+from ovspec.serve.objects import ChatObjects, CompletionObjects, Objects
+from ovspec.serve.served_model import ServedModel
+
+
+@dataclass(slots=True)
+class Call:
+    """One HTTP request for answers.
+
+    Attributes:
+        body: as it came.
+        objects: makes the objects of the answer.
+        requests: for the engine, one per choice.
+        choices: the answers, one per request.
+        num_prompt_tokens: of all prompts.
+        verify: how drafts are verified, in a word.
+        num_spec_tokens: draft tokens of a step, at most.
+    """
+
+    body: GenerationBody
+    objects: Objects
+    requests: list[Request]
+    choices: list[Choice]
+    num_prompt_tokens: int
+    verify: str
+    num_spec_tokens: int
+
+    @classmethod
+    def of(cls, body: GenerationBody, model: ServedModel) -> Call:
+        """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
+
+        Raises:
+            ApiError: 400 or 404; it names the field.
+        """
+        model.check_name(body.model)
+        _check_combinations(body)
+        logprobs = _logprobs(body)
+        objects: Objects
+        if isinstance(body, ChatBody):
+            prompts, max_tokens, field = [model.tokens_of_chat(body.messages)], _chat_limit(body), "messages"
+            objects = ChatObjects(model.name, model.token_text, logprobs)
+        else:
+            assert isinstance(body, CompletionBody)
+            prompts, max_tokens, field = _prompts(body, model), _completion_limit(body), "prompt"
+            objects = CompletionObjects(model.name, model.token_text, logprobs)
+        settings = model.settings(body, max_tokens)
+        name, verify = model.verify_mode(body.verify)
+        for prompt in prompts:
+            model.check_length(len(prompt), max_tokens, field)
+        requests = [
+            Request(f"{objects.id}-{place}-{index}", prompt, settings, verify, logprobs, index=index)
+            for place, prompt in enumerate(prompts)
+            for index in range(body.n)
+        ]
+        stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
+        choices = [Choice(model.token_text, *stops) for _ in requests]
+        total = sum(len(prompt) for prompt in prompts)
+        return cls(body, objects, requests, choices, total, name, settings.num_assistant_tokens)
+
+
+def _check_combinations(body: GenerationBody) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options: needs stream=true; leave it out", "stream_options")
+    if body.n > 1 and body.temperature == 0:
+        raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
+    if not isinstance(body, ChatBody):
+        return
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs: needs logprobs=true", "top_logprobs")
+    if None not in (body.max_tokens, body.max_completion_tokens):
+        raise ApiError(
+            400, "max_tokens: is the old name of max_completion_tokens; give one of them", "max_tokens"
+        )
+
+
+def _logprobs(body: GenerationBody) -> int | None:
+    if isinstance(body, ChatBody):
+        return body.top_logprobs or 0 if body.logprobs else None
+    assert isinstance(body, CompletionBody)
+    return body.logprobs
+
+
+def _chat_limit(body: ChatBody) -> int | None:
+    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+
+
+def _completion_limit(body: CompletionBody) -> int:
+    return 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+
+
+def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:
+    """The prompts of a completion as token ids.
+
+    Raises:
+        ApiError: 400, none, or a token outside the vocabulary.
+    """
+    given = body.prompt
+    entries: Sequence[str | Sequence[int]]
+    if isinstance(given, str):
+        entries = [given]
+    elif given and isinstance(given[0], int):
+        entries = [[token for token in given if isinstance(token, int)]]
+    else:
+        entries = [entry for entry in given if not isinstance(entry, int)]
+    if not entries:
+        raise ApiError(400, "prompt: the list is empty; send a prompt", "prompt")
+    prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
+    for prompt in prompts:
+        model.check_tokens(prompt, "prompt")
+    return prompts

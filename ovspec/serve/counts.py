@@ -1,0 +1,154 @@
+"""Metrics for Prometheus, with vLLM's names, so that its dashboards and load tester read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ovspec.engine.request import RequestMetrics, RequestOutput
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_COUNTERS = {
+    "spec_decode_num_drafts": "Drafts that were verified.",
+    "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
+    "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
+    "prompt_tokens": "Tokens of prompts.",
+    "generation_tokens": "Tokens of answers.",
+    "prefix_cache_queries": "Tokens of prompts that were looked up in the cache.",
+    "prefix_cache_hits": "Tokens of prompts whose keys and values were cached.",
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Between steps that brought tokens, per token.",
+    "request_time_per_output_token_seconds": "Mean time of a request's tokens after the first.",
+    "e2e_request_latency_seconds": "From a request's arrival to the end of its answer.",
+}
+
+
+class Counts:
+    """Counters, gauges and histograms of one server.
+
+    Args:
+        model: the served name, the label of all of them.
+        gauges: what is asked for when the metrics are read, by name without prefix.
+    """
+
+    def __init__(self, model: str, gauges: dict[str, Callable[[], float]]) -> None:
+        self._registry = CollectorRegistry()
+        self._model = model
+        self._counters = {
+            name: Counter(f"vllm:{name}", text, ["model_name"], registry=self._registry).labels(model)
+            for name, text in _COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(
+                f"vllm:{name}", text, ["model_name"], buckets=_SECONDS, registry=self._registry
+            ).labels(model)
+            for name, text in _HISTOGRAMS.items()
+        }
+        self._per_position = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafts whose token at this position was accepted.",
+            ["model_name", "position"],
+            registry=self._registry,
+        )
+        self._ended = Counter(
+            "vllm:request_success",
+            "Answers that ended, by why.",
+            ["model_name", "finished_reason"],
+            registry=self._registry,
+        )
+        self._density = Histogram(
+            "ovspec:attention_density",
+            "Share of the context's cache that verification read, per answer.",
+            ["model_name"],
+            buckets=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
+            registry=self._registry,
+        ).labels(model)
+        for name, read in gauges.items():
+            gauge = Gauge(f"vllm:{name}", name.replace("_", " "), ["model_name"], registry=self._registry)
+            gauge.labels(model).set_function(read)
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' format."""
+        return generate_latest(self._registry)
+
+    def add(self, name: str, amount: float) -> None:
+        """Raise a counter."""
+        self._counters[name].inc(amount)
+
+    def time(self, name: str, seconds: float) -> None:
+        """Add to a histogram."""
+        self._histograms[name].observe(seconds)
+
+    def drafted(self, before: RequestMetrics, now: RequestMetrics) -> None:
+        """Count what a step drafted."""
+        if now.num_drafts == before.num_drafts:
+            return
+        for counter, field in (
+            ("spec_decode_num_drafts", "num_drafts"),
+            ("spec_decode_num_draft_tokens", "num_draft_tokens"),
+            ("spec_decode_num_accepted_tokens", "num_accepted_tokens"),
+        ):
+            self.add(counter, getattr(now, field) - getattr(before, field))
+        earlier = before.num_accepted_tokens_per_pos
+        for position, count in enumerate(now.num_accepted_tokens_per_pos):
+            new = count - (earlier[position] if position < len(earlier) else 0)
+            if new:
+                self._per_position.labels(self._model, str(position)).inc(new)
+
+    def ended(self, reason: str, metrics: RequestMetrics) -> None:
+        """Count an answer that ended."""
+        self._ended.labels(self._model, reason).inc()
+        self._density.observe(metrics.attention_density)
+
+
+class AnswerClock:
+    """Times and counts one answer as its outputs come.
+
+    Args:
+        counts: of the server.
+        num_prompt_tokens: of its prompt.
+
+    Attributes:
+        seconds: from the begin to the end; 0 before the end.
+    """
+
+    def __init__(self, counts: Counts, num_prompt_tokens: int) -> None:
+        self._counts, self._prompt = counts, num_prompt_tokens
+        self._started = self._first = self._last = time.perf_counter()
+        self._tokens = 0
+        self._metrics = RequestMetrics()
+        self.seconds = 0.0
+
+    def output(self, output: RequestOutput) -> None:
+        """Tokens came."""
+        now, new = time.perf_counter(), len(output.token_ids)
+        self._counts.drafted(self._metrics, output.metrics)
+        if new and not self._tokens:
+            self._first = now
+            self._counts.time("time_to_first_token_seconds", now - self._started)
+            self._counts.add("prompt_tokens", self._prompt)
+            self._counts.add("prefix_cache_queries", self._prompt)
+            self._counts.add("prefix_cache_hits", output.metrics.num_cached_tokens)
+            self._counts.add("generation_tokens", new)
+        elif new:
+            for _ in range(new):
+                self._counts.time("inter_token_latency_seconds", (now - self._last) / new)
+            self._counts.add("generation_tokens", new)
+        self._tokens += new
+        self._metrics = output.metrics
+        self._last = now
+
+    def end(self, reason: str) -> None:
+        """The answer has ended; only the first call counts."""
+        if self.seconds:
+            return
+        self.seconds = time.perf_counter() - self._started
+        self._counts.time("e2e_request_latency_seconds", self.seconds)
+        if self._tokens > 1:
+            mean = (self._last - self._first) / (self._tokens - 1)
+            self._counts.time("request_time_per_output_token_seconds", mean)
+        self._counts.ended(reason, self._metrics)

@@ -1,0 +1,84 @@
+"""Limits of the server, and who is let in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ovspec.serve.api_error import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may take from the others.
+
+    Attributes:
+        max_body_bytes: of a request.
+        max_num_seqs: answers that are made at the same time.
+        max_queued: answers that wait beside them.
+        request_timeout: seconds from a request's arrival to the end of its answer.
+        client_timeout: seconds in which a client must send its body, and read what is sent to it.
+    """
+
+    max_body_bytes: int = 8 * 2**20
+    max_num_seqs: int = 16
+    max_queued: int = 64
+    request_timeout: float = 600.0
+    client_timeout: float = 30.0
+
+
+class Slot:
+    """One answer in work, until it is freed; only the first time counts.
+
+    Args:
+        admission: that it is taken from.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission: Admission | None = admission
+        admission.in_work += 1
+
+    def free(self) -> None:
+        """Let another answer in."""
+        if self._admission is not None:
+            self._admission.in_work -= 1
+            self._admission = None
+
+
+class Admission:
+    """Counts the answers in work, and refuses those that would wait behind too many.
+
+    Args:
+        limits: of the server.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._mean_seconds = 1.0
+        self.in_work = 0
+
+    def admit(self, answers: int) -> list[Slot]:
+        """Slots for this many answers.
+
+        Raises:
+            ApiError: 429 with the seconds to wait, or 400 for a request that is never let in.
+        """
+        most = self._limits.max_num_seqs + self._limits.max_queued
+        if answers > most:
+            raise ApiError(400, f"n: {answers} answers in one request; this server takes at most {most}", "n")
+        if self.in_work + answers > most:
+            raise ApiError(
+                429,
+                f"{self.in_work} answers are in work or wait, at most {most} may; try again later",
+                code="rate_limit_exceeded",
+                retry_after=self._seconds_until_room(self.in_work + answers - most),
+            )
+        return [Slot(self) for _ in range(answers)]
+
+    def observe(self, seconds: float) -> None:
+        """Learn how long an answer took."""
+        self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
+
+    def _seconds_until_room(self, surplus: int) -> int:
+        rounds = math.ceil(surplus / self._limits.max_num_seqs)
+        return min(60, max(1, math.ceil(rounds * self._mean_seconds)))

@@ -1,0 +1,208 @@
+"""OpenAI's objects: completions, chunks of streams, log probabilities, usage, with ovspec's metrics."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ovspec.engine.request import RequestMetrics, TokenLogprobs
+from ovspec.generation.token_text import TokenText
+from ovspec.serve.choice import Choice, Delta
+
+Json = dict[str, Any]
+
+
+class Objects(Protocol):
+    """Makes the objects of one answer to a request."""
+
+    id: str
+
+    def first(self, index: int) -> Json | None:
+        """The chunk that comes before any text of a choice, if there is one."""
+
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """A chunk of a stream."""
+
+    def usage_chunk(self, usage: Json, metrics: Json) -> Json:
+        """The last chunk of a stream that asks for usage."""
+
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
+        """The answer without streaming; `deltas` hold each choice from begin to end."""
+
+
+class _Base:
+    def __init__(self, prefix: str, kind: str, model: str, tokens: TokenText, logprobs: int | None) -> None:
+        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self._kind, self._model, self._tokens, self._logprobs = kind, model, tokens, logprobs
+        self._created = int(time.time())
+
+    def _object(self, choices: list[Json], kind: str | None = None) -> Json:
+        return {
+            "id": self.id,
+            "object": kind or self._kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+
+    def usage_chunk(self, usage: Json, metrics: Json) -> Json:
+        return {**self._object([]), "usage": usage, "metrics": metrics}
+
+    def _origins(self, delta: Delta) -> Json:
+        if not delta.pieces:
+            return {}
+        return {"token_origins": [{"text": text, "origin": writer} for text, writer in delta.pieces]}
+
+
+class ChatObjects(_Base):
+    """Objects of `/v1/chat/completions`.
+
+    Args:
+        model: the served name.
+        tokens: text of tokens.
+        logprobs: how many alternatives to show per token; `None`: no log probabilities.
+    """
+
+    def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
+        super().__init__("chatcmpl", "chat.completion.chunk", model, tokens, logprobs)
+
+    def first(self, index: int) -> Json | None:
+        """The role of the message."""
+        delta = {"role": "assistant", "content": ""}
+        return self._object([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
+
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """New content of a message."""
+        content = {"content": delta.text} if delta.text or not delta.finish_reason else {}
+        choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
+        return self._object(
+            [{**choice, "finish_reason": delta.finish_reason, **self._origins(delta)}],
+        )
+
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
+        """The messages."""
+        entries = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": self._logprobs_of(delta),
+                "finish_reason": choice.finish_reason,
+                **self._origins(delta),
+            }
+            for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True))
+        ]
+        return {**self._object(entries, "chat.completion"), "usage": usage, "metrics": metrics}
+
+    def _logprobs_of(self, delta: Delta) -> Json | None:
+        if self._logprobs is None:
+            return None
+        content = [
+            {**self._entry(token, entry.logprob), "top_logprobs": self._top(entry)}
+            for token, entry in zip(delta.tokens, delta.logprobs, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def _top(self, entry: TokenLogprobs) -> list[Json]:
+        return [self._entry(token, logprob) for token, logprob in entry.top[: self._logprobs]]
+
+    def _entry(self, token: int, logprob: float) -> Json:
+        known = self._tokens
+        return {"token": known.text(token), "logprob": logprob, "bytes": list(known.bytes(token))}
+
+
+class CompletionObjects(_Base):
+    """Objects of `/v1/completions`; arguments as of `ChatObjects`."""
+
+    def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
+        super().__init__("cmpl", "text_completion", model, tokens, logprobs)
+        self._offsets: dict[int, int] = {}
+
+    def first(self, index: int) -> Json | None:
+        """Nothing comes before the text."""
+        return None
+
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """New text."""
+        return self._object([self._choice(index, delta.text, delta, delta.finish_reason)])
+
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
+        """The texts."""
+        entries = [
+            self._choice(index, choice.text, delta, choice.finish_reason)
+            for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True))
+        ]
+        return {**self._object(entries), "usage": usage, "metrics": metrics}
+
+    def _choice(self, index: int, text: str, delta: Delta, reason: str | None) -> Json:
+        logprobs = self._logprobs_of(index, delta)
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return {**choice, **self._origins(delta)}
+
+    def _logprobs_of(self, index: int, delta: Delta) -> Json | None:
+        if self._logprobs is None:
+            return None
+        texts, offsets, known = [], [], self._tokens
+        for token in delta.tokens:
+            texts.append(known.text(token))
+            offsets.append(self._offsets.setdefault(index, 0))
+            self._offsets[index] += len(texts[-1])
+        top = [
+            {known.text(token): logprob for token, logprob in entry.top[: self._logprobs]}
+            for entry in delta.logprobs
+        ]
+        return {
+            "tokens": texts,
+            "token_logprobs": [entry.logprob for entry in delta.logprobs],
+            "top_logprobs": top if self._logprobs else None,
+            "text_offset": offsets,
+        }
+
+
+def usage_of(num_prompt_tokens: int, choices: Sequence[Choice]) -> Json:
+    """Tokens that a request took; those of the prompt count once per prompt."""
+    completion = sum(choice.num_tokens for choice in choices)
+    cached = max((choice.metrics.num_cached_tokens for choice in choices), default=0)
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": num_prompt_tokens + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_tokens: int) -> Json:
+    """What was drafted, read and promised, over the choices of a request.
+
+    `speculative_decoding` has the fields of vLLM's `--per-request-spec-decode-metrics summary`.
+
+    Args:
+        all_metrics: of each choice.
+        verify: how drafts were verified.
+        num_spec_tokens: draft tokens of a step, at most.
+    """
+    drafts = sum(one.num_drafts for one in all_metrics)
+    proposed = sum(one.num_draft_tokens for one in all_metrics)
+    accepted = sum(one.num_accepted_tokens for one in all_metrics)
+    longest = max((len(one.num_accepted_tokens_per_pos) for one in all_metrics), default=0)
+    at_least = [drafts, *(sum(_at(one, i) for one in all_metrics) for i in range(longest)), 0]
+    return {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+            "draft_acceptance_rate": accepted / proposed if proposed else 0.0,
+            "acceptance_histogram": [at_least[i] - at_least[i + 1] for i in range(longest + 1)],
+            "num_spec_steps": drafts,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": proposed,
+            "num_spec_tokens": num_spec_tokens,
+        },
+        "attention_density": sum(one.attention_density for one in all_metrics) / max(1, len(all_metrics)),
+        "is_lossy": any(one.is_lossy for one in all_metrics),
+        "verify": verify,
+    }
+
+
+def _at(metrics: RequestMetrics, position: int) -> int:
+    counts = metrics.num_accepted_tokens_per_pos
+    return counts[position] if position < len(counts) else 0

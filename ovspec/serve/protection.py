@@ -1,0 +1,104 @@
+"""What stands before every route: keys, and bodies of a limited size that come in time."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.limits import Limits
+
+# The page is a file without secrets, and asks its reader for the key.
+OPEN_PATHS = ("/", "/health")
+
+
+class KeyCheck:
+    """Lets requests pass that carry one of the keys.
+
+    Args:
+        app: what is protected.
+        keys: at least one.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 401."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows(scope):
+            error = ApiError(401, "the API key is missing or wrong; send `Authorization: Bearer KEY`")
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, given = header.partition(b" ")
+        # Every key is compared, each in constant time.
+        same = [hmac.compare_digest(given.strip(), key) for key in self._keys]
+        return kind.lower() == b"bearer" and any(same)
+
+
+class WriteTimeout:
+    """Ends connections whose client does not read.
+
+    A stream that nobody reads fills the buffers of the connection, and the server's `send` waits.
+
+    Args:
+        app: whose answers are sent.
+        seconds: that a client may take to make room.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app, self._seconds = app, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and watch what is sent."""
+
+        async def send_in_time(message: Message) -> None:
+            try:
+                with anyio.fail_after(self._seconds):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
+
+        try:
+            await self._app(scope, receive, send_in_time if scope["type"] == "http" else send)
+        except ClientDisconnect:
+            return
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The JSON body of a request.
+
+    Raises:
+        ApiError: 413 too long, 408 too slow, 415 no JSON.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Pages of other origins can't send this type unless the server allows their origin.
+        raise ApiError(415, f"Content-Type {kind!r}: expected application/json")
+    too_long = ApiError(
+        413, f"the body is longer than {limits.max_body_bytes} bytes; shorten it", code="body_too_large"
+    )
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > limits.max_body_bytes:
+        raise too_long
+    parts, length = [], 0
+    try:
+        with anyio.fail_after(limits.client_timeout):
+            async for part in request.stream():
+                length += len(part)
+                if length > limits.max_body_bytes:
+                    raise too_long
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(
+            408, f"the body did not come within {limits.client_timeout:g} s; send it faster", code="timeout"
+        ) from None
+    return b"".join(parts)

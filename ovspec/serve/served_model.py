@@ -1,0 +1,216 @@
+"""The model that a server has: names, prompts, settings of a request."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from openvino_genai import ChatHistory
+
+from ovspec.errors import raised_by_us
+from ovspec.generation.generation_config import GenerationSettings
+from ovspec.generation.inputs import templated, tokenized
+from ovspec.generation.token_text import TokenText
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.bodies import GenerationBody, Message
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode, sparse_part
+from ovspec_models import ModelInfo
+
+# Fields of a body that openvino_genai's configuration has too, by their names there.
+_SAME = (
+    *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
+    *("include_stop_str_in_output", "num_assistant_tokens_schedule"),
+)
+_RENAMED = {
+    "max_new_tokens": "max_tokens",
+    "rng_seed": "seed",
+    "stop_strings": "stop",
+    "min_new_tokens": "min_tokens",
+}
+
+
+class ServedModel:
+    """A pipeline under its served name.
+
+    Args:
+        pipeline: with the model loaded.
+        folder: of the model, as the user gave it.
+        name: what clients call it.
+        chat_template: in place of the model's.
+    """
+
+    def __init__(
+        self, pipeline: LLMPipeline, folder: Path, name: str, chat_template: str | None = None
+    ) -> None:
+        self.name, self.root = name, str(folder)
+        self.pipeline = pipeline
+        self.tokenizer = pipeline.get_tokenizer()
+        if chat_template is not None:
+            self.tokenizer.set_chat_template(chat_template)
+        self.token_text = TokenText(self.tokenizer)
+        self.max_model_len = pipeline.engine.engine.max_model_len
+        self.vocab_size = ModelInfo.read(folder).vocab_size
+        self.created = int(time.time())
+
+    def check_name(self, name: str | None) -> None:
+        """Refuse a request for another model.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name not in (None, self.name, self.root):
+            raise ApiError(
+                404,
+                f"model={name!r}: not served here; this server has {self.name!r}",
+                "model",
+                "model_not_found",
+            )
+
+    def tokens_of(self, text: str, special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        return tokenized(self.tokenizer, text, special_tokens)
+
+    def tokens_of_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat through the model's template.
+
+        Raises:
+            ApiError: 400, the model has no template, or it does not take these messages.
+        """
+        history = ChatHistory([{"role": message.role, "content": message.text} for message in messages])
+        try:
+            text = templated(self.tokenizer, history)
+        except (ValueError, RuntimeError) as error:
+            if raised_by_us(error):
+                raise ApiError(
+                    400, "this model has no chat template; use /v1/completions", "messages"
+                ) from error
+            last = str(error).strip().splitlines()[-1:]
+            raise ApiError(
+                400,
+                f"messages: the model's chat template refused them ({''.join(last)}); change the roles",
+                "messages",
+            ) from error
+        return self.tokens_of(text, special_tokens=False)
+
+    def check_length(self, num_tokens: int, max_tokens: int | None, field: str) -> None:
+        """Refuse a prompt that can never be answered.
+
+        Raises:
+            ApiError: 400 with the limit.
+        """
+        limit = self.max_model_len
+        if num_tokens == 0:
+            raise ApiError(400, f"{field}: it has no tokens; send some text", field)
+        if num_tokens + (max_tokens or 1) > limit:
+            asked = f" and {max_tokens} for the answer" if max_tokens else ""
+            raise ApiError(
+                400,
+                f"{field}: {num_tokens} tokens{asked}; this model's maximum context length is {limit} tokens "
+                "for prompt and answer together: shorten the prompt, or ask for fewer",
+                field,
+                "context_length_exceeded",
+            )
+
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Refuse token ids that the model does not have.
+
+        Raises:
+            ApiError: 400.
+        """
+        if tokens and max(tokens) >= self.vocab_size:
+            raise ApiError(
+                400,
+                f"{field}: {max(tokens)} is no token of this model; ids are 0 to {self.vocab_size - 1}",
+                field,
+                "invalid_value",
+            )
+
+    def settings(self, body: GenerationBody, max_tokens: int | None) -> GenerationSettings:
+        """How a request is to be answered: the folder's configuration with the body's fields.
+
+        Raises:
+            ApiError: 400, a combination of fields that can't be served.
+        """
+        config = self.pipeline.get_generation_config()
+        # OpenAI's default is to sample at temperature 1; a folder that says how to sample is followed.
+        temperature = body.temperature
+        if temperature is None:
+            temperature = float(config.temperature) if config.do_sample else 1.0
+        fields: dict[str, Any] = {"do_sample": temperature > 0}
+        if temperature > 0:
+            fields["temperature"] = temperature
+        for name in (*_SAME, *_RENAMED):
+            value = getattr(body, _RENAMED.get(name, name))
+            if value is not None:
+                fields[name] = value
+        if max_tokens is not None:
+            fields["max_new_tokens"] = max_tokens
+        fields.setdefault("rng_seed", secrets.randbits(63))
+        if body.stop_token_ids is not None:
+            fields["stop_token_ids"] = {*config.stop_token_ids, *body.stop_token_ids}
+        if body.num_assistant_tokens:
+            fields["num_assistant_tokens"] = body.num_assistant_tokens
+        try:
+            settings = self.pipeline.settings(**fields)
+        except (ValueError, RuntimeError) as error:
+            if not raised_by_us(error):
+                raise
+            raise self._named(error) from error
+        return replace(settings, num_assistant_tokens=0) if body.num_assistant_tokens == 0 else settings
+
+    def _named(self, error: Exception) -> ApiError:
+        """A refusal of the pipeline, under the body's name of the field."""
+        message = str(error)
+        for field in (*_SAME, *_RENAMED, "stop_token_ids", "num_assistant_tokens"):
+            if message.startswith(field):
+                name = _RENAMED.get(field, field)
+                return ApiError(400, name + message.removeprefix(field), name, "invalid_value")
+        return ApiError(400, message)
+
+    def verify_mode(self, name: str | None) -> tuple[str, VerifyMode]:
+        """The mode of verification that a body asks for, among those that the loaded graph can do.
+
+        Raises:
+            ApiError: 400.
+        """
+        own = self.pipeline.verify
+        sparse = sparse_part(own)
+        if name is None:
+            return mode_name(own), own
+        if name == "dense":
+            return name, "dense"
+        if sparse is None:
+            raise ApiError(
+                400, f"verify={name!r}: this server was started with --verify dense; leave it out", "verify"
+            )
+        if name == mode_name(own):
+            return name, own
+        return name, CommitVerify(sparse) if name == "commit" else sparse
+
+
+def mode_name(verify: VerifyMode) -> str:
+    """The word for a mode."""
+    if isinstance(verify, CommitVerify):
+        return "commit"
+    return "sparse" if isinstance(verify, SparseVerify) else "dense"
+
+
+def read_template(path: Path | None) -> str | None:
+    """The text of a chat template's file.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--chat-template {path}: {error}; give a file with a Jinja template") from error

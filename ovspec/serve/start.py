@@ -1,0 +1,64 @@
+"""The start of a server: refusals first, then the model, then the routes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.serve.app import Server
+from ovspec.serve.limits import Limits
+from ovspec.serve.served_model import ServedModel, read_template
+from ovspec.serve.server import bind, serve
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a model is served.
+
+    Attributes:
+        host: address to listen on.
+        port: 0 takes a free one.
+        keys: one of them must come with a request; none: everybody is served.
+        origins: of pages in browsers that may call.
+        name: what clients call the model; `None`: its folder's name.
+        chat_template: file with a template in place of the model's.
+        limits: of requests.
+    """
+
+    host: str
+    port: int
+    keys: Sequence[str]
+    origins: Sequence[str]
+    name: str | None
+    chat_template: Path | None
+    limits: Limits
+
+
+def start(settings: ServerSettings, folder: Path, load: Callable[[], LLMPipeline]) -> None:
+    """Serve until a signal comes.
+
+    Args:
+        settings: how.
+        folder: of the model.
+        load: makes the pipeline.
+
+    Raises:
+        ValueError: a setting that can't be served, or a port that is in use.
+    """
+    if any(not key.strip() or not key.isascii() for key in settings.keys):
+        raise ValueError("--api-key: expected ASCII characters that are not all spaces; give another key")
+    template = read_template(settings.chat_template)
+    listening = bind(settings.host, settings.port)
+    with listening:
+        pipeline = load()
+        pipeline.engine.engine.max_num_seqs = settings.limits.max_num_seqs
+        model = ServedModel(pipeline, folder, settings.name or folder.resolve().name, template)
+        app = Server(model, pipeline.engine, settings.limits).app(settings.keys, settings.origins)
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
+        serve(app, listening, settings.limits.request_timeout)
+        pipeline.engine.close(finish=False)

@@ -1,0 +1,227 @@
+"""Requests that share passes and blocks, come, go and are preempted get the answer that they get alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from drafters.own_drafters import DRAFTERS, SPARSE
+from families import family
+from openvino_genai import GenerationConfig, GenerationFinishReason
+
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request, RequestOutput
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.verify.commit_verify import CommitVerify
+
+COMMIT = CommitVerify(SPARSE, interval=5)
+SAMPLING = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
+AUTO = {"num_assistant_tokens_schedule": "auto"}
+
+
+def settings_of(**options: Any) -> GenerationSettings:
+    given = {"max_new_tokens": 24, "num_assistant_tokens": 5, **options}
+    return resolve(updated(GenerationConfig(), given), (), has_draft=True)
+
+
+@dataclass
+class Case:
+    """A request, made anew each time."""
+
+    prompt: int
+    options: dict[str, Any] = field(default_factory=dict)
+    verify: Any = "dense"
+    index: int = 0
+
+    def request(self, name: str = "alone") -> Request:
+        prompt = family("llama").prompts[self.prompt]
+        return Request(name, prompt, settings_of(**self.options), self.verify, index=self.index)
+
+
+CASES = [
+    Case(0),
+    Case(1, {"num_assistant_tokens": 2, "max_new_tokens": 40}),
+    Case(2, SAMPLING | AUTO),
+    Case(3, verify=COMMIT),
+    Case(4, {"num_assistant_tokens": 0}),
+    Case(5, AUTO, verify=COMMIT),
+    Case(0, SAMPLING | AUTO, index=1),
+    Case(6, {"repetition_penalty": 1.3}),
+    Case(7, {"max_new_tokens": 1}),
+    Case(3, verify=SPARSE),
+]
+
+
+def engine_of(drafter: str | None = "prompt_lookup", **options: Any) -> LLMEngine:
+    models = family("llama")
+    made = DRAFTERS[drafter](models) if drafter else None
+    return LLMEngine(models.target, made, **{"max_num_batched_tokens": 128, **options})
+
+
+@functools.cache
+def alone(number: int, drafter: str | None) -> list[int]:
+    engine = engine_of(drafter, enable_prefix_caching=False)
+    return engine.generate([CASES[number].request()])["alone"]
+
+
+def collect(engine: LLMEngine, coming: Iterator[list[int]]) -> dict[str, list[int]]:
+    """Answers of all cases; `coming` says which of them come before each step."""
+    found: dict[str, list[int]] = {}
+    while (new := next(coming, None)) is not None or engine.has_unfinished_requests:
+        for number in new or ():
+            engine.add_request(CASES[number].request(str(number)))
+        for output in engine.step():
+            found.setdefault(output.request_id, []).extend(output.token_ids)
+    return found
+
+
+def arrivals(seed: int) -> Iterator[list[int]]:
+    rng = np.random.default_rng(seed)
+    waiting = rng.permutation(len(CASES)).tolist()
+    while waiting:
+        count = int(rng.integers(0, 4))
+        yield waiting[:count]
+        del waiting[:count]
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant", "auto", "sparse_self", None])
+def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | None, prefixes: bool) -> None:
+    want = {str(number): alone(number, drafter) for number in range(len(CASES))}
+    for seed, chunk in enumerate((16, 100)):
+        engine = engine_of(drafter, max_num_batched_tokens=chunk, enable_prefix_caching=prefixes)
+        assert collect(engine, arrivals(seed)) == want
+        assert not engine.num_requests_running and not engine.kv_cache_usage
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant"])
+def test_a_full_cache_preempts_the_youngest_and_loses_nothing(drafter: str) -> None:
+    def requests() -> list[Request]:
+        """Short prompts with long answers: they are admitted with room for the prompts, and grow."""
+        found = []
+        for number, case in enumerate(CASES[:7]):
+            request = replace(case, options={**case.options, "max_new_tokens": 80}).request(str(number))
+            request.prompt_token_ids = request.prompt_token_ids[: 20 + number]
+            found.append(request)
+        return found
+
+    want = {}
+    for request in requests():
+        want |= engine_of(drafter, enable_prefix_caching=False).generate([request])
+    target = family("llama").target
+    engine = engine_of(drafter, cache_bytes=9 * target.cache.block_bytes, max_num_seqs=5)
+    assert engine.generate(requests()) == want
+    assert engine.num_preemptions > 0 and engine.kv_cache_usage == 0.0
+    engine_of()  # without the limit, for other tests
+
+
+def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_that_outgrows_the_cache_fails() -> None:
+    target = family("llama").target
+    engine = engine_of(cache_bytes=2 * target.cache.block_bytes)
+    with pytest.raises(ValueError, match="the KV cache room for 64 with an answer: cache_size"):
+        engine.add_request(Request("long", [1] * 64, settings_of()))
+    engine.add_request(Request("grows", [1] * 40, settings_of(ignore_eos=True, max_new_tokens=40)))
+    outputs: list[RequestOutput] = []
+    while engine.has_unfinished_requests:
+        outputs += engine.step()
+    assert isinstance(outputs[-1].error, RuntimeError) and outputs[-1].finished
+    assert "cache_size allows 64; raise it" in str(outputs[-1].error)
+    assert engine.kv_cache_usage == 0.0
+    engine_of()  # without the limit, for other tests
+
+
+def test_an_aborted_request_is_freed_before_the_next_step() -> None:
+    want = alone(1, "prompt_lookup")
+    for steps in (0, 1, 4):
+        engine = engine_of(enable_prefix_caching=False)
+        engine.add_request(CASES[3].request("gone"))
+        engine.add_request(CASES[1].request("stays"))
+        stays: list[int] = []
+        for _ in range(steps):
+            stays += [t for output in engine.step() if output.request_id == "stays" for t in output.token_ids]
+        engine.abort("gone")
+        engine.abort("never was")
+        first, *rest = engine.step()
+        assert (first.request_id, first.finish_reason) == ("gone", GenerationFinishReason.STOP)
+        assert engine.num_requests_running == 1
+        stays += [token for output in rest for token in output.token_ids]
+        while engine.has_unfinished_requests:
+            stays += [token for output in engine.step() for token in output.token_ids]
+        assert stays == want and not engine.kv_cache_usage
+
+
+def test_a_prompt_is_read_from_where_others_have_read_it() -> None:
+    prompt = family("llama").prompts[0]
+    engine = engine_of("assistant")
+    family("llama").target.blocks.forget()
+    want = alone(0, "assistant")
+    outputs: dict[str, list[RequestOutput]] = {"first": [], "beside": [], "later": []}
+    engine.add_request(CASES[0].request("first"))
+    engine.add_request(CASES[0].request("beside"))
+    for name in ("beside", "later"):
+        while engine.has_unfinished_requests:
+            for output in engine.step():
+                outputs[output.request_id].append(output)
+        if name == "beside":
+            engine.add_request(CASES[0].request("later"))
+    cached = [some[-1].metrics.num_cached_tokens for some in outputs.values()]
+    whole = (len(prompt) - 1) // engine.target.block_size * engine.target.block_size
+    assert cached == [0, whole, whole] and whole > 0
+    for some in outputs.values():
+        assert [token for output in some for token in output.token_ids] == want
+    assert engine.prefix_cache_hits >= 2 * whole
+
+
+def test_what_sparse_passes_wrote_is_shared_with_nobody() -> None:
+    family("llama").target.blocks.forget()
+    engine = engine_of("prompt_lookup")
+    lossy = engine.generate([Case(3, verify=SPARSE).request("lossy")])["lossy"]
+    prompt = family("llama").prompts[3]
+    follows = Request("follows", [*prompt, *lossy, 1], settings_of())
+    fresh = engine_of("prompt_lookup", enable_prefix_caching=False)
+    want = fresh.generate([Request("fresh", [*prompt, *lossy, 1], settings_of())])["fresh"]
+    engine = engine_of("prompt_lookup")
+    engine.generate([Case(3, verify=SPARSE).request("lossy")])
+    assert engine.generate([follows])["follows"] == want
+
+
+@pytest.mark.parametrize("verify", ["dense", COMMIT], ids=["dense", "commit"])
+def test_log_probabilities_and_writers_of_accepted_drafts_are_the_targets(verify: Any) -> None:
+    def outputs(drafter: str | None, verify: Any) -> list[RequestOutput]:
+        engine, request = engine_of(drafter), Case(0, verify=verify).request()
+        request.logprobs = 3
+        engine.add_request(request)
+        found = []
+        while engine.has_unfinished_requests:
+            found += engine.step()
+        return found
+
+    plain, drafted = outputs(None, "dense"), outputs("prompt_lookup", verify)
+    want, got = ([entry for output in some for entry in output.logprobs] for some in (plain, drafted))
+    assert [entry.logprob for entry in got] == pytest.approx([entry.logprob for entry in want])
+    assert [[token for token, _ in entry.top] for entry in got] == [
+        [token for token, _ in entry.top] for entry in want
+    ]
+    assert all(entry.logprob == entry.top[0][1] for entry in got)  # greedy
+    writers = [writer for output in drafted for writer in output.writers]
+    metrics = drafted[-1].metrics
+    assert len(writers) == len(got) == 24 and {"corrected", "target"} <= set(writers)
+    assert {w for output in plain for w in output.writers} == {"target"}
+    if verify == "dense":
+        assert writers.count("draft") == metrics.num_accepted_tokens > 0
+        assert writers.count("corrected") <= metrics.num_drafts
+        assert metrics.num_accepted_tokens == sum(metrics.num_accepted_tokens_per_pos)
+    assert not metrics.is_lossy
+
+
+def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:
+    engine = LLMEngine(family("llama").stock, None)
+    with pytest.raises(ValueError, match="graph selects nothing"):
+        engine.check(Case(0, verify=SPARSE).request())
+    engine.add_request(Case(0).request("twice"))
+    with pytest.raises(ValueError, match="request_id='twice' runs already"):
+        engine.add_request(Case(0).request("twice"))

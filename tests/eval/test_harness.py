@@ -1,0 +1,100 @@
+"""lm-evaluation-harness on the demo model, with tasks and data of local files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import one_line, ovspec
+
+from ovspec_models import demo_pair_path
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'ovspec[eval]'")
+
+F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
+BEGIN = "Once upon a time, there was a little girl named"
+STORIES = [
+    {
+        "begin": BEGIN,
+        "ends": [" Lily. She loved to play", " zxq wq ]] vv ((", " engine of the tax"],
+        "right": 0,
+    },
+    {"begin": "The dog ran to the", "ends": [" ]] (( zx", " park and played"], "right": 1},
+]
+TASKS = {
+    "tiny_choice": """
+        output_type: multiple_choice
+        doc_to_text: "{{begin}}"
+        doc_to_choice: "{{ends}}"
+        doc_to_target: right
+        target_delimiter: ""
+        metric_list: [{metric: acc}]
+    """,
+    "tiny_text": """
+        output_type: loglikelihood_rolling
+        doc_to_text: ""
+        doc_to_target: "{{begin}}{{ends[right]}}"
+        metric_list: [{metric: word_perplexity}]
+    """,
+    "tiny_answer": """
+        output_type: generate_until
+        doc_to_text: "{{begin}}"
+        doc_to_target: "{{ends[right]}}"
+        generation_kwargs: {until: ["."], max_gen_toks: 12, do_sample: false}
+        metric_list: [{metric: exact_match}]
+    """,
+}
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    data = tmp_path / "data.jsonl"
+    data.write_text("\n".join(map(json.dumps, STORIES)), encoding="utf-8")
+    for name, body in TASKS.items():
+        head = [f"task: {name}", "dataset_path: json", "test_split: test"]
+        head.append(f"dataset_kwargs: {{data_files: {{test: {data}}}}}")
+        lines = [*head, *(line.strip() for line in body.strip().splitlines())]
+        (tmp_path / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def harness(tasks: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    given = ("-m", demo_pair_path(), "--tasks", ",".join(TASKS), "--include-path", tasks, *F32)
+    command = [sys.executable, "-m", "ovspec", "eval", "lm", *map(str, (*given, *arguments))]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tasks / "home")}
+    return subprocess.run(
+        command, env={**os.environ, **offline}, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def test_three_kinds_of_tasks(tasks: Path) -> None:
+    run = harness(tasks, "--", "--output_path", str(tasks / "out"), "--log_samples")
+    assert run.returncode == 0, run.stderr
+    (results,) = (tasks / "out").rglob("results_*.json")
+    found = json.loads(results.read_text(encoding="utf-8"))["results"]
+    assert found["tiny_choice"]["acc,none"] == 1.0
+    assert 1.0 < found["tiny_text"]["word_perplexity,none"] < 1000.0
+    (samples,) = (tasks / "out").rglob("samples_tiny_answer_*.jsonl")
+    answers = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    assert answers[0]["resps"] == [[" Lily"]]  # up to the full stop
+    table = re.search(r"\|tiny_choice\s*\|.*", run.stdout)
+    assert table and "acc" in table[0]
+
+
+def test_a_sparse_setting_and_drafts(tasks: Path) -> None:
+    run = harness(
+        tasks, "--limit", "1", "--verify", "sparse", "--budget", "4096", "--num-assistant-tokens", "4"
+    )
+    assert run.returncode == 0, run.stderr
+    assert "tiny_answer" in run.stdout
+
+
+def test_refusals(tasks: Path) -> None:
+    given = ("eval", "lm", "-m", demo_pair_path(), "--tasks", "tiny_choice")
+    assert "is no folder" in one_line(ovspec(*given, "--include-path", "/nowhere"))
+    assert "leave them out" in one_line(ovspec(*given, "--", "--model", "hf"))

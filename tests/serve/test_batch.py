@@ -1,0 +1,124 @@
+"""`ovspec batch`: OpenAI's batch format, and a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import one_line, ovspec
+from serve.conftest import F32, Served
+
+PROMPT = "Once upon a time, there was a little girl named Lily. She"
+
+
+def line(name: str, body: dict[str, Any], url: str = "/v1/completions") -> str:
+    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": {"model": "demo", **body}})
+
+
+def requests(count: int, tokens: int) -> list[str]:
+    prompts = [PROMPT, "Tom had a big red ball. One day", "The dog ran to the park and"]
+    options = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+    return [
+        line(f"r{i}", {"prompt": f"{prompts[i % 3]}{' very' * (i % 5)}", **options}) for i in range(count)
+    ]
+
+
+def arguments(folder: Path, *more: str | Path) -> list[str]:
+    options = ("-m", folder, "--served-model-name", "demo", "--draft-model", "none", *F32, *more)
+    return ["batch", *map(str, options)]
+
+
+def answers(path: Path) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len({one["custom_id"] for one in lines}) == len(lines)
+    return {one["custom_id"]: one["response"] for one in lines}
+
+
+def test_answers_are_those_of_the_server(
+    served: Served, demo_ir: Path, template: Path, tmp_path: Path
+) -> None:
+    asked, written = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    chat = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 16}
+    more = [
+        line("chat", chat, "/v1/chat/completions"),
+        line("stop", {"prompt": PROMPT, "temperature": 0, "max_tokens": 60, "stop": [" eat"]}),
+        line("sampled", {"prompt": PROMPT, "seed": 3, "n": 2, "max_tokens": 16}),
+        line("wrong", {"prompt": PROMPT, "temperature": 9}),
+        line("path", {"input": "x"}, "/v1/embeddings"),
+    ]
+    asked.write_text("\n".join([*requests(4, 12), "", *more]), encoding="utf-8")
+    run = ovspec(*arguments(demo_ir, asked, written, "--chat-template", template))
+    assert run.returncode == 0, run.stderr
+    found = answers(written)
+    assert len(found) == 9
+    assert found["wrong"]["status_code"] == 400 and found["path"]["status_code"] == 404
+    assert found["wrong"]["body"]["error"]["param"] == "temperature"
+    for text in asked.read_text(encoding="utf-8").splitlines():
+        if not text or (entry := json.loads(text))["custom_id"] in ("wrong", "path"):
+            continue
+        _, expected = served.post(entry["url"], entry["body"])
+        got = found[entry["custom_id"]]
+        assert got["status_code"] == 200
+        assert got["body"]["choices"] == expected["choices"] and got["body"]["usage"] == expected["usage"]
+
+
+def test_a_killed_run_goes_on_where_it_was(demo_ir: Path, tmp_path: Path) -> None:
+    asked, written, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
+    asked.write_text("\n".join(requests(12, 40)), encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("ovspec")), *arguments(demo_ir, asked, written)]
+    process = subprocess.Popen([*command, "--max-num-seqs", "2"], stderr=subprocess.DEVNULL)
+    ends = time.monotonic() + 120
+    while not (written.is_file() and written.read_bytes().count(b"\n") >= 3):
+        assert process.poll() is None and time.monotonic() < ends
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = written.read_bytes()
+    assert 3 <= before.count(b"\n") < 12
+    kept = before[: before.rfind(b"\n") + 1]
+    # The kill may also have come in the middle of a line.
+    written.write_bytes(kept + b'{"id": "batch_req_x", "custom')
+    run, count = ovspec(*arguments(demo_ir, asked, written)), len(kept.splitlines())
+    assert run.returncode == 0 and f"{count} are answered already" in run.stderr
+    assert written.read_bytes().startswith(kept)
+    assert ovspec(*arguments(demo_ir, asked, whole)).returncode == 0
+    texts = [{k: v["body"]["choices"] for k, v in answers(path).items()} for path in (written, whole)]
+    assert texts[0] == texts[1] and len(texts[0]) == 12
+    again = ovspec(*arguments(demo_ir, asked, written))
+    assert again.returncode == 0 and "12 are answered already" in again.stderr
+
+
+BAD = {
+    "no file": (None, "can be read"),
+    "empty": ("\n", "holds no request"),
+    "no json": ("{", "line 1 is no JSON"),
+    "no request": ('{"custom_id": 1}', "line 1 is no request"),
+    "twice": ("\n".join(requests(1, 1) * 2), "line 2: custom_id 'r0' comes twice"),
+    "method": (json.dumps({**json.loads(requests(1, 1)[0]), "method": "GET"}), "method='GET'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_one_line(demo_ir: Path, tmp_path: Path, name: str) -> None:
+    content, message = BAD[name]
+    if content is not None:
+        (tmp_path / "in.jsonl").write_text(content, encoding="utf-8")
+    assert message in one_line(ovspec(*arguments(demo_ir, tmp_path / "in.jsonl", tmp_path / "out.jsonl")))
+
+
+def test_answers_of_another_batch_are_kept(demo_ir: Path, tmp_path: Path) -> None:
+    asked, written = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_text("\n".join(requests(2, 4)), encoding="utf-8")
+    for content, message in (
+        ('{"custom_id": "z"}\n', "'z', which is not asked"),
+        ("notes\n", "no answer of a batch"),
+    ):
+        written.write_text(content, encoding="utf-8")
+        assert message in one_line(ovspec(*arguments(demo_ir, asked, written)))
+        assert written.read_text(encoding="utf-8") == content

@@ -1,0 +1,151 @@
+"""Parts of the server that need no process: token texts, joined outputs, choices, counts."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import openvino_genai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvino_genai import GenerationFinishReason
+
+from ovspec.engine.request import RequestMetrics, RequestOutput
+from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.generation.token_text import TokenText
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.choice import Choice
+from ovspec.serve.counts import AnswerClock, Counts
+from ovspec.serve.limits import Admission, Limits
+from ovspec.serve.objects import metrics_of
+from ovspec.serve.stream import Mailbox, OutputStream, joined
+from ovspec_models import demo_pair_path
+
+TOKENIZER = openvino_genai.Tokenizer(str(demo_pair_path()))
+TEXT = TokenText(TOKENIZER)
+
+
+@given(st.lists(st.integers(0, 4095), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_bytes_of_tokens_give_the_tokenizers_text(tokens: list[int]) -> None:
+    assert TEXT.is_bytes
+    assert TEXT.decode(tokens) == (TOKENIZER.decode(tokens) if tokens else "")
+
+
+@given(st.text(max_size=60), st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_pieces_join_to_the_text(text: str, step: int) -> None:
+    tokens = (
+        TOKENIZER.encode(text, add_special_tokens=False).input_ids.data.reshape(-1).tolist() if text else []
+    )
+    detokenizer = IncrementalDetokenizer(TEXT)
+    pieces = [detokenizer.update(tokens[at : at + step]) for at in range(0, len(tokens), step)]
+    assert "".join([*pieces, detokenizer.finish()]) == TEXT.decode(tokens)
+
+
+class NoBytes:
+    """A tokenizer whose text is not the bytes of its vocabulary, as with SentencePiece."""
+
+    def get_vocab(self) -> dict[bytes, int]:
+        return {"▁the".encode(): 0, b"<s>": 1}
+
+    def decode(self, tokens: list[object], skip_special_tokens: bool = True) -> object:
+        rows = tokens if tokens and isinstance(tokens[0], list) else [tokens]
+        texts = ["".join("the" if token == 0 else "" for token in row) for row in rows]
+        return texts if rows is tokens else texts[0]
+
+
+def test_other_vocabularies_are_left_to_the_tokenizer() -> None:
+    text = TokenText(NoBytes())
+    assert not text.is_bytes and text.decode([0, 0]) == "thethe" and text.bytes(0) == b"the"
+
+
+def output(tokens: list[int], ends: bool = False, **counts: object) -> RequestOutput:
+    reason = GenerationFinishReason.LENGTH if ends else GenerationFinishReason.NONE
+    return RequestOutput("r", tokens, ["target"] * len(tokens), [], reason, RequestMetrics(**counts))
+
+
+@pytest.mark.parametrize("token_by_token", [False, True])
+def test_a_choice_ends_at_its_stop_string(token_by_token: bool) -> None:
+    tokens = TOKENIZER.encode("She had a cat and a dog and").input_ids.data.reshape(-1).tolist()
+    choice = Choice(TEXT, (" and",), token_by_token=token_by_token)
+    first = choice.add(output(tokens[:2]))
+    rest = choice.add(output(tokens[2:]))
+    assert first.text + rest.text == choice.text == "She had a cat" and rest.finish_reason == "stop"
+    assert choice.num_tokens == 5 == len(first.tokens + rest.tokens)
+    assert choice.add(output([5, 6], ends=True)).tokens == []
+    if token_by_token:
+        assert "".join(piece for piece, _ in first.pieces + rest.pieces) == "She had a cat"
+
+
+def test_a_reader_that_is_late_gets_one_output() -> None:
+    first, second = output([1, 2], num_drafts=1), output([3], ends=True, num_drafts=2)
+    whole = joined(first, second)
+    assert whole.token_ids == [1, 2, 3] and len(whole.writers) == 3 and whole.finished
+    assert whole.metrics.num_drafts == 2 and first.token_ids == [1, 2]
+
+    async def run() -> None:
+        ready: asyncio.Queue[OutputStream | None] = asyncio.Queue()
+        counts, admission = Counts("m", {}), Admission(Limits())
+        (slot,) = admission.admit(1)
+        stream = OutputStream(0, ready, AnswerClock(counts, 3), slot)
+        mailbox = Mailbox(asyncio.get_running_loop())
+        for one in (output([1, 2]), output([3]), output([4], ends=True)):
+            mailbox.post(stream, one)
+        assert (await ready.get()) is stream and ready.empty()
+        assert stream.take().token_ids == [1, 2, 3, 4] and admission.in_work == 0
+        assert b'vllm:generation_tokens_total{model_name="m"} 4.0' in counts.text()
+
+    asyncio.run(run())
+
+
+def test_admission_counts_answers() -> None:
+    admission = Admission(Limits(max_num_seqs=2, max_queued=1))
+    slots = admission.admit(2)
+    with pytest.raises(ApiError) as many:
+        admission.admit(2)
+    assert many.value.status == 429 and many.value.retry_after == 1
+    slots[0].free()
+    slots[0].free()
+    assert admission.in_work == 1 and len(admission.admit(2)) == 2
+    with pytest.raises(ApiError) as never:
+        admission.admit(4)
+    assert never.value.status == 400
+
+
+def test_histogram_of_accepted_tokens() -> None:
+    one = RequestMetrics(4, 12, 5, (3, 2), 0.5)
+    other = RequestMetrics(1, 3, 0, (0,), 1.0, is_lossy=True)
+    found = metrics_of([one, other], "sparse", 3)
+    spec = found["speculative_decoding"]
+    assert spec["acceptance_histogram"] == [2, 1, 2] and spec["num_spec_steps"] == 5
+    assert spec["mean_acceptance_length"] == 2.0 and spec["draft_acceptance_rate"] == pytest.approx(1 / 3)
+    assert found["attention_density"] == 0.75 and found["is_lossy"]
+
+
+def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in an environment that lacks a module."""
+    hidden = f"import sys; sys.modules[{module!r}] = None; sys.argv[0] = 'ovspec'"
+    command = [sys.executable, "-c", f"{hidden}; import ovspec.cli; ovspec.cli.main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [
+        ("starlette", "serve", ["serve", "-m", "x"]),
+        ("pydantic", "serve", ["batch", "a", "b", "-m", "x"]),
+        ("lm_eval", "eval", ["eval", "lm", "-m", "x", "--tasks", "t"]),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(module: str, extra: str, arguments: list[str]) -> None:
+    run = without(module, *arguments)
+    assert run.returncode == 2 and run.stderr.count("\n") == 1
+    assert f"pip install 'ovspec[{extra}]'" in run.stderr
+
+
+def test_help_needs_no_extra() -> None:
+    run = without("starlette", "serve", "--help")
+    assert run.returncode == 0 and "--port" in run.stdout

@@ -1,0 +1,106 @@
+"""Requests that are refused: OpenAI's error object, with the name of the field."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from serve.conftest import Served
+
+USER = [{"role": "user", "content": "Once"}]
+FIELDS = {
+    "unknown field": ({"frobnicate": 1}, "frobnicate"),
+    "temperature": ({"temperature": 2.5}, "temperature"),
+    "negative temperature": ({"temperature": -0.1}, "temperature"),
+    "a word for a number": ({"temperature": "hot"}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "n": ({"n": 0}, "n"),
+    "greedy n": ({"n": 2, "temperature": 0}, "n"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "too many tokens": ({"max_tokens": 9000}, None),
+    "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+    "penalty": ({"presence_penalty": 3}, "presence_penalty"),
+    "seed": ({"seed": -1}, "seed"),
+    "stop": ({"stop": [""]}, "stop"),
+    "stops": ({"stop": ["a"] * 17}, "stop"),
+    "stop token": ({"stop_token_ids": [4096]}, "stop_token_ids"),
+    "top_logprobs": ({"top_logprobs": 2}, "top_logprobs"),
+    "many top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
+    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    "response_format": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "logit_bias": ({"logit_bias": {"5": 100}}, "logit_bias"),
+    "verify": ({"verify": "fast"}, "verify"),
+    "draft tokens": ({"num_assistant_tokens": 64}, "num_assistant_tokens"),
+    "no messages": ({"messages": []}, "messages"),
+    "role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+    "picture": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages",
+    ),
+    "half a character": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_field_is_named(served: Served, name: str) -> None:
+    fields, param = FIELDS[name]
+    status, body = served.post("/v1/chat/completions", {"model": "demo", "messages": USER, **fields})
+    error = body["error"]
+    assert status == 400 and error["type"] == "invalid_request_error"
+    assert error["param"] == (param or "messages")
+    assert error["message"].startswith(error["param"]) and "\n" not in error["message"]
+
+
+def test_supported_values_of_unsupported_fields_pass(served: Served) -> None:
+    off = {
+        "tools": None,
+        "response_format": {"type": "text"},
+        "logit_bias": None,
+        "store": False,
+        "user": "me",
+    }
+    message = {"role": "assistant", "content": "Once", "refusal": None, "tool_calls": None}
+    body = {"model": "demo", "messages": [message, *USER], "max_tokens": 2, **off}
+    assert served.post("/v1/chat/completions", body)[0] == 200
+
+
+def test_the_client_raises_its_own_errors(served: Served) -> None:
+    client = served.client()
+    with pytest.raises(openai.BadRequestError, match="temperature") as bad:
+        client.completions.create(model="demo", prompt="Once", temperature=9)
+    assert bad.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError, match=r"'gpt-9'.*'demo'"):
+        client.completions.create(model="gpt-9", prompt="Once")
+
+
+def test_a_prompt_that_never_fits_is_refused_with_the_limit(served: Served) -> None:
+    words = "Lily saw a bird. " * 2500
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens") as bad:
+        served.client().completions.create(model="demo", prompt=words)
+    assert bad.value.code == "context_length_exceeded" and bad.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError, match="8192"):
+        served.client().completions.create(model="demo", prompt="Once", max_tokens=8192)
+
+
+@pytest.mark.parametrize("prompt", [[], "", [4096], [-1], ["Once", 3], [[]], None, {"a": 1}])
+def test_prompts_of_other_kinds(served: Served, prompt: object) -> None:
+    status, body = served.post("/v1/completions", {"model": "demo", "prompt": prompt})
+    assert status == 400 and body["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"prompt": "x", "n": 1e400}', b"[" * 5000])
+def test_bodies_that_are_no_json_objects(served: Served, body: bytes) -> None:
+    status, answer = served.post("/v1/completions", body)
+    assert status == 400 and answer["error"]["message"]
+
+
+def test_pages_of_other_origins_cannot_post(served: Served) -> None:
+    body = b'{"model": "demo", "prompt": "Once"}'
+    status, answer = served.post("/v1/completions", body, **{"Content-Type": "text/plain"})
+    assert status == 415 and "application/json" in answer["error"]["message"]
+
+
+def test_unknown_paths_and_methods(served: Served) -> None:
+    status, answer = served.post("/v1/embeddings", {"input": "x"})
+    assert status == 404 and "/v1/embeddings" in answer["error"]["message"]
+    assert served.post("/health", {})[0] == 405

@@ -13,7 +13,13 @@ from openvino_genai import ChatHistory
 
 from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
+from ovspec.cli.pipeline_options import (
+    answer_options,
+    generation_options,
+    pipeline_from,
+    pipeline_options,
+    prefix_option,
+)
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
 from ovspec.verify.commit_verify import CommitVerify
@@ -37,6 +43,7 @@ COMMON = (
     help="Answer every line of FILE, an object with a prompt (-: standard input); print a line for each.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
+@prefix_option
 @pipeline_options
 @answer_options
 def generate(

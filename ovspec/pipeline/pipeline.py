@@ -306,6 +306,11 @@ class LLMPipeline:
         self._verify, self._engine.engine.verify = chosen, mode
 
     @property
+    def models_path(self) -> Path:
+        """The model's folder."""
+        return self._info.folder
+
+    @property
     def engine(self) -> EngineThread:
         """What answers requests, for servers: it takes them from any thread, beside calls of `generate`."""
         return self._engine

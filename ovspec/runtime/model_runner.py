@@ -119,12 +119,7 @@ class ModelRunner:
         self.reports = facts.reports
         #: Why identical outputs are not promised, a sentence each; empty where they are.
         self.identity_breakers = identity_breakers(
-            self.attention.backend,
-            self.linear,
-            experts.backend if experts else "stock",
-            facts.stock_products,
-            self.cache.specs,
-            self.block_size,
+            self.backends, facts.stock_products, self.cache.specs, self.block_size
         )
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (

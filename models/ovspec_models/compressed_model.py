@@ -76,7 +76,7 @@ def compressed_before_saved(
 
 
 def compress_folder(folder: Path, quantization: Any, trust_remote_code: bool) -> None:
-    """Compress the weights of an exported folder by what optimum-intel documents alone."""
+    """Compress the weights of an exported folder through optimum-intel's documented interface."""
     from optimum.intel import OVModelForCausalLM
 
     model = OVModelForCausalLM.from_pretrained(

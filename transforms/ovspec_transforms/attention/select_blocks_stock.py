@@ -42,7 +42,7 @@ _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
 
 @dataclass(frozen=True, slots=True)
 class ShortenedTable:
-    """What replaces inputs of an anchor's layers, and its number of blocks, i32 `[sequences]`."""
+    """Nodes that replace inputs of an anchor's layers, and its number of blocks, i32 `[sequences]`."""
 
     inputs: dict[int, ov.Node]
     counts: ov.Node
@@ -81,7 +81,7 @@ class SelectBlocksStock(NodePass):
         return add_parameter(self._model, name, [-1] * rank, dtype)
 
     def rewrite(self, node: ov.Node) -> bool:
-        """Rewire one layer; anchors are met before the layers that reuse their list."""
+        """Rewire one layer; anchors come before the layers that reuse their list."""
         layer = self._layers.get(node.get_friendly_name())
         if layer is None:
             return False

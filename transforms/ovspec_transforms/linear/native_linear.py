@@ -50,7 +50,7 @@ class _Layer:
 
     @property
     def shares(self) -> tuple[str, int, str, int]:
-        """What layers have in common that become one operation: their rows, and how rows are read."""
+        """Layers with equal values become one operation: they read the same rows in the same way."""
         rows = self.matmul.input(0).get_source_output()
         return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
 

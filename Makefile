@@ -120,7 +120,7 @@ wheel: $(WHEEL_VENV)/.installed
 	$(WITHOUT_COMPILER) /bin/sh -c 'for tool in $(COMPILERS); do ! command -v $$tool || exit 1; done'
 	$(WITHOUT_COMPILER) $(WHEEL)/python -m pip --python $(INSTALLED)/bin/python install $(PIP_FLAGS) \
 		--only-binary :all: dist/*.whl
-	$(WHEEL)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	env -u SOURCE_DATE_EPOCH $(WHEEL)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--output-file dist/ovspec.cdx.json $(INSTALLED)/bin/python
 	$(WITHOUT_COMPILER) ovspec demo --max-new-tokens 32
 	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS

@@ -38,7 +38,7 @@ _SHAPES: dict[str, ModelShape] = {
         get_shape("qwen3-30b-a3b"), **_TINY, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32
     ),
 }
-# As far from Qwen3 and Llama as decoders with rotary positions go: layer norms, biases, GELU, no gate.
+# Differs from Qwen3 and Llama in layer norms, biases and an ungated feed-forward layer with GELU.
 _STARCODER2: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,

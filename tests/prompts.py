@@ -11,7 +11,12 @@ _OPENINGS = (
     "One day, {name} found a big red ball in the park.",
     "The secret number of {name} is 417.\nWhat is the secret number of {name}? The secret number is",
 )
-_NAMES = ("Lily", "Tom", "Ben", "Sara", "Max", "Mia", "Jack", "Rose", "Leo", "Anna")
+_NAMES = (
+    "Lily", "Tom", "Ben", "Sara", "Max", "Mia", "Jack", "Rose", "Leo", "Anna",
+    "Amy", "Bob", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivy", "Jim",
+    "Kim", "Lucy", "Mark", "Nora", "Otto", "Pam", "Quinn", "Ruth", "Sam", "Tina",
+    "Una", "Vera", "Will", "Xena", "Yuri", "Zoe", "Alex", "Beth", "Carl", "Dora",
+)  # fmt: skip
 
 PROMPTS = [opening.format(name=name) for name in _NAMES for opening in _OPENINGS]
 

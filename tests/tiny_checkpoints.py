@@ -222,9 +222,9 @@ def write_checkpoint(tiny: Tiny, folder: Path) -> Path:
     return folder
 
 
-def export_tiny(name: str, folder: Path, weight_format: str = "fp32") -> Path:
+def export_tiny(name: str, folder: Path, weight_format: str = "fp32", **options: Any) -> Path:
     """Export one of `TINY` below `folder`; return the exported folder, which lies beside the checkpoint."""
     from ovspec_models import export_model
 
     checkpoint = write_checkpoint(TINY[name], folder / "checkpoint")
-    return export_model(checkpoint, folder / "ir", weight_format=weight_format)
+    return export_model(checkpoint, folder / "ir", weight_format=weight_format, **options)

@@ -109,7 +109,7 @@ def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
 
 
 def _check_files(folder: Path, argument: str) -> None:
-    """Raise ValueError unless there is a tokenizer and every file of weights is whole, as far as it says."""
+    """Raise ValueError unless there is a tokenizer and no file of weights is truncated."""
     from safetensors import safe_open
 
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_PATTERNS):
@@ -140,7 +140,7 @@ def _check_files(folder: Path, argument: str) -> None:
 
 
 def _is_whole_pickle(path: Path) -> bool:
-    """Whether a file may be what ``torch.save`` wrote: an archive with its end, or, of old, a pickle."""
+    """Whether ``torch.save`` may have written a file: a complete zip archive, or an old pickle."""
     with path.open("rb") as file:
         return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
 

@@ -76,7 +76,7 @@ def compressed_before_saved(
 
 
 def compress_folder(folder: Path, quantization: Any, trust_remote_code: bool) -> None:
-    """Compress the weights of an exported folder by what optimum-intel documents alone."""
+    """Compress the weights of an exported folder through optimum-intel's documented interface."""
     from optimum.intel import OVModelForCausalLM
 
     model = OVModelForCausalLM.from_pretrained(
@@ -130,7 +130,7 @@ def _compress(
             return model
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    # The class that the family needs for calibration.
+    # Calibration needs the family's own class.
     whole = Converted._from_pretrained(folder, config, compile=False, use_cache=use_cache)
     whole._apply_quantization(
         quantization,

@@ -14,7 +14,7 @@ from ovspec_models.sparse_verify import SparseVerify
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
-# What `operations` may name.
+# Names that `operations` may contain.
 OPERATIONS = ("sparse_moe", "sparse_ffn")
 
 

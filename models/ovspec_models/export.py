@@ -254,7 +254,7 @@ def _remedy(error: Exception, part: _Part) -> str:
 
 
 def _is_failed_write(error: Exception) -> bool:
-    # OpenVINO's has no number.
+    # OpenVINO raises an error without a number.
     number = error.errno if isinstance(error, OSError) else None
     return number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "iostream error" in str(error)
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# As OpenVINO writes them. A parse of the whole file takes as long as reading the model.
+# As OpenVINO writes them. Parsing the whole file takes as long as reading the model.
 _CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
 _ATTRIBUTE = re.compile(rb'([\w ]+?)="([^"]*)"')
 _OPTIONS = re.compile(rb"<runtime_options>(.*?)</runtime_options>", re.DOTALL)

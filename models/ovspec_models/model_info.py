@@ -183,7 +183,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
         )
     nested = config.get("text_config") or config.get("llm_config")
     text: dict[str, Any] = {**config, **nested} if isinstance(nested, dict) else config
-    # Code of a family of its own may name none.
+    # A checkpoint with its own code may name none.
     model_type = text.get("model_type", "unknown")
     if not isinstance(model_type, str):
         raise ValueError(f"{path}: model_type is {model_type!r}, expected text; export the model again")
@@ -317,8 +317,8 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
 
 
 def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
-    # GPT-BigCode says multi_query instead of a number of KV heads, and so does Falcon's old architecture, for
-    # all that stands beside it. Falcon's new one repeats the KV heads of its weights before it caches them.
+    # GPT-BigCode and Falcon's old architecture have multi_query instead of a number of KV heads; it overrides
+    # other fields. Falcon's new architecture repeats the KV heads of its weights before it caches them.
     multi_query = text.get("multi_query") is True
     if text.get("model_type") == "falcon":
         return 1 if multi_query and not text.get("new_decoder_architecture") else heads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 DEFAULT_VOCAB_SIZE = 32_000
@@ -110,11 +109,6 @@ class ModelShape:
         if not self.tie_word_embeddings:
             weights["lm_head.weight"] = (self.vocab_size, hidden)
         return weights
-
-    @property
-    def num_parameters(self) -> int:
-        """How many weights the model has, tied embeddings counted once."""
-        return sum(math.prod(dims) for dims in self.weight_shapes().values())
 
     def _ffn_shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
         hidden = self.hidden_size

@@ -14,7 +14,7 @@ Summary = Literal["mean", "min_max"]
 
 DEFAULT_L0 = 1024
 DEFAULT_RHO = 0.1
-# The settings of each part. How much a part reads is one decision.
+# The settings of each part that say how much it reads.
 AMOUNT_FIELDS = ("L0", "rho", "budget", "coverage")
 EXPERT_FIELDS = ("expert_budget",)
 CHANNEL_FIELDS = ("ffn_density",)
@@ -25,7 +25,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
     "budget": (int,),
     "coverage": (int, float),
 }
-# Settings that older versions wrote, and the one value of each that is what this version does.
+# Settings that older versions wrote, each with the one value that means what this version does.
 _REMOVED: dict[str, str | None] = {
     "expert_rule": "mass",
     "expert_share_bound": None,

@@ -14,7 +14,7 @@ _TESTED_TRANSFORMERS = "5.5.4"
 
 @contextmanager
 def lifted_caps() -> Iterator[None]:
-    """Let optimum-intel export these families, as long as the context lasts.
+    """Within this context, optimum-intel exports these families.
 
     A release without that cap says itself what it refuses.
     """

@@ -19,7 +19,7 @@ VALUES_AT_ONCE = 1 << 22
 
 @contextmanager
 def compressed_by_rows(warn: Callable[[str], None]) -> Iterator[None]:
-    """Let NNCF compress matrices to 8 bits by some rows after the other, as long as the context lasts.
+    """Within this context, NNCF compresses matrices to 8 bits a few rows at a time.
 
     It holds a matrix as f32 while it compresses it: of a vocabulary of 151,936 tokens that is as much as half
     of a small model. Each row has a scale of its own, so the result is the same, bit for bit. With an NNCF of

@@ -11,8 +11,9 @@ import numpy as np
 import openvino as ov
 
 from ovspec.bench.cache_contents import fill
+from ovspec.eval.report import precisions
 from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence, cache_layout
+from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
@@ -24,8 +25,8 @@ from ovspec.verify.verify_config import SparseVerify
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
-# The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. That
-# selection stands in its graph costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
+# The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. Its
+# graph contains selection, which costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
 SPARSE = ("sparse", "sparse_stock")
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
@@ -173,14 +174,8 @@ class Subject:
             Precisions `inference`, `key_cache`, `value_cache`, what computes `linear` layers, and
             `row_bits`, to how many bits our operations round rows; `None` where there are none.
         """
-        precision = self.runner.compiled.get_property("INFERENCE_PRECISION_HINT")
-        block_size = self.runner.block_size
-        found: dict[str, str | int | None] = {
-            "inference": str(precision.get_type_name()),
+        return {
+            **precisions(self.runner),
             "linear": self.runner.linear,
             "row_bits": self.runner.row_bits,
         }
-        for spec in cache_tensors(self.runner.compiled):
-            if spec.name.startswith(KEYS_AND_VALUES):
-                found[spec.name.split(".")[0]] = cache_layout(spec, block_size)
-        return found

@@ -21,8 +21,8 @@ from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
 
 QUANT_MODES = ("BY_TOKEN", "BY_CHANNEL")
-# Caches of a call differ from those of the calls before, so that they come from memory as those of a model's
-# layers do: together they are far larger than a processor's caches.
+# Consecutive calls use different caches, which together are much larger than the processor's caches. So keys
+# and values come from memory, as those of a model's layers do.
 _COLD_BYTES = 1 << 29
 _MOST_CACHES = 32
 

@@ -158,7 +158,7 @@ class ScheduleBench:
         found = resolve(updated(GenerationConfig(), options), (), has_draft=True)
         prompts = player.prompts[name]
         prompt = prompts[turn % len(prompts)]
-        # Every setting is to generate the same text, so draws belong to positions.
+        # Random numbers belong to positions, so that every setting generates the same text.
         coupled = replace(found, coupled=found.sampling.do_sample)
         request = Request(name, prompt, coupled, schedule=schedule)
         if player.cached is not None:
@@ -199,7 +199,7 @@ class ScheduleBench:
         source, rng = self.source, np.random.default_rng(0)
         model = source.load(native=True)
         runner = load_runner(TracedRunner, "native", model, source.anchor_layers, self.properties, None)
-        # A pass writes its draft before it is known how much of it stands.
+        # A pass writes the whole draft to the cache before acceptance.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
         drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)

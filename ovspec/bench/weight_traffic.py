@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import openvino as ov
 
-# A weight reaches its user through its decompression and layout.
+# Operations between a weight and the operation that uses it: decompression and layout.
 _PASS_THROUGH = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose", "Unsqueeze", "Squeeze"}
 
 

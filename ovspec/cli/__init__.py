@@ -16,6 +16,7 @@ COMMANDS = {
     "batch": "ovspec.cli.batch:batch",
     "bench": "ovspec.cli.bench:bench",
     "bundle": "ovspec.cli.bundle:bundle",
+    "cache": "ovspec.cli.cache:cache",
     "calibrate": "ovspec.cli.calibrate:calibrate",
     "chat": "ovspec.cli.chat:chat",
     "completion": "ovspec.cli.completion:completion",

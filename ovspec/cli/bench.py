@@ -10,13 +10,10 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ovspec.bench import (
-    BACKENDS,
-    DEFAULT_BACKENDS,
-    HostBench,
-    VerifyBench,
-    plot_report,
-)
+from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS
+from ovspec.bench.host import HostBench
+from ovspec.bench.plot import plot_report
+from ovspec.bench.verify import VerifyBench
 from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory

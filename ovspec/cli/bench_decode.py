@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ovspec.bench import MODES, AcceptanceTrace, DecodeBench
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.cli.bench_options import read_source, run_and_show, source_options
 from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
 

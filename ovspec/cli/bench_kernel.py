@@ -7,8 +7,7 @@ import json
 import click
 from rich.table import Table
 
-from ovspec.bench import KernelBench
-from ovspec.bench.kernel import QUANT_MODES
+from ovspec.bench.kernel import QUANT_MODES, KernelBench
 from ovspec.cli.bench_options import check_operations
 from ovspec.cli.options import int_list
 from ovspec.cli.output import print_table

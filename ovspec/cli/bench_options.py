@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ovspec.bench import ModelSource, check_plot
+from ovspec.bench.plot import check_plot
+from ovspec.bench.source import ModelSource
 from ovspec.cli.help import Command
 from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec_models.shapes import SHAPES

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from ovspec.bench import WORKLOADS, AcceptanceTrace, ModelSource, ScheduleBench
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.schedule import WORKLOADS, ScheduleBench
+from ovspec.bench.source import ModelSource
 from ovspec.cli.bench_options import run_and_show
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ovspec.bench import record_trace
+from ovspec.bench.record import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_options
 from ovspec.cli.eval import generation_options

@@ -10,7 +10,13 @@ from openvino_genai import ChatHistory
 
 from ovspec.cli.generate import print_piece, summary_line
 from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
+from ovspec.cli.pipeline_options import (
+    answer_options,
+    generation_options,
+    pipeline_from,
+    pipeline_options,
+    prefix_option,
+)
 from ovspec.errors import InvalidValueError
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -32,6 +38,7 @@ _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it.
     "are said.",
 )
 @click.option("--figures", is_flag=True, help="Print a line of figures behind every answer.")
+@prefix_option
 @pipeline_options
 @answer_options
 def chat(system: str | None, at_context_end: str, figures: bool, **options: Any) -> None:

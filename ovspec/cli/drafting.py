@@ -86,7 +86,7 @@ class Drafting:
 def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
     """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options."""
     draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
-    # The model that was exported along is for the drafters that use one.
+    # Only some drafters use the draft model that was exported with the target.
     if name not in (None, Assistant.name, Auto.name) and draft_model == "auto":
         draft_model = "none"
     folder = draft_folder(model, draft_model)

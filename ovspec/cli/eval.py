@@ -148,6 +148,6 @@ def show(report: Report, json_path: str | None) -> None:
     click.echo()
     for line in report.notes():
         click.echo(line)
-    # Behind the figures, which a full disk does not keep from being seen.
+    # After the figures are printed, so that a full disk does not hide them.
     if json_path is not None:
         save_text(report.dumps(), Path(json_path))

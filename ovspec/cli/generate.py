@@ -13,7 +13,13 @@ from openvino_genai import ChatHistory
 
 from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.pipeline_options import answer_options, generation_options, pipeline_from, pipeline_options
+from ovspec.cli.pipeline_options import (
+    answer_options,
+    generation_options,
+    pipeline_from,
+    pipeline_options,
+    prefix_option,
+)
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
 from ovspec.verify.commit_verify import CommitVerify
@@ -37,6 +43,7 @@ COMMON = (
     help="Answer every line of FILE, an object with a prompt (-: standard input); print a line for each.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
+@prefix_option
 @pipeline_options
 @answer_options
 def generate(
@@ -182,11 +189,13 @@ def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
 def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics = results.perf_metrics
+    plain = drafting.choice is None and verify == "dense"  # nothing stands in for the model's own decoding
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
         "verify": as_json_mode(verify),
-        "lossless": not metrics.why_lossy and not metrics.identity_breakers,
+        "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
+        "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": drafting.choice.name if drafting.choice else None,
         "draft_model": str(drafting.model) if drafting.model else None,
         "metrics": metrics.summary(),

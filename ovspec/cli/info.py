@@ -19,10 +19,11 @@ import ovspec_ops
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
-from ovspec.cli.options import draft_folder
+from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.promises import promises
 from ovspec.runtime.row_check import check_rows
 from ovspec.runtime.row_rounding import row_bits
 from ovspec_models import ModelInfo, OvspecConfig
@@ -45,6 +46,7 @@ from ovspec_ops.self_check import self_check as run_self_check
     help="With --self-check: compute a text through this model in random splits and compare bits.",
 )
 @click.option("--splits", type=click.IntRange(1), help="Random splits of --model.  [default: 30]")
+@property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(
     folder: Path | None,
@@ -53,6 +55,7 @@ def info(
     self_check: bool,
     model: Path | None,
     splits: int | None,
+    properties: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Show versions, processor and devices; with FOLDER, describe the model in it."""
@@ -60,6 +63,10 @@ def info(
         raise ValueError("--model is for --self-check: give both, or the folder as the argument FOLDER")
     if splits is not None and model is None:
         raise ValueError(f"--splits {splits} needs a model: ovspec info --self-check --model DIR")
+    if properties and model is None:
+        raise ValueError(
+            f"--property {properties[0]} is for a model: ovspec info --self-check --model DIR --property ..."
+        )
     facts: dict[str, Any] = {"installation": installation()}
     if folder is not None:
         facts |= folder_facts(folder, bandwidth)
@@ -73,13 +80,18 @@ def info(
             {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
             for c in checks
         ]
-    rows = check_rows(model, splits or 30) if model is not None else None
+    rows = check_rows(model, splits or 30, properties_from(properties)) if model is not None else None
     if rows is not None:
         facts["rows"] = asdict(rows)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
         estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
+        if "identical_output" in facts:
+            facts["identical_output"] = {
+                choice: f"not promised: {'; '.join(reasons)}" if reasons else "promised"
+                for choice, reasons in facts["identical_output"].items()
+            }
         for title, entries in facts.items():
             show(title, entries)
         if memory is not None:
@@ -124,6 +136,7 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
     return {
         "model": model_facts(model),
         "family": family_facts(model),
+        "identical_output": promises(folder),
         "estimate": {
             "what": "bytes that a pass reads (weights, u8 cache)"
             + (" and the time to read them: an estimate" if measure else ": an estimate"),

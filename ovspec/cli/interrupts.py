@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupts:
-    """Remembers a Ctrl-C, and keeps it quiet where Python can't raise it.
+    """Remembers a Ctrl-C, and hides the message that Python prints where it can't raise it.
 
     Libraries turn a KeyboardInterrupt that reaches them in a callback into an error of their own, and Python
     prints one that comes in a destructor. Both end the command as Ctrl-C does.
@@ -25,7 +25,7 @@ class Interrupts:
         self._unraisable = sys.unraisablehook
 
     def __enter__(self) -> Interrupts:
-        # A shell starts background jobs with SIGINT ignored, which stays so.
+        # A shell starts background jobs with SIGINT ignored; keep it ignored.
         if (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler

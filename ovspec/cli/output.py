@@ -45,7 +45,7 @@ def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        # The call comes at the begin of a step, so the bar counts the steps that have ended.
+        # `run` calls this when a step begins, so the bar counts the steps that have ended.
         task = progress.add_task("", total=num_steps, completed=-1)
         return run(lambda step: progress.update(task, advance=1, description=step))
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
+from ovspec.cli.extras import need_extra
 from ovspec.cli.help import Command, option_group
 from ovspec.cli.options import (
     backend_options,
@@ -22,6 +23,7 @@ from ovspec.cli.options import (
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.prefix_files import load_prefix
 from ovspec.verify.verify_mode import VerifyMode, parse_verify
 
 
@@ -36,6 +38,11 @@ max_context_option = click.option(
     "--max-context",
     type=int,
     help="Tokens of prompt and answer for which memory must suffice; see info.",
+)
+prefix_option = click.option(
+    "--prefix-cache",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of `ovspec cache save`: what prompts begin with.",
 )
 _LENGTH_OPTIONS = [
     click.option(
@@ -117,9 +124,17 @@ class PipelineChoice:
 
 def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
     """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
+    prefix = options.pop("prefix_cache", None)
     choice = PipelineChoice.of(options)
     generation_options(dict(options))  # refuses before the model is loaded
-    return choice.start(), choice.drafting
+    pipeline = choice.start()
+    if prefix is not None:
+        need_extra("cache", "safetensors")
+        try:
+            load_prefix(pipeline, prefix)
+        except ValueError as error:
+            click.echo(f"ovspec: warning: --prefix-cache is not used: {error}", err=True)
+    return pipeline, choice.drafting
 
 
 def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:

@@ -26,7 +26,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 
 _LENGTHS = (2, 4, 6)
 _REPEATS = 2
-# Timings of one setting differ by about as much from run to run; what gains less is not worth a draft model.
+# Timings of one setting vary by about this much; a smaller gain does not justify a draft model.
 _GAIN = 1.05
 
 

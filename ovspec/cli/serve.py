@@ -10,7 +10,12 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand, option_group
-from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
+from ovspec.cli.pipeline_options import (
+    max_context_option,
+    pipeline_options,
+    prefix_option,
+    serving_pipeline,
+)
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -77,6 +82,7 @@ _LIMITS = [
 )
 @option_group("Limits", _LIMITS)
 @max_context_option
+@prefix_option
 @pipeline_options
 def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.

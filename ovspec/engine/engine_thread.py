@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from collections.abc import Sequence as SequenceOf
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
+
+_LOG = logging.getLogger(__name__)
 
 OnOutput = Callable[[RequestOutput], None]
 
@@ -177,6 +180,7 @@ class EngineThread:
             with self.lock:
                 self._steps = False
                 self._deliver(outputs)
+                self._work.notify()
 
     def _admit(self) -> list[RequestOutput]:
         """Hand new and aborted requests to the engine; outputs of the latter."""
@@ -193,7 +197,11 @@ class EngineThread:
             if output.finished:
                 del self._handles[output.request_id]
             if handle.on_output is not None:
-                handle.on_output(output)
+                try:
+                    handle.on_output(output)
+                except Exception:
+                    # The other requests go on.
+                    _LOG.exception("ovspec: the callback of request %r failed", output.request_id)
             else:
                 handle.outputs.append(output)
                 handle.wake.notify()

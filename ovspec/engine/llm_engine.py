@@ -267,7 +267,7 @@ class LLMEngine:
             self._scheduler.costs.observe(duration, read)
             _record(step, decoding, plans, duration)
             reading = self._scheduler.costs.reading(step.verify_duration, read)
-            self._planner.observe(decoding, plans, step, duration, reading)
+            self._planner.observe(decoding, step, duration, reading)
         for chunk in chunks:
             state = chunk.state
             state.read_duration += step.verify_duration

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 from ovspec.drafters.drafter import Drafter
+from ovspec.engine.allotment import allot
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
@@ -27,6 +29,7 @@ class Planner:
         self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
         self._groups: list[list[int]] = []
         self._states: list[StepState] = []
+        self._plans: list[Plan] = []
         self._shadow_durations: list[float] = []
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
@@ -35,19 +38,20 @@ class Planner:
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
         self._groups = list(groups.values())
-        self._states, self._shadow_durations, plans = [], [], dict[int, Plan]()
+        self._states, self._plans, self._shadow_durations, plans = [], [], [], dict[int, Plan]()
         for group in self._groups:
             requests = [decoding[index] for index in group]
             self._states.append(self._state(requests))
             plan = requests[0].schedule.plan(self._states[-1])
+            self._plans.append(plan)
             self._shadow_durations.append(self._shadow(requests, plan))
-            plans |= dict.fromkeys(group, plan)
+            for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
+                plans[index] = replace(plan, num_assistant_tokens=tokens)
         return [plans[index] for index in range(len(decoding))]
 
     def observe(
         self,
         decoding: SequenceOf[RequestState],
-        plans: SequenceOf[Plan],
         step: Step,
         duration: float,
         reading: float,
@@ -56,14 +60,13 @@ class Planner:
 
         Args:
             decoding: the requests, as in `plan`.
-            plans: what they were to do.
             step: what was done.
             duration: of it all, microseconds.
             reading: of the pass, what parts of prompts took.
         """
         apart = step.draft_duration + step.verify_duration + step.commit_duration
-        for group, before, shadow_duration in zip(
-            self._groups, self._states, self._shadow_durations, strict=True
+        for group, before, plan, shadow_duration in zip(
+            self._groups, self._states, self._plans, self._shadow_durations, strict=True
         ):
             requests = [decoding[index] for index in group]
             commits = [step.commits[index] for index in group if index in step.commits]
@@ -71,7 +74,7 @@ class Planner:
             share = _rows(step, group) / _rows(step, range(len(decoding)))
             requests[0].schedule.observe(
                 StepOutcome(
-                    plans[group[0]],
+                    plan,
                     before.contexts,
                     tuple(step.proposed[index] for index in group),
                     tuple(step.accepted[index] for index in group),
@@ -91,6 +94,14 @@ class Planner:
         """A request has ended."""
         if self._shadows is not None:
             self._shadows.forget(state.sequence)
+
+    def _tokens(self, requests: SequenceOf[RequestState], plan: Plan) -> list[int]:
+        """Draft tokens of each request: with `auto` those that accept more get more."""
+        tokens = plan.num_assistant_tokens
+        if len(requests) == 1 or requests[0].sequence.settings.num_assistant_tokens_schedule != "auto":
+            return [tokens] * len(requests)
+        rooms = [min(MAX_VERIFY_ROWS - 1, self._speculation.room(state)) for state in requests]
+        return allot(tokens, [state.acceptance.rate for state in requests], rooms)
 
     def _shadow(self, requests: SequenceOf[RequestState], plan: Plan) -> float:
         """Make a shadow draft if the plan asks for one; return its time in microseconds."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.engine.allotment import AcceptanceRate
 from ovspec.engine.meter import Meter
 from ovspec.engine.modes import Mode
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs, Writer
@@ -30,6 +31,7 @@ class RequestState:
         output: what has come since the last step was handed out.
         read_duration: model time of reading its prompt, microseconds.
         provisional_writers: who wrote its provisional tokens.
+        acceptance: of its last drafts.
         drafts: tokens of each verified draft, and how many of them were accepted.
         attended_tokens: context tokens that its verification passes read.
         context_tokens: those that dense passes would have read.
@@ -45,6 +47,7 @@ class RequestState:
     output: RequestOutput
     read_duration: float = 0.0
     provisional_writers: list[Writer] = field(default_factory=list)
+    acceptance: AcceptanceRate = field(default_factory=AcceptanceRate)
     drafts: list[tuple[int, int]] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0

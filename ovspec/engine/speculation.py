@@ -178,6 +178,7 @@ class Speculation:
         step.accepted.append(len(nodes))
         if depth_:
             state.drafts.append((depth_, len(nodes)))
+            state.acceptance.observe(depth_, len(nodes))
         tokens = [*(proposal.tokens[node] for node in nodes), last]
         whole = _ends_draft(nodes, proposal)
         writers: list[Writer] = ["draft" for _ in nodes]

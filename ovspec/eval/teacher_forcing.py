@@ -55,7 +55,7 @@ class TeacherForcing:
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
         self.first = self._start().processor.process(logits[0]).copy()
-        # Copies, as a row is valid until the next pass.
+        # Copies, because a row is valid only until the next pass.
         self._dense = [row.copy() for row in self.run(None)]
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:

@@ -92,7 +92,7 @@ class GenerationSettings:
         max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
         coupled: sampling uses random numbers by position (sampling/coupling.py), so that the text does not
-            depend on the lengths of the drafts.
+            depend on what is drafted.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
     """
@@ -232,8 +232,8 @@ def resolve(
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
         acceptance_threshold=_acceptance_threshold(config, has_draft),
-        # The choices of a schedule that measures times must not change the text.
-        coupled=sampling.do_sample and (not has_draft or schedule != "constant"),
+        # Neither a drafter nor a schedule that measures times may change the text.
+        coupled=sampling.do_sample,
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )

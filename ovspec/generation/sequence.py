@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,3 +136,16 @@ class Sequence:
         """Roll both caches back to the tokens of the sequence, without its last one."""
         for cached in (self.target, self.draft):
             cached.rollback(min(cached.length, len(self.tokens) - 1))
+
+
+def occurrences(prompts: SequenceOf[SequenceOf[int]]) -> list[int]:
+    """How often each prompt stands before itself in the list: the index of its random numbers.
+
+    A prompt gets the same random numbers alone and beside others; several answers to one prompt get others.
+    """
+    seen: Counter[tuple[int, ...]] = Counter()
+    indices = []
+    for prompt in map(tuple, prompts):
+        indices.append(seen[prompt])
+        seen[prompt] += 1
+    return indices

@@ -42,6 +42,7 @@ from ovspec.generation.inputs import (
     tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
+from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
@@ -305,6 +306,11 @@ class LLMPipeline:
         self._verify, self._engine.engine.verify = chosen, mode
 
     @property
+    def models_path(self) -> Path:
+        """The model's folder."""
+        return self._info.folder
+
+    @property
     def engine(self) -> EngineThread:
         """What answers requests, for servers: it takes them from any thread, beside calls of `generate`."""
         return self._engine
@@ -368,8 +374,8 @@ class LLMPipeline:
         check_prompts(prompts, self._positions, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         requests = [
-            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=n)
-            for n, prompt in enumerate(repeated)
+            Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
+            for prompt, index in zip(repeated, occurrences(repeated), strict=True)
         ]
         return call.run(requests, settings)
 
@@ -377,10 +383,9 @@ class LLMPipeline:
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history."""
-        if settings.num_return_sequences > 1 and self._chat.history is not None:
-            raise InvalidValueError(
-                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
-            )
+        given = settings.num_return_sequences
+        if given > 1 and self._chat.history is not None:
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
         with call.timed("chat_template_durations"):
             text = templated(self._tokenizer, history)
         with call.timed("tokenization_durations"):

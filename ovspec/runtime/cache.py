@@ -154,6 +154,10 @@ class KVCache:
         advise_huge_pages(tensor)
         return tensor
 
+    def contents(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of every block of a tensor, `[blocks, bytes]`; NumPy has no bf16."""
+        return _bytes(self._tensors[name])
+
     def copy(self, source: int, target: int) -> None:
         """Copy the contents of a block."""
         for tensor in self._tensors.values():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import openvino as ov
 
+from ovspec.runtime.identity import StockProducts
 from ovspec_transforms import FfnLayer, MoELayer, PassReport, moe_layers
 
 
@@ -27,7 +28,7 @@ class GraphFacts:
     rope_limit: int | None
     expert_layers: tuple[MoELayer, ...]
     ffn_layers: tuple[FfnLayer, ...]
-    stock_products: int = 0
+    stock_products: StockProducts = field(default_factory=StockProducts)
 
     @classmethod
     def of(
@@ -59,11 +60,5 @@ class GraphFacts:
             body["rope_limit"],
             tuple(MoELayer(**layer) for layer in body["expert_layers"]),
             tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
-            int(body["stock_products"]),
+            StockProducts(**body["stock_products"]),
         )
-
-
-def stock_products(model: ov.Model) -> int:
-    """Products with weights that a transformed graph leaves to OpenVINO."""
-    products = (node for node in model.get_ordered_ops() if node.get_type_name() == "MatMul")
-    return sum(node.input(1).get_partial_shape().is_static for node in products)

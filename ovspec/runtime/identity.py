@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import dataclass
+
+import openvino as ov
+
 from ovspec.runtime.cache import CacheTensor, cache_layout
+from ovspec_transforms import moe_layers
+
+_PRODUCTS_OF_A_LAYER = 3  # gate, up and down of its experts
+
+
+@dataclass(frozen=True, slots=True)
+class StockProducts:
+    """Products with weights that OpenVINO computes in a graph.
+
+    Attributes:
+        linear: those of one matrix.
+        expert_layers: layers whose experts it computes though `SparseMoE` knows their form.
+        expert_products: its other products with the matrices of several experts at once.
+    """
+
+    linear: int = 0
+    expert_layers: int = 0
+    expert_products: int = 0
+
+    @classmethod
+    def of(cls, model: ov.Model, taken: Container[str] = ()) -> StockProducts:
+        """Count them, those aside whose names are in `taken`."""
+        products = [
+            node
+            for node in model.get_ordered_ops()
+            if node.get_type_name() == "MatMul" and node.get_friendly_name() not in taken
+        ]
+        weights = [shape for node in products if (shape := node.input(1).get_partial_shape()).is_static]
+        routed = sum(len(shape) > 2 and shape[0].get_length() > 1 for shape in weights)
+        layers = sum(not layer.native for layer in moe_layers(model))
+        return cls(len(weights) - routed, layers, max(0, routed - layers * _PRODUCTS_OF_A_LAYER))
 
 
 def identity_breakers(
-    attention: str, linear: str, stock_products: int, caches: tuple[CacheTensor, ...], block_size: int
+    attention: str,
+    linear: str,
+    experts: str,
+    stock: StockProducts,
+    caches: tuple[CacheTensor, ...],
+    block_size: int,
 ) -> tuple[str, ...]:
     """Sentences that name each cause, with its remedy; none where outputs are promised to be identical.
 
     Args:
         attention: "native" or "stock", what computes attention.
         linear: the same for linear layers.
-        stock_products: products with weights that OpenVINO computes.
+        experts: the same for the experts of a mixture.
+        stock: products with weights that OpenVINO computes.
         caches: the model's cache tensors.
         block_size: tokens per cache block.
     """
@@ -23,11 +65,24 @@ def identity_breakers(
             "attention='stock': OpenVINO's attention sums in an order that follows the rows of a pass; "
             "use attention='native'"
         )
-    if stock_products:
+    if stock.linear:
         remedy = "use linear='native'" if linear == "stock" else "linear='native' does not take their weights"
         found.append(
-            f"{stock_products} products with weights are OpenVINO's, which picks kernels by the number of "
+            f"{stock.linear} products with weights are OpenVINO's, which picks kernels by the number of "
             f"rows; {remedy}"
+        )
+    if stock.expert_layers:
+        remedy = (
+            "use experts='native'" if experts == "stock" else "experts='native' does not take their weights"
+        )
+        found.append(
+            f"the experts of {stock.expert_layers} layers are OpenVINO's, which groups the rows of a pass by "
+            f"expert and picks kernels by their number; {remedy}"
+        )
+    if stock.expert_products:
+        found.append(
+            f"{stock.expert_products} products with experts' weights are OpenVINO's, which picks kernels by "
+            "the number of rows; experts='native' does not know their form"
         )
     keys = (spec for spec in caches if spec.name.startswith("key_cache."))
     if any(cache_layout(spec, block_size) == "u8 by channel" for spec in keys):

@@ -21,8 +21,8 @@ from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
-from ovspec.runtime.graph_facts import GraphFacts, stock_products
-from ovspec.runtime.identity import identity_breakers
+from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
@@ -98,8 +98,8 @@ class ModelRunner:
             what `linear_backend` chooses.
         plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
         backends: all of these choices, where they are resolved already; the others are then left out.
-        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`. Such a model
-            is never kept in CACHE_DIR.
+        watch: make the rows between operations outputs too, named in `watched`, for `RowProof`; with a name,
+            those that lead to this one (`watch_rows`). Such a model is never kept in CACHE_DIR.
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
@@ -121,7 +121,7 @@ class ModelRunner:
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
         backends: Backends | None = None,
-        watch: bool = False,
+        watch: bool | str = False,
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         if backends is None:
@@ -151,7 +151,12 @@ class ModelRunner:
         self.reports = facts.reports
         #: Why identical outputs are not promised, a sentence each; empty where they are.
         self.identity_breakers = identity_breakers(
-            self.attention.backend, self.linear, facts.stock_products, self.cache.specs, self.block_size
+            self.attention.backend,
+            self.linear,
+            experts.backend if experts else "stock",
+            facts.stock_products,
+            self.cache.specs,
+            self.block_size,
         )
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
@@ -177,9 +182,9 @@ class ModelRunner:
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
-            facts = replace(facts, reports=(*facts.reports, *late), stock_products=stock_products(graph))
+            facts = replace(facts, reports=(*facts.reports, *late), stock_products=StockProducts.of(graph))
             if self._watch:
-                self.watched = watch_rows(graph)
+                self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()
             return graph, facts
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.row_invariance import Difference, RowProof
+from ovspec.runtime.watch_rows import is_between
 from ovspec_models import ModelInfo
 
 _TOKENS = 96
@@ -50,13 +51,14 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
     text = random_text(ModelInfo.read(folder).vocab_size)
     runner = _runner(folder, properties)
     breakers = runner.identity_breakers
-    proof = RowProof(runner, text, trees=not any("by channel" in reason for reason in breakers))
+    trees = not any("by channel" in reason for reason in breakers)
+    proof = RowProof(runner, text, trees)
     reference = proof.reference.outputs["logits"]
     for seed in range(splits):
         difference = proof.difference(seed, _LARGEST_CHUNK)
         if difference is not None:
             del proof, runner
-            return RowCheck(seed + 1, _named(folder, text, seed, difference, properties), breakers)
+            return RowCheck(seed + 1, _named(folder, text, trees, seed, difference, properties), breakers)
     del proof, runner
     one = RowProof(_runner(folder, {**(properties or {}), "INFERENCE_NUM_THREADS": 1}), text)
     rows = np.flatnonzero(
@@ -74,14 +76,22 @@ def random_text(vocab_size: int, tokens: int = _TOKENS) -> NDArray[np.int64]:
 def _named(
     folder: Path,
     text: NDArray[np.int64],
+    trees: bool,
     seed: int,
     plain: Difference,
     properties: Mapping[str, object] | None,
 ) -> str:
-    runner = _runner(folder, properties, watch=True)
-    return str(RowProof(runner, text).difference(seed, _LARGEST_CHUNK) or plain)
+    """The difference with the name of the first operation; `plain` where watching makes it go away."""
+
+    def watched(what: bool | str) -> Difference | None:
+        return RowProof(_runner(folder, properties, what), text, trees).difference(seed, _LARGEST_CHUNK)
+
+    first = watched(True)
+    if first is None or first.operation is None or not is_between(first.operation):
+        return str(first or plain)
+    return str(watched(first.operation) or first)
 
 
-def _runner(folder: Path, properties: Mapping[str, object] | None, watch: bool = False) -> ModelRunner:
+def _runner(folder: Path, properties: Mapping[str, object] | None, watch: bool | str = False) -> ModelRunner:
     """The model with the operations that a pipeline takes by default."""
     return ModelRunner(folder, properties=properties, experts=ExpertConfig(optional=True), watch=watch)

@@ -7,7 +7,7 @@ pass. Every split must give the same bits as one row a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,8 @@ class RowProof:
         computed = Computed({}, [], np.zeros(len(text), np.int64))
         try:
             while sequence.length < len(text):
-                step = split.next(len(text) - sequence.length)
                 past = sequence.length
+                step = self._fitting(split.next(len(text) - past), past)
                 rows, kept = step.rows(sequence, text[past:])
                 batch = [rows]
                 for companion in companions[: step.companions]:
@@ -123,6 +123,12 @@ class RowProof:
             for held in (sequence, *companions):
                 runner.release(held)
         return computed
+
+    def _fitting(self, step: Step, past: int) -> Step:
+        """A step without the drafts that the engine would not ask for: past the limit of a short RoPE."""
+        rope = self._runner.long_rope
+        room = rope.room(past) if rope and len(self._text) <= rope.limit else None
+        return step if room is None else replace(step, wrong=min(step.wrong, room - step.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +158,19 @@ class Step:
         rng = np.random.default_rng(self.seed)
         total = self.count + self.wrong
         right = text[: self.count]
+        whole = sequence.length + len(
+            text
+        )  # long RoPE is chosen by it; no pass may mix it with the short one
         if self.kind != "tree":
             wrong = rng.choice(text, self.wrong) if self.wrong else text[:0]
-            return Rows(sequence, np.concatenate([right, wrong]), sampled=total), list(range(self.count))
+            tokens = np.concatenate([right, wrong])
+            return Rows(sequence, tokens, sampled=total, text_length=whole), list(range(self.count))
         kept = sorted(rng.choice(total, self.count, replace=False).tolist())
         tokens, parents = rng.choice(text, total), np.zeros(total, np.int32)
         parents[:] = [rng.integers(-1, row) for row in range(total)]
         tokens[kept] = right
         parents[kept] = [-1, *kept[:-1]]
-        return Rows(sequence, tokens, sampled=total, parents=parents), kept
+        return Rows(sequence, tokens, sampled=total, parents=parents, text_length=whole), kept
 
     def finish(self, runner: ModelRunner, sequence: CachedSequence, past: int, kept: Sequence[int]) -> None:
         """Keep the right rows only."""

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import openvino as ov
 
+_HEAVY = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "PagedAttentionExtension", "VerifyAttention"}
+_INTO = "rows into "
 
-def watch_rows(graph: ov.Model) -> list[str]:
+
+def watch_rows(graph: ov.Model, closely: str | None = None) -> list[str]:
     """Make the rows between operations results of a transformed graph; their names, in execution order.
 
     What the plugin fuses stays whole: rows are watched in front of and behind attention, linear layers,
     feed-forward parts and mixtures, and where residual sums go on.
+
+    Args:
+        graph: changed in place.
+        closely: a name that an earlier call returned for another copy of the graph. Only that output is then
+            watched, and every operation between it and the heavy ones before it.
     """
-    heavy = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "PagedAttentionExtension", "VerifyAttention"}
     outputs: dict[str, ov.Output] = {}
     routed = any(node.get_type_name() == "VerifyAttention" for node in graph.get_ops())
+    attention = 0
     for node in graph.get_ordered_ops():
-        if node.get_type_name() not in heavy:
+        if node.get_type_name() not in _HEAVY:
             continue
+        name = node.get_friendly_name()
         for port in node.inputs()[:1]:
-            _watch(outputs, port.get_source_output(), "rows into " + node.get_friendly_name())
+            _watch(outputs, port.get_source_output(), _INTO + name)
         # Beside ours the stock node only writes keys and values; its output is nothing.
-        if not (routed and node.get_type_name() == "PagedAttentionExtension"):
-            for index, output in enumerate(node.outputs()):
-                _watch(outputs, output, f"{node.get_friendly_name()}" + (f" output {index}" if index else ""))
+        if routed and node.get_type_name() == "PagedAttentionExtension":
+            continue
+        if "Attention" in node.get_type_name():  # its name is a number that says nothing
+            name, attention = f"{node.get_type_name()} of layer {attention}", attention + 1
+        for index, output in enumerate(node.outputs()):
+            _watch(outputs, output, name + (f" output {index}" if index else ""))
+    if closely is not None:
+        outputs = _between(graph, outputs, closely)
     results = []
     for name, output in outputs.items():
         result = ov.op.Result(output)
@@ -30,6 +44,26 @@ def watch_rows(graph: ov.Model) -> list[str]:
         results.append(result)
     graph.add_results(results)
     return list(outputs)
+
+
+def is_between(name: str) -> bool:
+    """Whether a name of `watch_rows` says what goes into a heavy operation, and not what computed it."""
+    return name.startswith(_INTO)
+
+
+def _between(graph: ov.Model, outputs: dict[str, ov.Output], name: str) -> dict[str, ov.Output]:
+    """The rows that lead to an output, from the heavy operations before it on."""
+    before, waiting = set[str](), [outputs[name].get_node()]
+    while waiting:
+        node = waiting.pop()
+        if node.get_type_name() not in _HEAVY and node.get_name() not in before:
+            before.add(node.get_name())
+            waiting += [port.get_source_output().get_node() for port in node.inputs()]
+    found: dict[str, ov.Output] = {}
+    for node in graph.get_ordered_ops():
+        if node.get_name() in before:
+            _watch(found, node.output(0), f"{node.get_type_name()} {node.get_friendly_name()}")
+    return found
 
 
 def _watch(outputs: dict[str, ov.Output], output: ov.Output, name: str) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ovspec.bench import AcceptanceTrace
-from ovspec.bench.acceptance_trace import Confirmations
+from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 
 
 def test_synthetic_trace_accepts_the_same_every_time() -> None:
@@ -31,7 +30,7 @@ def test_saved_trace_is_read_back(tmp_path: Path) -> None:
 def test_confirmations_are_played_across_commits_of_any_size() -> None:
     trace = AcceptanceTrace("", [4], [4], [5, 0, 3])
     played = Confirmations(trace)
-    # 5 stand before the first correction: 3 of 3, then 2 of 4. Then none, then 3, and so on.
+    # 5 are confirmed before the first correction: 3 of 3, then 2 of 4. Then none, then 3, and so on.
     assert [played.take(n) for n in (3, 4, 2, 9, 5)] == [3, 2, 0, 3, 5]
     assert Confirmations(AcceptanceTrace("", [4], [4])).take(63) == 63
 

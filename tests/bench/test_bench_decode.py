@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import MODES, AcceptanceTrace
+from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.decode import MODES
 from ovspec.cli import cli
 
 TINY = ["--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256", "--weight-format", "fp32"]

@@ -7,8 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import HostBench
-from ovspec.bench.host import SETTINGS
+from ovspec.bench.host import SETTINGS, HostBench
 from ovspec.cli import cli
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import KernelBench
+from ovspec.bench.kernel import KernelBench
 from ovspec.cli import cli
 from ovspec_ops import loader
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import ModelSource
 from ovspec.bench.footprint import CACHED_STARTS, ENGINES, FootprintBench
+from ovspec.bench.source import ModelSource
 from ovspec.cli import cli
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import WORKLOADS
+from ovspec.bench.schedule import WORKLOADS
 from ovspec.bench.schedule_report import WorkloadRecord, bootstrap
 from ovspec.cli import cli
 
@@ -75,7 +75,7 @@ def test_the_interval_of_the_median_is_of_the_rounds() -> None:
     assert found.median == 1.0 and 0.9 <= found.low < 1.0 < found.high <= 1.1
     assert bootstrap([0.97]) == bootstrap([0.97])
     record = WorkloadRecord({"auto": [8.0, 3.0], "0": [4.0, 6.0], "4": [9.0, 1.0]}, [1.0, 1.0], 0)
-    # 5.0 either way: the first of equals; ratios are of the same round.
+    # Both medians are 5.0, so the first setting counts as the best. Ratios compare the same round.
     assert record.best == "0"
     assert record.ratio("auto", "0").median == pytest.approx((2.0 + 0.5) / 2)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench import AcceptanceTrace
+from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.record import _add_commits
 from ovspec.cli import cli
 from ovspec.generation.metrics import RawPerfMetrics

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from commands import ovspec
 
-from ovspec.bench import DEFAULT_BACKENDS as BACKENDS
-from ovspec.bench import ModelSource, VerifyBench
+from ovspec.bench.backends import DEFAULT_BACKENDS as BACKENDS
+from ovspec.bench.source import ModelSource
+from ovspec.bench.verify import VerifyBench
 from ovspec.verify.verify_config import SparseVerify
 
 BLOCK = 32
@@ -135,23 +136,23 @@ def test_pipe_shows_no_progress_bar(outcome: Outcome) -> None:
     assert "\x1b" not in outcome.stdout
 
 
-def test_terminal_shows_a_progress_bar_and_json_alone_goes_to_standard_output() -> None:
+def test_terminal_shows_a_progress_bar_and_json_alone_goes_to_standard_output(tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
-    command = "import sys; from ovspec.cli import main; sys.argv[0] = 'ovspec'; main()"
+    program = Path(sys.executable).with_name("ovspec")
     arguments = [*TINY, "--context", "64", "--tokens", "1", "--repeat", "1", "--backend", "stock"]
-    ran = subprocess.run(
-        [sys.executable, "-c", command, "bench", "verify", *arguments, "--json", "-"],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, "TERM": "xterm"},
-        check=True,
-    )
+    command = [str(program), "bench", "verify", *arguments, "--json", "-"]
+    with (tmp_path / "stdout").open("wb") as stdout:
+        running = subprocess.Popen(command, stdout=stdout, stderr=stderr, env={**os.environ, "TERM": "xterm"})
     os.close(stderr)
     shown = b""
+    # A terminal that nobody reads fills up, and the command waits.
     while chunk := _read(terminal):
         shown += chunk
+    os.close(terminal)
+    assert running.wait(60) == 0
     assert b"compiling stock" in shown
-    assert [record["backend"] for record in json.loads(ran.stdout)["records"]] == ["stock"]
+    figures = json.loads((tmp_path / "stdout").read_text(encoding="utf-8"))
+    assert [record["backend"] for record in figures["records"]] == ["stock"]
 
 
 def _read(terminal: int) -> bytes:

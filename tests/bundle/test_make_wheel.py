@@ -27,6 +27,7 @@ def test_two_builds_are_one(tmp_path: Path) -> None:
     first, second = made(tmp_path / "a"), made(tmp_path / "longer/name")
     [wheel] = first.glob("ovspec-*-py3-none-manylinux_*_x86_64.whl")
     assert wheel.read_bytes() == (second / wheel.name).read_bytes()
+    assert (first / "SHA256SUMS").read_text() == (second / "SHA256SUMS").read_text()
     sums = dict(reversed(line.split()) for line in (first / "SHA256SUMS").read_text().splitlines())
     assert sums == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()

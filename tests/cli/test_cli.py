@@ -91,7 +91,7 @@ def test_info() -> None:
     ]
     table = ovspec("info", demo_pair_path(), "--context", "4096").stdout
     assert "model_type" in table and "an estimate" in table and "8,192" in table
-    # Nothing is measured unasked, and sizes are in words for people.
+    # Nothing is measured without --bandwidth, and the table has units.
     assert "times with --bandwidth" in " ".join(table.split()) and "GB/s" not in table
     assert "4,096 tokens" in table and "weights" in table and "{" not in table and "fits" in table
     assert "--bandwidth needs a model" in one_line(ovspec("info", "--bandwidth"))

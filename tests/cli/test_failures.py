@@ -13,8 +13,8 @@ from commands import command, one_line, ovspec
 
 from ovspec_models import demo_pair_path
 
-# A command whose code of ours is given what NumPy refuses, and one that is interrupted inside a library that
-# makes another error of it.
+# One command passes an array to NumPy that it refuses. The other is interrupted inside a library that turns
+# KeyboardInterrupt into another error.
 _COMMANDS = """
 import os, signal, sys
 import click, numpy as np

@@ -94,7 +94,7 @@ def test_two_interleaved_sequences(runner: ModelRunner, reference: ReferenceMode
             np.testing.assert_allclose(
                 got[i], want, atol=TOLERANCE, rtol=0, err_msg=f"sequence {i} rows {rows}"
             )
-            # One of the two takes a step back each time, so that their tables drift apart.
+            # One of the two rolls back each time, so that their tables differ.
             back = 1 if rows[i] > 1 else 0
             cached[i].rollback(cached[i].length - back)
             ends[i] += rows[i] - back

@@ -184,7 +184,7 @@ def test_ctrl_c_leaves_no_file_and_the_old_one_alone(demo_ir: Path, prompts: Pat
             shown += os.read(terminal, 4096)
         run.send_signal(signal.SIGINT)
         while True:
-            # The buffer must not fill up; at its end the terminal is gone.
+            # Read on, because the buffer must not fill up; reading fails when the process has ended.
             try:
                 if not os.read(terminal, 4096):
                     break

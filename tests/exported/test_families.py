@@ -144,7 +144,7 @@ class TestServed:
         tokens = prompt.tolist()
         model = random_model(TINY[name])
         with torch.no_grad():
-            # One pass over all but the last token judges every choice.
+            # One pass over all tokens but the last checks every greedy choice.
             logits = model(torch.tensor([tokens + texts[0][:-1]])).logits[0, len(tokens) - 1 :]
         assert logits.argmax(-1).tolist() == texts[0]
 

@@ -73,7 +73,7 @@ def test_a_family_that_computes_the_same_is_served_and_the_verdict_kept(
     assert 0 < difference < 1e-4
     again = ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
     assert again.generate("Once upon a time", max_new_tokens=4) == text
-    # The verdict is read, not made anew.
+    # The result is read from the file and not computed again.
     record.write_text(json.dumps({"difference": 0.5}))
     with pytest.raises(RuntimeError, match="'mystery' are not tested"):
         ovspec.LLMPipeline(folder, CACHE_DIR=str(cache))
@@ -86,7 +86,7 @@ def test_a_bias_that_the_paged_graph_loses_is_refused_whatever_the_models_name(
     folder = renamed(exported_family(name), tmp_path / "model")
     with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\)"):
         ovspec.LLMPipeline(folder)
-    # In a form that the graph pass does not recognise, the numbers tell, or OpenVINO does.
+    # If the graph pass does not recognise the form, the comparison of numbers or OpenVINO refuses.
     monkeypatch.setattr("ovspec_transforms.attention.paged_cache.biased_attention", lambda model: None)
     with pytest.raises(ValueError, match=r"'mystery' are not tested|pass refuses this model"):
         ovspec.LLMPipeline(folder)

@@ -123,7 +123,7 @@ def test_save_into_unwritable_folder_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# Nothing says how much attention reads.
+# No setting limits attention.
 OPEN = {"verify__L0": None, "verify__rho": None}
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "newer schema": ({"schema_version": 2}, "schema_version", "upgrade ovspec"),

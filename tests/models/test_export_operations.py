@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from settings import F32
 
 import ovspec
-from ovspec.bench import ModelSource, VerifyBench
+from ovspec.bench.source import ModelSource
+from ovspec.bench.verify import VerifyBench
 from ovspec.cli import cli
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.bake import bake_operations
@@ -73,7 +74,7 @@ def test_genai_and_ovspec_say_the_same(folder: Path) -> None:
     text = str(theirs.generate(PROMPT, config))
     pipeline = ovspec.LLMPipeline(folder, "CPU", **EXACT)
     assert pipeline.generate(PROMPT, max_new_tokens=12, ignore_eos=True) == text
-    # What is there already is not made again.
+    # Operations that the IR contains already are not added again.
     assert not [report for report in pipeline.runner.reports if report.name == "SparseMoE"]
     limited = ovspec.LLMPipeline(folder, "CPU", verify=ovspec.SparseVerify(expert_budget=2), **EXACT)
     metrics = limited.generate([PROMPT], max_new_tokens=6, ignore_eos=True).perf_metrics

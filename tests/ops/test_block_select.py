@@ -170,7 +170,7 @@ def test_reused_lists_grow_with_the_sequence(isa: str) -> None:
     """Passes of two interleaved sequences; the second one rolls back between its passes."""
     case = OpsPass([(700, 5, True), (900, 40, True)], kv_heads=2, k_size=24)
     table = case.inputs["verify_block_indices"]
-    # Remembered from other sequences, and never to be seen.
+    # Left over from other sequences; it must not be used.
     selection = Selection(case, [6, 9], None, [1, 1], np.ones((len(table), 2), np.int32))
     chosen, _ = selection.check()
     begin = case.inputs["verify_block_indices_begins"][1]

@@ -106,6 +106,14 @@ def test_budget_out_of_range_is_refused(budget: int, expected: str) -> None:
         evaluate("ExpertBudget", tensors_of(indices, weights, [budget]), attributes())
 
 
+def test_a_nan_that_is_dropped_does_not_reach_what_stays() -> None:
+    indices = np.array([[0, 1, 2], [0, 1, 3]], np.int32)
+    weights = np.array([[0.5, 0.25, np.nan], [0.5, 0.25, 0.25]], np.float32)
+    got = evaluate("ExpertBudget", tensors_of(indices, weights, [2]), attributes())
+    assert got[0].tolist() == [[0, 1, -1], [0, 1, -1]]
+    np.testing.assert_allclose(got[1], [[0.5, 0.25, 0], [2 / 3, 1 / 3, 0]], rtol=1e-6)
+
+
 def test_nan_ranks_last_and_stays_in_its_row() -> None:
     """Many experts a row, so that an order that is no strict weak order would show (and run past the end)."""
     rng = np.random.default_rng(7)

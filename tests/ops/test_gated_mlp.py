@@ -84,7 +84,7 @@ def test_any_number_of_groups(isa: str, groups: int) -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_limits(isa: str, fmt: str) -> None:
     for limit in (1, 61, 150):
-        # A channel alone has no others to even its rounding out.
+        # With one channel rounding errors do not average out.
         check(Mlp(128, 150, fmt, (2, 5)), 5, limit=limit, tolerance=5e-4)
 
 

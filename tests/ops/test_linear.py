@@ -19,7 +19,7 @@ from ovspec_ops.linear import MOST_INPUTS, NUMBERS, linear, pack_linear
 from ovspec_ops.linear.layout import bf16_bits, bf16_values, unpack_linear, unpack_numbers
 
 TOPS = {"u8": 256, "u4": 16}
-# Formats, groups of 256 inputs and row bits of every arithmetic that rows meet weights in.
+# Format, groups of 256 inputs and row bits of every arithmetic.
 FORMS = [
     *((fmt, groups, bits) for fmt, groups in (("u8", 1), ("u4", 4), ("u4", 8)) for bits in (8, 16, 32)),
     *((fmt, 1, 32) for fmt in NUMBERS),

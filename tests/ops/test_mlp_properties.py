@@ -77,7 +77,7 @@ def test_random_gated_mlps(
     expected, count = gated_mlp(x, *mlp.values, limit=limit, row_weights=weights, byte_rows=rounds)
     with running(isa):
         got, read = evaluate("GatedMLP", tensors, attributes)
-    # Sums of few channels have no others to even their rounding out.
+    # With few channels rounding errors do not average out.
     assert_close("GatedMLP", expected, got, ROUNDED_TOLERANCE if rounds else 5 * TOLERANCE)
     assert read.tolist() == [count]
 

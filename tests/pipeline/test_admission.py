@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,8 @@ from settings import F32
 
 import ovspec
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.request import Request
+from ovspec.engine.request import Request, RequestOutput
+from ovspec.runtime.tables import Rows
 
 PROMPTS = [f"Once upon a time number {i} there was" for i in range(8)]
 OPTIONS = {"max_new_tokens": 8}
@@ -123,3 +125,35 @@ def test_a_failed_step_fails_its_requests_and_no_later_ones(
     engine.close()
     with pytest.raises(RuntimeError, match="the engine is closed"):
         tokens("fourth")
+
+
+def test_a_thread_of_its_own_takes_over_from_a_caller(
+    pipeline: ovspec.LLMPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, settings = EngineThread(pipeline.engine.engine), pipeline.settings(max_new_tokens=6)
+    steps, goes_on, forward = threading.Event(), threading.Event(), pipeline.runner.forward
+
+    def waiting(batch: list[Rows]) -> Any:
+        steps.set()
+        assert goes_on.wait(60)
+        return forward(batch)
+
+    monkeypatch.setattr(pipeline.runner, "forward", waiting)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(
+            lambda: [o.token_ids for o in engine.run([Request("first", [5, 6, 7], settings)])]
+        )
+        assert steps.wait(60)
+        outputs: queue.Queue[RequestOutput] = queue.Queue()
+
+        def fails(output: RequestOutput) -> None:
+            outputs.put(output)
+            raise ZeroDivisionError
+
+        engine.submit(Request("second", [5, 6, 7], settings), fails)
+        goes_on.set()
+        tokens: list[int] = []
+        while not (output := outputs.get(timeout=60)).finished:
+            tokens += output.token_ids
+        assert [*tokens, *output.token_ids] == [token for some in first.result(60) for token in some]
+    engine.close()

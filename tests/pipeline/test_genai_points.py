@@ -68,7 +68,7 @@ def test_parsers_of_a_streamer_run(
 
     mine, theirs = parsed(make_pipeline(draft=draft)), parsed(genai)
     assert mine[3][0]["content"] == mine[4][0].upper()
-    # Of several tokens at once a streamer makes fewer pieces; the message is the same.
+    # Several tokens at once give fewer pieces; the message is the same.
     assert (mine[3][0]["content"], mine[4]) == (theirs[3][0]["content"], theirs[4])
     assert draft or mine == theirs
 
@@ -78,6 +78,17 @@ def test_a_parser_streamer_stops(make_pipeline: Make) -> None:
     streamer = Messages(pipeline.get_tokenizer(), Shouting(), 3)
     results = pipeline.generate([PROMPT], streamer=streamer, **TWELVE)
     assert results.perf_metrics.get_num_generated_tokens() < 12 and len(streamer.messages) <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", float("inf")), ("temperature", -1.0), ("rng_seed", -1)]
+)
+def test_numbers_out_of_range_are_refused_as_both_kinds_of_error(
+    make_pipeline: Make, name: str, value: float
+) -> None:
+    with pytest.raises(RuntimeError, match=name) as refused:
+        make_pipeline().generate(PROMPT, do_sample=True, **{name: value}, **TWELVE)
+    assert isinstance(refused.value, ValueError)
 
 
 @pytest.mark.parametrize("answer", ["stop", {"stop": True}, [], 0.0])

@@ -101,7 +101,7 @@ def test_a_chat_goes_on_with_what_it_had(pipeline: ovspec.LLMPipeline, end: str)
             assert history is not None
             cut_short(pipeline, "Tell me more.", end)
             if end == "STOP":
-                # What was said stays said; the other ends take the turn back.
+                # After STOP the turn stays in the chat; the other ends remove it.
                 history.pop()
                 history.pop()
             assert len(history.get_messages()) == 2

@@ -161,7 +161,7 @@ def test_calibrated_values_fill_the_parts_left_open() -> None:
     given = SparseVerify(expert_budget=2)
     assert calibrated(given, config) == given
     anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], query="union", **experts))
-    # Anchors alone say nothing about how much attention may read.
+    # Anchor layers alone do not limit attention.
     assert calibrated(given, anchors) == given
     whole = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], coverage=0.9, **experts))
     assert calibrated(given, whole).parts == ("attention", "experts")

@@ -21,7 +21,7 @@ from ovspec.runtime.tables import Rows
 # Rows of 16 bits in all layers; bf16 would be off by some 1e-2.
 TOLERANCE = 1e-3
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}  # of the reference
-# Smaller groups than those of our rows of 8 bits: it keeps 16 on every processor.
+# The groups are smaller than those of our rows of 8 bits, so rows keep 16 bits on every processor.
 FINE = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "16"}
 PROMPT, DRAFT = np.arange(40) % 96, np.array([7, 3, 50, 21, 90])
 

@@ -237,7 +237,7 @@ EVERY_CASE = [
 def test_positions_follow_the_exact_distribution(case: Case) -> None:
     p_value, metrics = case.p_value(RUNS)
     assert p_value > 1e-3
-    # Rejected at every offset, and accepted whole, which a bonus token follows.
+    # Drafts were rejected at every offset, and accepted whole with a bonus token.
     longest = 2 if case.drafter == "own trees" else DRAFT
     assert set(metrics.accepted_lengths) == set(range(longest + 1))
     if case.verify != "dense":

@@ -72,7 +72,8 @@ def test_configuration_of_openvino_genai_means_auto() -> None:
 def test_sampling_does_not_depend_on_what_a_schedule_measures() -> None:
     assert settings(do_sample=True).coupled
     assert settings(do_sample=True, num_assistant_tokens_schedule="heuristic").coupled
-    assert not settings(do_sample=True, num_assistant_tokens=4).coupled
+    assert settings(do_sample=True, num_assistant_tokens=4).coupled
+    assert not settings(num_assistant_tokens=4).coupled
 
 
 @pytest.mark.parametrize("value", ["heuristic_transient", "Auto", 3])

@@ -69,7 +69,7 @@ def transformers_model(shape: ModelShape) -> Any:
 
     family = {"qwen3": "Qwen3", "llama": "Llama", "qwen3_moe": "Qwen3Moe"}[shape.model_type]
     config = getattr(transformers, f"{family}Config")(**transformers_config(shape))
-    # The models are tiny; threads that wait for each other cost more than they bring.
+    # The models are tiny; more threads would be slower.
     torch.set_num_threads(1)
     torch.manual_seed(0)
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,8 @@ from ovspec_models.shapes import SHAPES, RopeScaling, get_shape
     ],
 )
 def test_parameters_are_those_of_the_public_model(name: str, vocab_size: int, parameters: int) -> None:
-    assert get_shape(name, vocab_size=vocab_size).num_parameters == parameters
+    weights = get_shape(name, vocab_size=vocab_size).weight_shapes()
+    assert sum(math.prod(dims) for dims in weights.values()) == parameters
 
 
 @pytest.mark.parametrize("name", SHAPES)

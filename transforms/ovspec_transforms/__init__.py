@@ -1,93 +1,49 @@
 """Graph transforms: `openvino.Model` in, `openvino.Model` out, with a report of what was changed."""
 
-from ovspec_transforms.attention.anchors import (
-    anchor_of,
-    check_anchor_layers,
-    choose_anchors,
-    default_anchor_layers,
-    list_overlap,
-)
-from ovspec_transforms.attention.long_rope import ROPE_LENGTHS, rope_limit, split_long_rope
-from ovspec_transforms.attention.paged_cache import PagedLayer, paged_layers, to_paged
-from ovspec_transforms.attention.paged_reader import PagedAttentionReader
-from ovspec_transforms.attention.route_rows import route_rows
-from ovspec_transforms.attention.select_blocks import select_blocks, selecting_layers, watch_selections
-from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock
-from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.errors import last_line
-from ovspec_transforms.experts.budget_experts import (
-    EXPERTS_READ,
-    VERIFY_EXPERT_BUDGETS,
-    budget_experts,
-    check_expert_budget,
-)
-from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock
-from ovspec_transforms.experts.moe_layers import MoELayer, moe_layers
-from ovspec_transforms.experts.sparse_moe import sparse_moe
-from ovspec_transforms.experts.watch_routing import ROUTING_INDICES, ROUTING_WEIGHTS, watch_routing
-from ovspec_transforms.ffn.ffn_layers import FfnLayer, ffn_layers
-from ovspec_transforms.ffn.limit_channels import (
-    CHANNELS_READ,
-    VERIFY_CHANNEL_LIMITS,
-    VERIFY_ROW_WEIGHTS,
-    limit_channels,
-)
-from ovspec_transforms.ffn.round_rows import RowBits, round_rows
-from ovspec_transforms.ffn.sparse_ffn import sparse_ffn
-from ovspec_transforms.ffn.watch_channels import (
-    GATE_ACTIVATIONS,
-    watch_channels,
-)
-from ovspec_transforms.heads.gather_logits import gather_logits
-from ovspec_transforms.linear.native_linear import Arithmetic, native_linear
-from ovspec_transforms.report import PassReport
-from ovspec_transforms.weights.decompression import decompression_convert
-
-__all__ = [
-    "CHANNELS_READ",
-    "EXPERTS_READ",
-    "GATE_ACTIVATIONS",
-    "ROPE_LENGTHS",
-    "ROUTING_INDICES",
-    "ROUTING_WEIGHTS",
-    "VERIFY_CHANNEL_LIMITS",
-    "VERIFY_EXPERT_BUDGETS",
-    "VERIFY_ROW_WEIGHTS",
-    "Arithmetic",
-    "FfnLayer",
-    "MoELayer",
-    "PagedAttentionReader",
-    "PagedLayer",
-    "PassReport",
-    "RowBits",
-    "Selection",
-    "anchor_of",
-    "budget_experts",
-    "budget_experts_stock",
-    "check_anchor_layers",
-    "check_expert_budget",
-    "choose_anchors",
-    "decompression_convert",
-    "default_anchor_layers",
-    "ffn_layers",
-    "gather_logits",
-    "last_line",
-    "limit_channels",
-    "list_overlap",
-    "moe_layers",
-    "native_linear",
-    "paged_layers",
-    "rope_limit",
-    "round_rows",
-    "route_rows",
-    "select_blocks",
-    "select_blocks_stock",
-    "selecting_layers",
-    "sparse_ffn",
-    "sparse_moe",
-    "split_long_rope",
-    "to_paged",
-    "watch_channels",
-    "watch_routing",
-    "watch_selections",
-]
+from ovspec_transforms.attention.anchors import anchor_of as anchor_of
+from ovspec_transforms.attention.anchors import check_anchor_layers as check_anchor_layers
+from ovspec_transforms.attention.anchors import choose_anchors as choose_anchors
+from ovspec_transforms.attention.anchors import default_anchor_layers as default_anchor_layers
+from ovspec_transforms.attention.anchors import list_overlap as list_overlap
+from ovspec_transforms.attention.long_rope import ROPE_LENGTHS as ROPE_LENGTHS
+from ovspec_transforms.attention.long_rope import rope_limit as rope_limit
+from ovspec_transforms.attention.long_rope import split_long_rope as split_long_rope
+from ovspec_transforms.attention.paged_cache import PagedLayer as PagedLayer
+from ovspec_transforms.attention.paged_cache import paged_layers as paged_layers
+from ovspec_transforms.attention.paged_cache import to_paged as to_paged
+from ovspec_transforms.attention.paged_reader import PagedAttentionReader as PagedAttentionReader
+from ovspec_transforms.attention.route_rows import route_rows as route_rows
+from ovspec_transforms.attention.select_blocks import select_blocks as select_blocks
+from ovspec_transforms.attention.select_blocks import selecting_layers as selecting_layers
+from ovspec_transforms.attention.select_blocks import watch_selections as watch_selections
+from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
+from ovspec_transforms.attention.selection import Selection as Selection
+from ovspec_transforms.errors import last_line as last_line
+from ovspec_transforms.experts.budget_experts import EXPERTS_READ as EXPERTS_READ
+from ovspec_transforms.experts.budget_experts import VERIFY_EXPERT_BUDGETS as VERIFY_EXPERT_BUDGETS
+from ovspec_transforms.experts.budget_experts import budget_experts as budget_experts
+from ovspec_transforms.experts.budget_experts import check_expert_budget as check_expert_budget
+from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock as budget_experts_stock
+from ovspec_transforms.experts.moe_layers import MoELayer as MoELayer
+from ovspec_transforms.experts.moe_layers import moe_layers as moe_layers
+from ovspec_transforms.experts.sparse_moe import sparse_moe as sparse_moe
+from ovspec_transforms.experts.watch_routing import ROUTING_INDICES as ROUTING_INDICES
+from ovspec_transforms.experts.watch_routing import ROUTING_WEIGHTS as ROUTING_WEIGHTS
+from ovspec_transforms.experts.watch_routing import watch_routing as watch_routing
+from ovspec_transforms.ffn.ffn_layers import FfnLayer as FfnLayer
+from ovspec_transforms.ffn.ffn_layers import ffn_layers as ffn_layers
+from ovspec_transforms.ffn.limit_channels import CHANNELS_READ as CHANNELS_READ
+from ovspec_transforms.ffn.limit_channels import VERIFY_CHANNEL_LIMITS as VERIFY_CHANNEL_LIMITS
+from ovspec_transforms.ffn.limit_channels import VERIFY_ROW_WEIGHTS as VERIFY_ROW_WEIGHTS
+from ovspec_transforms.ffn.limit_channels import limit_channels as limit_channels
+from ovspec_transforms.ffn.round_rows import RowBits as RowBits
+from ovspec_transforms.ffn.round_rows import round_rows as round_rows
+from ovspec_transforms.ffn.sparse_ffn import sparse_ffn as sparse_ffn
+from ovspec_transforms.ffn.watch_channels import GATE_ACTIVATIONS as GATE_ACTIVATIONS
+from ovspec_transforms.ffn.watch_channels import watch_channels as watch_channels
+from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
+from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
+from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
+from ovspec_transforms.linear.native_linear import native_linear as native_linear
+from ovspec_transforms.report import PassReport as PassReport
+from ovspec_transforms.weights.decompression import decompression_convert as decompression_convert

@@ -118,7 +118,7 @@ class NodePass(MatcherPass):
         try:
             changed = self.rewrite(node)
         except Exception as error:
-            # One that crosses the C++ pass manager comes out wrapped in a C++ trace; `run_pass` raises it.
+            # The C++ pass manager would wrap the error in a C++ trace; `run_pass` raises it unchanged.
             self.failure = error
             return False
         if changed:

@@ -112,7 +112,7 @@ def block_select(
                 assert kept_blocks is not None
                 sinks, tail = sinks_and_tail(past, last - first, **ends)
                 kept = sorted(sinks | tail | set(np.flatnonzero(kept_blocks[own, h]).tolist()))
-                # Once the context has grown past them, today's last blocks are blocks of the list.
+                # When the context grows, the last blocks of this pass become blocks of the list.
                 kept_blocks[own[sorted(tail)], h] = 1
             else:
                 rows = range(first, last if rows_of_query == "union" else first + 1)

@@ -1,7 +1,7 @@
-"""The parts of a decoder layer, in the form in which optimum-intel's export writes them.
+"""The parts of a decoder layer, node by node as optimum-intel exports them.
 
 The CPU plugin recognises RMSNorm, rotary positions, the KV state and the experts by the shape of their
-subgraphs, so the nodes here follow the export one by one, not the shortest way to say the same.
+subgraphs, so the nodes here follow the export exactly, even where a shorter form exists.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import openvino as ov
 from ovspec_transforms.graph import nodes_of_type
 
 _MASK = 3
-# Operations where the search for the mask ends: behind them are sizes and other layers.
+# The search for the mask stops at these operations: their inputs are sizes or other layers.
 _ENDS = ("Parameter", "ReadValue", "ShapeOf")
 
 

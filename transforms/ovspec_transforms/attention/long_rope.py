@@ -31,10 +31,10 @@ def split_long_rope(model: ov.Model) -> PassReport:
     changed: list[str] = []
     for comparison in _comparisons(model):
         lengths = add_parameter(model, ROPE_LENGTHS, [-1], ov.Type.i32)
-        # Behind the rows: the axes of frequencies and positions.
+        # The axes after the rows are frequencies and positions.
         apart = ops.unsqueeze(lengths, ops.constant([1, 2], ov.Type.i64))
         is_long = ops.greater(apart, ops.constant(_limit(comparison), ov.Type.i32))
-        # A port does not keep its node alive, and the Selects fall out of the graph.
+        # A port does not keep its node alive, and the Selects leave the graph here.
         for select in [port.get_node() for port in comparison.output(0).get_target_inputs()]:
             _choose_per_row(select, is_long)
             changed.append(select.get_friendly_name())

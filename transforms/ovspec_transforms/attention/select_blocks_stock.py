@@ -36,13 +36,13 @@ from ovspec_transforms.graph import (
 )
 from ovspec_transforms.report import PassReport
 
-# Scores of what is no candidate, and of candidates without a score, which come last but before those.
+# Scores of blocks that are no candidates, and of candidates without a score, which rank just above them.
 _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenedTable:
-    """What replaces inputs of an anchor's layers, and its number of blocks, i32 `[sequences]`."""
+    """Nodes that replace inputs of an anchor's layers, and its number of blocks, i32 `[sequences]`."""
 
     inputs: dict[int, ov.Node]
     counts: ov.Node
@@ -81,7 +81,7 @@ class SelectBlocksStock(NodePass):
         return add_parameter(self._model, name, [-1] * rank, dtype)
 
     def rewrite(self, node: ov.Node) -> bool:
-        """Rewire one layer; anchors are met before the layers that reuse their list."""
+        """Rewire one layer; anchors come before the layers that reuse their list."""
         layer = self._layers.get(node.get_friendly_name())
         if layer is None:
             return False
@@ -143,7 +143,7 @@ class SelectBlocksStock(NodePass):
         known = ops.select(ops.greater(tokens, f32(0)), known, f32(_NO_SCORE))
         highest = ops.reduce_max(known, i64([2]), True)
         weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), f32(factor))), tokens)
-        # With one list for all KV heads, a block's share is the mean of what it holds of each.
+        # All KV heads share one list, so a block's share is the mean over KV heads.
         shares = ops.reduce_mean(ops.divide(weights, ops.reduce_sum(weights, i64([2]), True)), i64([1]))
         always = ops.convert(ops.maximum(self._always, i32(0)), "f32")
         held = ops.reduce_sum(ops.multiply(shares, always), i64([1]), True)

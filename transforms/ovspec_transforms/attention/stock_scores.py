@@ -42,8 +42,8 @@ class StockScores:
         of_old = ops.matmul(query, old, False, True)
         of_new = ops.matmul(query, ops.transpose(new, i64([1, 0, 2])), False, True)
         scores = ops.reduce_max(ops.concat([of_old, of_new], 3), i64([2]))
-        # The summary of a block that this pass writes is from before the pass, or of another sequence.
-        # Not transposed around a Gather: with one KV head the CPU plugin then runs nothing and says nothing.
+        # For a block that this pass writes, the input holds an old summary, or that of another sequence.
+        # No transpose around a Gather: with one KV head the CPU plugin would silently skip the operation.
         sources = ops.tile(ops.unsqueeze(self._sources, i64([1])), i64([1, layer.num_kv_heads, 1]))
         return ops.gather_elements(scores, sources, 2)
 

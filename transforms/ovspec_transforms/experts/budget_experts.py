@@ -68,7 +68,7 @@ def budget_input(model: ov.Model, layers: int) -> ov.Output:
 
 
 def _verified_rows(model: ov.Model) -> list[ov.Output]:
-    """What tells rows under verification from others; constants without elements where nothing does."""
+    """Inputs that mark the rows under verification; empty constants where the graph does not mark them."""
     names = {name for node in model.get_parameters() for name in node.output(0).get_names()}
     if ROW_PAST_LENS in names:
         past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)

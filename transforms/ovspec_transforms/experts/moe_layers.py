@@ -70,7 +70,7 @@ def _peel(node: ov.Node, *types: str) -> ov.Node:
 
 
 def _shares(scatter: ov.Node) -> ov.Output:
-    """The routing weights that a scatter spreads, without the Slice that takes them whole."""
+    """The routing weights that a scatter spreads; a Slice that takes all of them is skipped."""
     output = scatter.input(2).get_source_output()
     node = output.get_node()
     if node.get_type_name() != "Slice":

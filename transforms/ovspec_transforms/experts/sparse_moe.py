@@ -61,7 +61,7 @@ def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
     reshape = source_node(source_node(total))
     if reshape.get_type_name() != "Reshape":
         raise UnknownPatternError(f"{total.get_friendly_name()!r} sums experts in {rank} dimensions")
-    # Its target is the sum's shape behind the number of experts.
+    # Its target shape is [experts, shape of the sum].
     target = reshape.input(1).get_source_output()
     whole = ops.slice(target, [1], [rank + 1], [1])
     return ops.reshape(experts.output(0), whole, special_zero=False)

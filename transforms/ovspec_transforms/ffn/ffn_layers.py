@@ -11,7 +11,7 @@ from ovspec_transforms.weights.expert_weights import UnknownPatternError, source
 GATED_MLP = "GatedMLP"
 HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
 _ACTIVATIONS = ("Swish", "Gelu")
-# What else feed-forward parts are known to have between their products.
+# Other activations that feed-forward layers are known to use.
 _OTHER_ACTIVATIONS = ("Relu", "HSwish", "Mish", "Tanh")
 
 

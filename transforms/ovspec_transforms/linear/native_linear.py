@@ -29,7 +29,7 @@ from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
 _MOST_PACKERS = 4
-_BLOCK_BYTES = 1 << 20  # what is made on the way to them stays in the cache, and in memory that is there
+_BLOCK_BYTES = 1 << 20  # so that intermediate arrays stay in the processor's cache
 _FORMATS = {"u8": "u8", "i8": "u8", "u4": "u4", "i4": "u4", "f32": "f32", "f16": "f16", "bf16": "bf16"}
 _ROWS_AS_THEY_ARE = 32
 
@@ -50,7 +50,7 @@ class _Layer:
 
     @property
     def shares(self) -> tuple[str, int, str, int]:
-        """What layers have in common that become one operation: their rows, and how rows are read."""
+        """Layers with equal values become one operation: they read the same rows in the same way."""
         rows = self.matmul.input(0).get_source_output()
         return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
 
@@ -80,6 +80,25 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
         )
     fmt = _FORMATS[weights.data.get_element_type().get_type_name()]
     return _Layer(matmul, weights, arithmetic if weights.scales is None and arithmetic == "bf16" else fmt)
+
+
+def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list[str]]:
+    """The layers that Linear takes, and a sentence for each that it does not."""
+    found, left = [], []
+    for matmul in nodes_of_type(model, "MatMul"):
+        try:
+            layer = _layer(matmul, arithmetic)
+        except UnknownPatternError as error:
+            left.append(f"{matmul.get_friendly_name()}: {error}")
+            continue
+        if layer is not None:
+            found.append(layer)
+    return found, left
+
+
+def linear_layers(model: ov.Model) -> list[str]:
+    """Names of the products that `native_linear` replaces; the model stays as it is."""
+    return [layer.matmul.get_friendly_name() for layer in _layers(model, "f32")[0]]
 
 
 def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
@@ -128,16 +147,10 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
         arithmetic: of products with floating-point weights. "f32" takes rows and weights as they are; "bf16"
             rounds both to bf16 and adds their products in f32, as OpenVINO does at that inference precision.
     """
+    found, left = _layers(model, arithmetic)
     groups: dict[tuple[str, int, str, int], list[_Layer]] = {}
-    left = []
-    for matmul in nodes_of_type(model, "MatMul"):
-        try:
-            layer = _layer(matmul, arithmetic)
-        except UnknownPatternError as error:
-            left.append(f"{matmul.get_friendly_name()}: {error}")
-            continue
-        if layer is not None:
-            groups.setdefault(layer.shares, []).append(layer)
+    for layer in found:
+        groups.setdefault(layer.shares, []).append(layer)
     wholes = [
         layers[first : first + MOST_OUTPUTS]
         for layers in groups.values()

@@ -48,7 +48,7 @@ class WeightMemory:
 
 
 def _slab(count: int) -> NDArray[np.uint8]:
-    """At least `count` zeros at the beginning of a large page. A kernel without them takes small ones."""
+    """At least `count` zeros at the beginning of a huge page; without huge pages, of small ones."""
     size = -(-count // _HUGE_PAGE) * _HUGE_PAGE
     every = _zeros(size + _HUGE_PAGE)
     first = -every.ctypes.data % _HUGE_PAGE

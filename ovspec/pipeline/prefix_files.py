@@ -1,0 +1,69 @@
+"""Files with what prompts begin with: read once, kept for later starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openvino_genai import ChatHistory
+
+from ovspec.engine.request import Request
+from ovspec.errors import PipelineBusyError, refuses_as_genai
+from ovspec.generation.inputs import check_texts, templated, tokenized
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.runtime.cache_file import load_prefix as load
+from ovspec.runtime.cache_file import save_prefix as save
+
+
+@refuses_as_genai
+def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message: bool) -> int:
+    """Read a text, and write its keys and values to a file.
+
+    Args:
+        pipeline: reads it; nothing else may run.
+        path: of the file.
+        text: the beginning of prompts.
+        is_system_message: whether it is that of chats: what all of them begin with is read.
+
+    Returns:
+        Tokens that the file holds, whole blocks of them.
+
+    Raises:
+        ValueError: the text is shorter than a block, or the model has no chat template.
+    """
+    check_texts([text])
+    tokenizer = pipeline.get_tokenizer()
+    if is_system_message:
+        first, second = (
+            tokenized(tokenizer, templated(tokenizer, _chat(text, word)), special_tokens=False)
+            for word in ("a", "Why?")
+        )
+        same = next((i for i, pair in enumerate(zip(first, second, strict=False)) if len(set(pair)) > 1), 0)
+        tokens = first[:same]
+    else:
+        tokens = tokenized(tokenizer, text, special_tokens=True)
+    _check_idle(pipeline)
+    if tokens:
+        settings = pipeline.settings(max_new_tokens=1, do_sample=False)
+        for _ in pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)]):
+            pass
+    return save(path, pipeline.models_path, pipeline.runner, tokens)
+
+
+@refuses_as_genai
+def load_prefix(pipeline: LLMPipeline, path: Path) -> int:
+    """Let prompts begin with what a file of `save_prefix` holds; how many tokens that are.
+
+    Raises:
+        ValueError: a file that is damaged, or was made with another model, setting or version.
+    """
+    _check_idle(pipeline)
+    return load(path, pipeline.models_path, pipeline.runner)
+
+
+def _chat(system: str, message: str) -> ChatHistory:
+    return ChatHistory([{"role": "system", "content": system}, {"role": "user", "content": message}])
+
+
+def _check_idle(pipeline: LLMPipeline) -> None:
+    if not pipeline.engine.is_idle:
+        raise PipelineBusyError("requests of this pipeline run; wait for them")

@@ -1,0 +1,45 @@
+"""What a model folder is promised: identical output or not, by the operations that may be chosen for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+
+import ovspec_ops
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.compile import read_model
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.identity import StockProducts, identity_breakers
+from ovspec.runtime.paged_graph import transform
+from ovspec_transforms import linear_layers
+
+
+def promises(folder: Path) -> dict[str, list[str]]:
+    """What breaks the promise of identical output, a sentence each, by the choice of operations.
+
+    Nothing is compiled, and no weights are copied. Caches are taken as they are by default.
+
+    Raises:
+        ValueError: the folder holds no model that can be read.
+        RuntimeError: the native library does not fit the installed OpenVINO.
+    """
+    core = ov.Core()
+    ovspec_ops.load(core)
+    graph = read_model(core, folder)
+    all_stock = _breakers("stock", "stock", "stock", StockProducts.of(graph))
+    try:
+        transform(graph, AttentionConfig(), ovspec_ops.BLOCK_SIZE, ExpertConfig(optional=True))
+    except ValueError as error:
+        refused = [f"refused with attention='native': {error}"]
+        return {"default": refused, "linear='stock'": refused, "attention='stock'": all_stock}
+    left = StockProducts.of(graph, set(linear_layers(graph)))
+    return {
+        "default": _breakers("native", "native", "native", left),
+        "linear='stock'": _breakers("native", "stock", "native", StockProducts.of(graph)),
+        "attention='stock'": all_stock,
+    }
+
+
+def _breakers(attention: str, linear: str, experts: str, stock: StockProducts) -> list[str]:
+    return list(identity_breakers(attention, linear, experts, stock, (), ovspec_ops.BLOCK_SIZE))

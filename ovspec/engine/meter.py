@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.runtime.clock import microseconds
-from ovspec.runtime.model_runner import PassStats
+from ovspec.runtime.pass_stats import PassStats
 
 
 class Meter:

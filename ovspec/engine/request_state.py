@@ -13,7 +13,7 @@ from ovspec.engine.meter import Meter
 from ovspec.engine.modes import Mode
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs, Writer
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import PassStats
+from ovspec.runtime.pass_stats import PassStats
 from ovspec.schedule.schedule import Schedule
 from ovspec.verify.verify_mode import why_lossy
 

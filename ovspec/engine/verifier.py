@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner, PassStats
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import openvino as ov
 
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CacheTensor, cache_layout
 from ovspec_transforms import moe_layers
 
@@ -42,39 +43,35 @@ class StockProducts:
 
 
 def identity_breakers(
-    attention: str,
-    linear: str,
-    experts: str,
-    stock: StockProducts,
-    caches: tuple[CacheTensor, ...],
-    block_size: int,
+    backends: Backends, stock: StockProducts, caches: tuple[CacheTensor, ...], block_size: int
 ) -> tuple[str, ...]:
     """Sentences that name each cause, with its remedy; none where outputs are promised to be identical.
 
     Args:
-        attention: "native" or "stock", what computes attention.
-        linear: the same for linear layers.
-        experts: the same for the experts of a mixture.
+        backends: the operations that compute the model.
         stock: products with weights that OpenVINO computes.
         caches: the model's cache tensors.
         block_size: tokens per cache block.
     """
     found = []
-    if attention == "stock":
+    if backends.attention.backend == "stock":
         found.append(
             "attention='stock': OpenVINO's attention sums in an order that follows the rows of a pass; "
             "use attention='native'"
         )
     if stock.linear:
-        remedy = "use linear='native'" if linear == "stock" else "linear='native' does not take their weights"
+        remedy = (
+            "use linear='native'"
+            if backends.linear == "stock"
+            else "linear='native' does not take their weights"
+        )
         found.append(
             f"{stock.linear} products with weights are OpenVINO's, which picks kernels by the number of "
             f"rows; {remedy}"
         )
     if stock.expert_layers:
-        remedy = (
-            "use experts='native'" if experts == "stock" else "experts='native' does not take their weights"
-        )
+        asked = backends.experts is not None and backends.experts.backend == "native"
+        remedy = "experts='native' does not take their weights" if asked else "use experts='native'"
         found.append(
             f"the experts of {stock.expert_layers} layers are OpenVINO's, which groups the rows of a pass by "
             f"expert and picks kernels by their number; {remedy}"

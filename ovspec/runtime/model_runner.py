@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
+from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import Rows, attended_tokens, build_tables
 from ovspec.runtime.watch_rows import watch_rows
@@ -49,39 +50,6 @@ GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
-
-
-@dataclass(frozen=True, slots=True)
-class PassStats:
-    """Measurements of one pass.
-
-    Attributes:
-        duration: time inside the model, microseconds.
-        attended: per sequence, context tokens that verification attention read, mean over layers and KV
-            heads, and those that dense attention would have read for the same rows.
-        experts_read: routed experts that each layer with experts read; empty if the graph does not count
-            them.
-        experts_held: experts that each of these layers has.
-        channels_read: channels of which each gated MLP read the up and down weights; empty likewise.
-        channels_held: channels that each of these has.
-    """
-
-    duration: float = 0.0
-    attended: tuple[tuple[float, float], ...] = ()
-    experts_read: tuple[int, ...] = ()
-    experts_held: tuple[int, ...] = ()
-    channels_read: tuple[int, ...] = ()
-    channels_held: tuple[int, ...] = ()
-
-    @property
-    def attended_tokens(self) -> float:
-        """Context tokens read by verification attention, over all sequences."""
-        return sum(attended for attended, _ in self.attended)
-
-    @property
-    def context_tokens(self) -> float:
-        """Context tokens that dense attention would have read for the same rows."""
-        return sum(context for _, context in self.attended)
 
 
 class ModelRunner:
@@ -151,12 +119,7 @@ class ModelRunner:
         self.reports = facts.reports
         #: Why identical outputs are not promised, a sentence each; empty where they are.
         self.identity_breakers = identity_breakers(
-            self.attention.backend,
-            self.linear,
-            experts.backend if experts else "stock",
-            facts.stock_products,
-            self.cache.specs,
-            self.block_size,
+            self.backends, facts.stock_products, self.cache.specs, self.block_size
         )
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (

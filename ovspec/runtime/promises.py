@@ -7,10 +7,12 @@ from pathlib import Path
 import openvino as ov
 
 import ovspec_ops
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.identity import StockProducts, identity_breakers
+from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.paged_graph import transform
 from ovspec_transforms import linear_layers
 
@@ -27,7 +29,7 @@ def promises(folder: Path) -> dict[str, list[str]]:
     core = ov.Core()
     ovspec_ops.load(core)
     graph = read_model(core, folder)
-    all_stock = _breakers("stock", "stock", "stock", StockProducts.of(graph))
+    all_stock = _breakers("stock", "stock", StockProducts.of(graph))
     try:
         transform(graph, AttentionConfig(), ovspec_ops.BLOCK_SIZE, ExpertConfig(optional=True))
     except ValueError as error:
@@ -35,11 +37,15 @@ def promises(folder: Path) -> dict[str, list[str]]:
         return {"default": refused, "linear='stock'": refused, "attention='stock'": all_stock}
     left = StockProducts.of(graph, set(linear_layers(graph)))
     return {
-        "default": _breakers("native", "native", "native", left),
-        "linear='stock'": _breakers("native", "stock", "native", StockProducts.of(graph)),
+        "default": _breakers("native", "native", left),
+        "linear='stock'": _breakers("native", "stock", StockProducts.of(graph)),
         "attention='stock'": all_stock,
     }
 
 
-def _breakers(attention: str, linear: str, experts: str, stock: StockProducts) -> list[str]:
-    return list(identity_breakers(attention, linear, experts, stock, (), ovspec_ops.BLOCK_SIZE))
+def _breakers(attention: Attention, linear: LinearBackend, stock: StockProducts) -> list[str]:
+    """With experts as attention, which is their default."""
+    chosen = Backends(
+        attention=AttentionConfig(attention), linear=linear, experts=ExpertConfig(attention, optional=True)
+    )
+    return list(identity_breakers(chosen, stock, (), ovspec_ops.BLOCK_SIZE))

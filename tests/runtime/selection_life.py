@@ -17,7 +17,8 @@ from settings import F32
 from ovspec.runtime import model_runner
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner, PassStats
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec_ops.verify_attention import verify_attention
 from ovspec_transforms import PassReport, paged_layers

@@ -11,8 +11,8 @@ from prompts import PROMPTS
 from settings import F32
 
 import ovspec
+from ovspec.engine.schedules import Schedules
 from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationConfig, resolve, updated
-from ovspec.pipeline.schedules import Schedules
 from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
 
 STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)

@@ -14,6 +14,8 @@ from ovspec.serve.limits import Limits
 
 # The page is a file without secrets, and asks its reader for the key.
 OPEN_PATHS = ("/", "/health")
+# Multiples of the longest body up to which one that is too long is read, and thrown away.
+_DISCARDED = 4
 
 
 class KeyCheck:
@@ -86,19 +88,22 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     too_long = ApiError(
         413, f"the body is longer than {limits.max_body_bytes} bytes; shorten it", code="body_too_large"
     )
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced) > limits.max_body_bytes:
-        raise too_long
     parts, length = [], 0
     try:
         with anyio.fail_after(limits.client_timeout):
             async for part in request.stream():
                 length += len(part)
-                if length > limits.max_body_bytes:
+                if length <= limits.max_body_bytes:
+                    parts.append(part)
+                else:
+                    parts.clear()
+                # A connection that is closed while the client still sends loses the answer with it.
+                if length > _DISCARDED * limits.max_body_bytes:
                     raise too_long
-                parts.append(part)
     except TimeoutError:
         raise ApiError(
             408, f"the body did not come within {limits.client_timeout:g} s; send it faster", code="timeout"
         ) from None
+    if length > limits.max_body_bytes:
+        raise too_long
     return b"".join(parts)

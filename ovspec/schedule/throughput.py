@@ -1,78 +1,122 @@
-"""Expected tokens per second of a choice: pure functions of costs and rates."""
+"""Expected tokens per second of every choice: goodput, as TurboSpec (arXiv 2406.14066) calls it.
+
+Tokens of a step: 1 + sum over i of (o_1 a_1) .. (o_i a_i), with a_i the acceptance of position i after those
+before it (in arXiv 2211.17192 a is the same everywhere) and o_i the rate of its being offered.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.schedule.cost_model import CostCell
+from ovspec.schedule.acceptance import ConfirmationRates
+from ovspec.schedule.cost import CostCell
+from ovspec.schedule.schedule import Plan, StepState
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What steps with k = 0 .. K draft tokens are expected to do, each f64 `[K + 1]`.
-
-    Attributes:
-        tokens: emitted per step, over all sequences.
-        cost: microseconds per step at the usual pace.
-    """
-
-    tokens: Array
-    cost: Array
-
-    def rates(self) -> Array:
-        """Tokens per microsecond, f64 `[K + 1]`."""
-        rates: Array = self.tokens / np.maximum(self.cost, 1e-9)
-        return rates
+# The draft length to start from.
+DRAFT = 4
 
 
-def expect(cell: CostCell, scale: float, sequences: int, accepted: Array, offered: Array) -> Expectation:
-    """Steps whose drafts are verified at one budget scale.
+class Choice(NamedTuple):
+    """Draft tokens per step, and the multiple of the sparse budget."""
+
+    tokens: int
+    scale: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> Choice:
+        """What a plan asks for."""
+        return cls(plan.num_assistant_tokens, plan.budget_scale or 1.0)
+
+
+class Throughput:
+    """What steps are expected to yield and to cost.
 
     Args:
         cell: costs.
-        scale: multiple of the sparse budget.
-        sequences: running together.
+        state: of the step that comes.
         accepted: a_1 .. a_K, rates of acceptance by position, f64 `[K]`.
         offered: o_1 .. o_K, rates at which the drafter has another token, f64 `[K]`.
+        confirmations: rates at which a commit confirms tokens.
+
+    Attributes:
+        rates: tokens per microsecond by choice, for all sequences together.
+        intervals: the best commit interval by budget scale, where there are commits.
     """
+
+    def __init__(
+        self,
+        cell: CostCell,
+        state: StepState,
+        accepted: Array,
+        offered: Array,
+        confirmations: ConfirmationRates,
+    ) -> None:
+        self.rates: dict[Choice, float] = {}
+        self.intervals: dict[float, int] = {}
+        self._steps: dict[float, tuple[Array, Array]] = {}
+        sequences = len(state.contexts)
+        for scale in state.budget_scales:
+            tokens, cost = _step(cell, scale, sequences, accepted, offered)
+            if state.commit_intervals and scale < math.inf:
+                confirmed = confirmations.rate(scale)
+                options = [
+                    (*_with_commits(tokens, cost, cell, interval, sequences, confirmed), interval)
+                    for interval in state.commit_intervals
+                ]
+                tokens, cost, interval = max(options, key=lambda option: float(_rates(*option[:2]).max()))
+                self.intervals[scale] = interval
+            self._steps[scale] = tokens, cost
+            for number, rate in enumerate(_rates(tokens, cost).tolist()):
+                self.rates[Choice(number, scale)] = rate
+
+    def cost(self, choice: Choice) -> float:
+        """Microseconds of a step; of the longest draft there is where it asks for a longer one."""
+        cost = self._steps[choice.scale][1]
+        return float(cost[min(choice.tokens, len(cost) - 1)])
+
+    def loss(self, choice: Choice, than: Choice) -> float:
+        """Microseconds that a step is expected to lose against another choice; a gain is negative."""
+        return self.cost(choice) - float(self._steps[choice.scale][0][choice.tokens]) / self.rates[than]
+
+
+def _rates(tokens: Array, cost: Array) -> Array:
+    rates: Array = tokens / np.maximum(cost, 1e-9)
+    return rates
+
+
+def _step(
+    cell: CostCell, scale: float, sequences: int, accepted: Array, offered: Array
+) -> tuple[Array, Array]:
+    """Tokens and microseconds of steps that draft k = 0 .. K tokens, each f64 `[K + 1]`."""
     survival = np.concatenate([[1.0], np.cumprod(offered)])
-    gains = survival[1:] * np.cumprod(accepted)
-    tokens = sequences * np.concatenate([[1.0], 1.0 + np.cumsum(gains)])
+    tokens = sequences * np.concatenate([[1.0], 1.0 + np.cumsum(survival[1:] * np.cumprod(accepted))])
     sizes = sequences * np.arange(len(survival))
-    verified = cell.verify_at(scale).predict(sizes) + cell.host.predict(sizes)
+    verified = cell.verify_at(scale).predict(sizes)
     full = verified + cell.draft.predict(sizes)
     # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
-    ends = np.concatenate([[0.0], np.cumsum((survival[:-1] - survival[1:]) * full[:-1])])
+    ending = survival[:-1] - survival[1:]
+    ends = np.concatenate([[0.0], np.cumsum(ending * full[:-1])])
     # Two steps in a row rarely draft alike where the drafter offers now more, now less.
-    squares = np.concatenate([[0.0], np.cumsum((survival[:-1] - survival[1:]) ** 2)])
-    changes = 1.0 - squares - survival**2
+    changes = 1.0 - np.concatenate([[0.0], np.cumsum(ending**2)]) - survival**2
     cost = ends + survival * full + changes * cell.switch
     cost[0] = verified[0]
-    return Expectation(tokens, cost)
+    return tokens, cost
 
 
-def with_commits(
-    steps: Expectation, cell: CostCell, sequences: int, interval: int, confirmed: float
-) -> Expectation:
-    """Provisional steps and their share of the dense pass that comes every `interval` tokens.
-
-    Args:
-        steps: of sparse verification.
-        cell: costs.
-        sequences: running together.
-        interval: provisional tokens of a sequence per commit.
-        confirmed: rate c at which the dense pass confirms a token whose predecessors it confirmed.
-    """
+def _with_commits(
+    tokens: Array, cost: Array, cell: CostCell, interval: int, sequences: int, confirmed: float
+) -> tuple[Array, Array]:
+    """Provisional steps and their share of the dense pass that comes every `interval` tokens."""
     # The dense pass adds a token of its own, where it disagrees or at the end.
     kept = float(np.sum(confirmed ** np.arange(1, interval + 1))) + 1.0
     rows = sequences * interval
     commit = cell.commit.at(rows) if cell.commit.sizes else cell.verify_at(math.inf).at(rows)
-    share = steps.tokens / rows
     # The steps after a commit have shapes of their own again.
-    return Expectation(steps.tokens * kept / interval, steps.cost + share * (commit + cell.switch))
+    return tokens * kept / interval, cost + tokens / rows * (commit + cell.switch)

@@ -14,8 +14,8 @@ from settings import F32
 
 import ovspec
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.exploration import ExplorationBudget
 from ovspec.schedule.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
+from ovspec.schedule.trying import ProbeBudget
 
 LENGTHS = (0, 1, 2, 4, 8)
 TOKENS = 1000
@@ -216,13 +216,13 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
 def test_probes_are_paid_from_time_that_went_by(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Drafts are dear here and come right behind rests, whose plain steps are not."""
     earned: list[float] = []
-    earn = ExplorationBudget.earn
+    earn = ProbeBudget.earn
 
-    def counted(budget: ExplorationBudget, duration: float) -> None:
+    def counted(budget: ProbeBudget, duration: float) -> None:
         earned.append(duration)
         earn(budget, duration)
 
-    monkeypatch.setattr(ExplorationBudget, "earn", counted)
+    monkeypatch.setattr(ProbeBudget, "earn", counted)
     machine = Machine(
         lambda rows, _, __: 1200 if rows == 1 else 4000 + 100 * rows,
         lambda _: 40,

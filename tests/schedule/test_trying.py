@@ -1,4 +1,4 @@
-"""The allowance of the schedule `auto`: what it may lose against plain decoding, whatever it believes."""
+"""The price of trying: what the schedule `auto` may lose against plain decoding, whatever it believes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import pytest
 from schedule.virtual_machine import MAX_DRAFT, Machine, World
 
-from ovspec.schedule.choice import Choice
+from ovspec.schedule.acceptance import AcceptanceModel
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.expectations import Expectations
-from ovspec.schedule.loss_allowance import LossAllowance
 from ovspec.schedule.schedule import ConstantSchedule
-from ovspec.schedule.shadow_evidence import MOST_EVIDENCE, ShadowEvidence
+from ovspec.schedule.shadow import ShadowWatch
+from ovspec.schedule.trying import STORE, LossAllowance
 
 
 def spent_allowance() -> LossAllowance:
@@ -50,7 +49,7 @@ def test_steps_whose_tokens_are_provisional_are_settled_together_with_the_commit
         allowance.settle(None, 2.0)
     assert allowance.covers(8.0) and not allowance.is_spent
     allowance.settle(13.0, 1.5)
-    assert allowance.is_spent and allowance.covers(0.0, 0.6) and not allowance.covers(0.0, 0.4)
+    assert allowance.is_spent
     # What was not settled is not carried over to another prompt.
     allowance = LossAllowance()
     allowance.settle(None, 100.0)
@@ -68,56 +67,34 @@ def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
     assert allowance.is_spent
 
 
-def test_evidence_of_shadow_drafts_is_needed_where_there_can_be_any_and_is_paid_back() -> None:
+def test_evidence_of_shadow_drafts_is_needed_where_there_can_be_any_and_is_no_income() -> None:
     allowance = LossAllowance()
     assert allowance.covers(1.0) and not allowance.covers(1.0, 1.9) and allowance.covers(1.0, 2.1)
-    allowance = spent_allowance()
-    assert allowance.covers(2.0, 4.1) and not allowance.covers(4.0, 4.1)
-    allowance.begin(2.0, 4.1)
-    assert not allowance.is_spent and not allowance.covers(0.0)
-    allowance.settle(1.0, 4.5)
-    assert not allowance.is_spent
-    # The store is overdrawn by what the evidence said.
-    allowance.settle(1.0, 1.2)
-    assert allowance.is_spent
-    allowance.end()
-    # What is left to pay back does not go by more evidence.
-    assert not allowance.covers(1.0, 5.1) and allowance.covers(1.0, 5.3)
-
-
-def test_a_try_may_lose_twice_its_stake_and_what_it_gained() -> None:
-    allowance = LossAllowance()
-    allowance.settle(1000.0, 0.0)
-    allowance.begin(1.0, 8.0)
-    allowance.settle(20.0, 0.0)
-    allowance.settle(0.0, 21.5)
-    assert not allowance.is_spent
-    allowance.settle(0.0, 1.0)
-    assert allowance.is_spent
-    allowance.end()
-    assert not allowance.is_spent
+    assert not spent_allowance().covers(1.0, 8.0)
 
 
 def test_after_tries_that_failed_more_evidence_is_needed_and_plain_steps_pay_less_in() -> None:
     allowance = LossAllowance()
     for evidence in (2.0, 3.0, 4.0, 4.0):
         assert allowance.covers(1.0, evidence + 0.1) and not allowance.covers(1.0, evidence - 0.1)
-        allowance.begin(1.0, evidence)
-        allowance.settle(0.0, 3.0)
+        allowance.begin(on_evidence=True)
+        allowance.settle(0.0, 1.5)
         allowance.end()
+    allowance.settle(0.0, 3.0)
     assert not allowance.covers(0.0)
-    allowance.earn(round(4.9 / (0.015 / 4)))
+    allowance.earn(round(1.9 / (0.015 / 4)))
     assert allowance.covers(0.8) and not allowance.covers(1.0)
     allowance.renew()
-    assert allowance.covers(1.0, 3.1)
-    allowance.begin(1.0, 3.1)
+    allowance.settle(10.0, 0.0)
+    assert allowance.covers(1.0, 3.1) and not allowance.covers(1.0, 2.9)
+    allowance.begin(on_evidence=True)
     allowance.settle(10.0, 0.0)
     allowance.end()
     assert allowance.covers(1.0, 2.1)
 
 
 def test_shadow_drafts_add_up_until_one_would_have_lost() -> None:
-    evidence = ShadowEvidence()
+    evidence = ShadowWatch(AcceptanceModel(8))
     evidence.add(4, 4, 1)
     assert evidence.saved == 0.0
     evidence.price([0.0, 0.1, 0.2, 0.3, 0.4], switch=0.5, stake=1.4)
@@ -137,8 +114,8 @@ def test_shadow_drafts_add_up_until_one_would_have_lost() -> None:
     assert evidence.saved == pytest.approx(1.8 / 4)
     for _ in range(100):
         evidence.add(4, 4, 1)
-    assert evidence.saved == MOST_EVIDENCE
-    evidence.renew()
+    assert evidence.saved == STORE
+    evidence.begin(0)
     assert evidence.saved == 0.0
 
 
@@ -185,11 +162,17 @@ def test_a_text_that_turns_as_soon_as_it_is_believed(period: int) -> None:
     assert over_plain(turns, 6000, seed=1) > 0.97
 
 
-def test_nothing_is_at_stake_before_a_plain_step_was_measured() -> None:
-    """Sparse passes may come first; there is no cost to divide by then."""
-    expected, plain = Expectations(), Choice(0, math.inf)
-    assert not expected.knows(plain)
-    assert expected.stake(Choice(4, 1.0), plain, changes=1e3) == 0.0
+def test_sparse_passes_come_before_a_plain_step_was_measured() -> None:
+    """There is no cost to divide by then, and nothing at stake."""
+    sparse = World(
+        tiny(), lambda _: 0.5, confirmed=0.99, budget_scales=(1.0, math.inf), commit_intervals=(16,)
+    )
+    schedule = AutoSchedule(MAX_DRAFT)
+    # No room for a draft, so none for the opening: the first choice is made on nothing.
+    schedule.bound = 0
+    sparse.run(schedule, 50, seed=1)
+    schedule.bound = MAX_DRAFT
+    assert max(sparse.run(schedule, 200, seed=2).drafts) > 0
 
 
 @pytest.mark.parametrize("rate", [0.45, 0.6])

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovspec.schedule.cost_model import CostCurve, CostModel, isotonic
-from ovspec.schedule.exploration import ExplorationBudget
+from ovspec.schedule.cost import CostCurve, CostModel, isotonic
 from ovspec.schedule.schedule import Plan, StepOutcome
+from ovspec.schedule.trying import ProbeBudget
 
 
 def step(drafted: int, verify: float, context: int = 1000, **rest: float) -> StepOutcome:
-    return StepOutcome(Plan(drafted), (context,), (drafted,), (0,), 0.0, verify, 10.0, **rest)  # type: ignore[arg-type]
+    return StepOutcome(Plan(drafted), (context,), (drafted,), (0,), 0.0, verify - 10.0, 10.0, **rest)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
@@ -112,7 +112,7 @@ def test_reading_a_prompt_is_no_part_of_drafting() -> None:
 
 
 def test_probes_get_their_share_of_the_time_and_no_more() -> None:
-    budget, spent, time = ExplorationBudget(), 0.0, 0.0
+    budget, spent, time = ProbeBudget(), 0.0, 0.0
     for _ in range(20_000):
         time += 100.0
         if budget.affords(150.0):
@@ -129,7 +129,7 @@ def test_probes_get_their_share_of_the_time_and_no_more() -> None:
 
 
 def test_a_probe_that_gained_earns_no_credit() -> None:
-    budget = ExplorationBudget()
+    budget = ProbeBudget()
     budget.charge(-1000.0, 50.0)
     assert not budget.affords(1.0)
     # A hiccup is charged like a dear probe, not like a catastrophe.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ovspec.schedule.acceptance_model import AcceptanceModel, ConfirmationRate
+from ovspec.schedule.acceptance import AcceptanceModel, ConfirmationRates
 
 
 def drafts(model: AcceptanceModel, rates: list[float], number: int, seed: int = 0) -> None:
@@ -84,11 +84,22 @@ def test_another_prompt_weighs_more_than_those_before() -> None:
 
 
 def test_confirmations() -> None:
-    rate = ConfirmationRate(0.99)
-    assert rate.rate == pytest.approx(0.99)
+    rates = ConfirmationRates()
+    assert rates.rate(1.0) == pytest.approx(0.99)
     for _ in range(200):
-        rate.observe(16, 16)
-    assert rate.rate > 0.998
+        rates.observe(1.0, 16, 16)
+    assert rates.rate(1.0) > 0.998
     for _ in range(500):
-        rate.observe(16, 3)
-    assert rate.rate == pytest.approx(0.75, abs=0.01)
+        rates.observe(1.0, 16, 3)
+    assert rates.rate(1.0) == pytest.approx(0.75, abs=0.01)
+
+
+def test_a_budget_never_tried_is_confirmed_like_the_best_that_was() -> None:
+    rates = ConfirmationRates()
+    for _ in range(500):
+        rates.observe(0.5, 16, 3)
+        rates.observe(1.0, 16, 16)
+    assert rates.rate(2.0) == pytest.approx(rates.rate(1.0))
+    # It weighs thirty tokens: one commit moves it, and does not decide.
+    rates.observe(2.0, 16, 3)
+    assert 0.9 < rates.rate(2.0) < 0.98

@@ -1,0 +1,78 @@
+"""Plain decoding under the schedule `auto`: most of its steps skip the controller, none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from schedule.virtual_machine import MAX_DRAFT, Machine, World
+
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import Plan, StepOutcome, StepState
+from ovspec.schedule.trying import ProbeBudget
+
+
+class Counting(AutoSchedule):
+    """Counts the steps that it looks at."""
+
+    learned = 0
+
+    def _account(self, *arguments: object) -> None:
+        self.learned += 1
+        super()._account(*arguments)  # type: ignore[arg-type]
+
+
+def hopeless(pass_duration: float) -> World:
+    machine = Machine(
+        lambda rows, _, __: pass_duration * (0.9 + 0.1 * rows), lambda _: 40.0, noise=0.0, hiccup=0.0
+    )
+    return World(machine, lambda _: 0.0, lookup=5.0)
+
+
+@pytest.mark.parametrize(("pass_duration", "most"), [(1e3, 0.2), (1e6, 1.0)])
+def test_the_controller_is_skipped_where_deciding_costs_a_share_of_a_step(
+    pass_duration: float, most: float
+) -> None:
+    schedule, world = Counting(MAX_DRAFT), hopeless(pass_duration)
+    world.run(schedule, 400, seed=1)
+    schedule.learned = 0
+    steps = len(world.run(schedule, 600, seed=2).drafts)
+    assert schedule.learned <= most * steps
+    if most == 1.0:
+        assert schedule.learned == steps
+
+
+def resting_schedule() -> tuple[Counting, StepState]:
+    """One that has found drafting hopeless, and skips the controller."""
+    schedule, world = Counting(MAX_DRAFT), hopeless(1e3)
+    world.run(schedule, 900, seed=1)
+    state = StepState((900,), (100,), MAX_DRAFT, can_shadow=True)
+    return schedule, state
+
+
+def plain_outcome(state: StepState, plan: Plan, duration: float) -> StepOutcome:
+    nothing = (0,) * len(state.contexts)
+    return StepOutcome(plan, state.contexts, nothing, nothing, 0.0, duration, 10.0)
+
+
+def test_a_sequence_that_joins_or_leaves_ends_the_rest() -> None:
+    schedule, state = resting_schedule()
+    for sequences in (1, 3, 2, 2, 5, 1, 4, 1):
+        before = schedule.learned
+        state = replace(state, contexts=(900,) * sequences, remaining=(100,) * sequences)
+        joined = sequences != len(schedule._state.contexts)
+        plan = schedule.plan(state)
+        asked = (plan.num_assistant_tokens,) * sequences
+        nothing = (0,) * sequences
+        schedule.observe(StepOutcome(plan, state.contexts, asked, nothing, 0.0, 1000.0, 10.0))
+        assert schedule.learned == before + 1 or not joined
+
+
+def test_steps_that_skipped_the_controller_pay_for_trying_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    earned: list[float] = []
+    monkeypatch.setattr(ProbeBudget, "earn", lambda _, duration: earned.append(duration))
+    schedule, state = resting_schedule()
+    earned.clear()
+    for _ in range(200):
+        schedule.observe(plain_outcome(state, schedule.plan(state), 1000.0))
+    assert sum(earned) == pytest.approx(200 * 1010.0, rel=0.05)

@@ -23,6 +23,9 @@ _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 _SAMPLED_ROWS = 16
+# Of the native attention: partial results of chunks of 512 tokens, and where a call divides them (plan.cpp).
+_CHUNK_TOKENS = 512
+_PARTIAL_BYTES = 1 << 25
 _GROWTH = 12  # of the cache, which is copied tensor by tensor when it grows
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written
 
@@ -135,8 +138,11 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
     repacked = (
         2 * context * model.num_key_value_heads * model.head_dim * (4 if backends.arithmetic == "f32" else 2)
     )
-    copies = 2 if _native(backends.attention) else 1
-    return activations + copies * repacked + 4 * _SAMPLED_ROWS * model.vocab_size
+    native = _native(backends.attention)
+    chunks = -(-context // _CHUNK_TOKENS)
+    partial = 4 * chunks * rows * model.num_attention_heads * (model.head_dim + 2)
+    scratch = min(partial, _PARTIAL_BYTES) if native else 0
+    return activations + (1 + native) * repacked + scratch + 4 * _SAMPLED_ROWS * model.vocab_size
 
 
 def _native(part: AttentionConfig | ExpertConfig | FfnConfig | None) -> bool:

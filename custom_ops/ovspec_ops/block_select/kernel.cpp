@@ -15,12 +15,12 @@ OVSPEC_INLINE void dots(const float* rows, const float* vector, std::size_t size
         const Vec x = load(vector + d);
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < count; i++)
-            totals[i] += load(rows + i * size + d) * x;
+            totals[i] = fused(load(rows + i * size + d), x, totals[i]);
     }
     if (rest > 0) {
         const Vec x = load_part<Vec>(vector + full, rest);
         for (std::size_t i = 0; i < count; i++)
-            totals[i] += load_part<Vec>(rows + i * size + full, rest) * x;
+            totals[i] = fused(load_part<Vec>(rows + i * size + full, rest), x, totals[i]);
     }
     if constexpr (count == 4) {
         sum_four(totals, products);

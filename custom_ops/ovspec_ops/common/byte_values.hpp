@@ -23,7 +23,7 @@ struct Range {
 
     OVSPEC_INLINE_MEMBER void see(Vec x) {
         most = max(most, max(x, -x));
-        poison += x * 0.0f;
+        poison = fused(x, Vec{}, poison);
     }
 };
 

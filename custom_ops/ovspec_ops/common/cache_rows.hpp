@@ -1,10 +1,10 @@
 // Rows of one block of a cache as vectors of f32, one reader per cache format. Part of the kernels: see
 // simd.hpp.
 //
-// A reader has `row(token)`, and a row has `raw(d)`: the entries d .. d + lanes - 1, and `raw_part(d,
-// count)`: the last `count` < lanes of a row, zero beyond. A value is (raw - row.offset) * row.scale; both
-// are 0 and 1 for all channels alike unless `affine` is true, so that a caller may fold them into scores and
-// weights.
+// A reader has `row(token)`, and a row has `raw(d)`: the entries d .. d + lanes - 1, `raw_part(d, count)`:
+// the last `count` < lanes of a row, zero beyond, and `raw_two(a, b, d)`: half a vector of each of two rows.
+// A value is (raw - row.offset) * row.scale; both are 0 and 1 for all channels alike unless `affine` is true,
+// so that a caller may fold them into scores and weights.
 #pragma once
 
 #include "common/cache_view.hpp"
@@ -13,6 +13,33 @@
 namespace ovspec {
 namespace OVSPEC_ISA {
 
+// The lower half of a vector from `a`, the upper one from `b`.
+template <class T> OVSPEC_INLINE T load_two(const void* a, const void* b) {
+    T joined;
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 64) {
+        const __m512d x =
+            _mm512_insertf64x4(_mm512_castpd256_pd512(load_as<__m256d>(a)), load_as<__m256d>(b), 1);
+        __builtin_memcpy(&joined, &x, sizeof(x));
+        return joined;
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (sizeof(T) == 32) {
+        const __m256i x = _mm256_loadu2_m128i((const __m128i*)b, (const __m128i*)a);
+        __builtin_memcpy(&joined, &x, sizeof(x));
+        return joined;
+    } else if constexpr (sizeof(T) == 16) {
+        const __m128i x = _mm_set_epi64x(load_as<long long>(b), load_as<long long>(a));
+        __builtin_memcpy(&joined, &x, sizeof(x));
+        return joined;
+    }
+#endif
+    __builtin_memcpy(&joined, a, sizeof(T) / 2);
+    __builtin_memcpy((char*)&joined + sizeof(T) / 2, b, sizeof(T) / 2);
+    return joined;
+}
+
 struct F32Rows {
     static constexpr bool affine = false;
     struct Row {
@@ -20,6 +47,9 @@ struct F32Rows {
         static constexpr float scale = 1.0f;
         static constexpr float offset = 0.0f;
         OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return load(data + d); }
+        static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
+            return load_two<Vec>(a.data + d, b.data + d);
+        }
         OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return load_part<Vec>(data + d, count);
         }
@@ -39,6 +69,9 @@ template <Vec (*convert)(HalfVec)> struct HalfRows {
         static constexpr float scale = 1.0f;
         static constexpr float offset = 0.0f;
         OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return convert(load_as<HalfVec>(data + d)); }
+        static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
+            return convert(load_two<HalfVec>(a.data + d, b.data + d));
+        }
         OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return convert(load_part<HalfVec>(data + d, count));
         }
@@ -60,6 +93,9 @@ struct U8TokenRows {
         float scale;
         float offset; // the zero point
         OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return to_float(load_as<ByteVec>(data + d)); }
+        static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
+            return to_float(load_two<ByteVec>(a.data + d, b.data + d));
+        }
         OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return to_float(load_part<ByteVec>(data + d, count));
         }
@@ -84,6 +120,11 @@ struct U8ChannelRows {
         OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const {
             return (to_float(load_as<ByteVec>(data + d)) - load(zero_points + d)) * load(scales + d);
         }
+        static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
+            const float *zeros = a.zero_points + d, *scales = a.scales + d;
+            return (to_float(load_two<ByteVec>(a.data + d, b.data + d)) - load_two<Vec>(zeros, zeros)) *
+                   load_two<Vec>(scales, scales);
+        }
         OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
             return (to_float(load_part<ByteVec>(data + d, count)) - load_part<Vec>(zero_points + d, count)) *
                    load_part<Vec>(scales + d, count);
@@ -94,23 +135,6 @@ struct U8ChannelRows {
     U8ChannelRows(const CacheView& cache, const std::uint8_t* at) : block(at), size(cache.size) {}
     OVSPEC_INLINE_MEMBER Row row(std::size_t token) const {
         return {block + (8 + token) * size, (const float*)block, (const float*)block + size};
-    }
-};
-
-// Fetches one block into the cache while another is worked on, a few lines per token: a burst of all its
-// lines would fill the processor's miss queue and stop everything else.
-struct Prefetch {
-    const std::uint8_t* at;
-    std::size_t bytes_per_token;
-
-    Prefetch(const CacheView& cache, const std::uint8_t* block)
-        : at(block), bytes_per_token(cache.block_bytes / block_size) {}
-
-    OVSPEC_INLINE_MEMBER void tokens(std::size_t count) {
-        const std::size_t bytes = count * bytes_per_token;
-        for (std::size_t i = 0; i < bytes; i += 64)
-            __builtin_prefetch(at + i);
-        at += bytes;
     }
 };
 

@@ -27,7 +27,7 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
     Vec most = {}, poison = {};
     const auto see = [&](Vec x) __attribute__((always_inline)) {
         most = max(most, max(x, -x));
-        poison += x * 0.0f;
+        poison = fused(x, Vec{}, poison);
     };
     std::size_t k = 0;
     for (; k + lanes <= count; k += lanes)
@@ -41,7 +41,7 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
 // Digits of `lanes` values. What is not finite becomes arbitrary digits.
 OVSPEC_INLINE void split(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
     constexpr float rounder = 12582912.0f; // 1.5 * 2^23: rounds to an integer in the low bits
-    const IVec number = (IVec)(values * inverse + rounder) - (IVec)(splat(rounder));
+    const IVec number = (IVec)fused(values, splat(inverse), splat(rounder)) - (IVec)(splat(rounder));
     const IVec low_digit = (IVec)((UVec)number << 24) >> 24;
     const IVec high_digit = (IVec)((UVec)number - (UVec)low_digit) >> 8;
     const DigitVec highs = __builtin_convertvector(high_digit, DigitVec);

@@ -89,13 +89,30 @@ OVSPEC_INLINE Vec max(Vec a, Vec b) {
 #endif
 }
 
-// a * b + c, rounded once where the instruction set has FMA. Explicit, because the compiler decides for each
-// use of a template whether it joins the two, and results would depend on that.
+// a * b + c, rounded once where the instruction set has FMA, else twice. The compiler never joins the two on
+// its own (-ffp-contract=off): it would decide for each use of a template, and bits would depend on that.
 OVSPEC_INLINE Vec fused(Vec a, Vec b, Vec c) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif OVSPEC_LANES == 8 && defined(__FMA__)
     return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif OVSPEC_LANES == 16 && defined(__FMA__)
+    __m256 x[2], y[2], sum[2];
+    __builtin_memcpy(x, &a, sizeof(a));
+    __builtin_memcpy(y, &b, sizeof(b));
+    __builtin_memcpy(sum, &c, sizeof(c));
+    for (std::size_t i = 0; i < 2; i++)
+        sum[i] = _mm256_fmadd_ps(x[i], y[i], sum[i]);
+    __builtin_memcpy(&c, sum, sizeof(c));
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
+OVSPEC_INLINE float fused(float a, float b, float c) {
+#if defined(__FMA__)
+    return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
 #endif
@@ -207,16 +224,17 @@ OVSPEC_INLINE Vec exp_nonpositive(Vec x) {
     const Vec lowest = splat(-86.5f);
     const IVec kept = x >= lowest;
     const Vec bounded = max(lowest, x);
-    const Vec shifted = bounded * 1.44269504088896341f + 12582912.0f; // 1.5 * 2^23: rounds to an integer
+    // 1.5 * 2^23: rounds to an integer
+    const Vec shifted = fused(bounded, splat(1.44269504088896341f), splat(12582912.0f));
     const Vec n = shifted - 12582912.0f;
-    Vec r = bounded - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + (r + 1.0f);
+    Vec r = fused(n, splat(-0.693359375f), bounded);
+    r = fused(n, splat(2.12194440e-4f), r);
+    Vec p = fused(r, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
+    p = fused(p, r, splat(8.3334519073e-3f));
+    p = fused(p, r, splat(4.1665795894e-2f));
+    p = fused(p, r, splat(1.6666665459e-1f));
+    p = fused(p, r, splat(5.0000001201e-1f));
+    p = fused(p, r * r, r + 1.0f);
     const UVec power = (UVec)shifted << 23; // the low bits of `shifted` hold n
     return (Vec)(((UVec)p + power) & (UVec)kept);
 }

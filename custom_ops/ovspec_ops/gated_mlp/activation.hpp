@@ -16,9 +16,12 @@ OVSPEC_INLINE Vec magnitude(Vec x) {
 // x Phi(x), with the error function of Abramowitz and Stegun 7.1.26: error below 1.5e-7
 OVSPEC_INLINE Vec gelu_erf(Vec x) {
     const Vec z = magnitude(x) * 0.70710678118654752f;
-    const Vec t = 1.0f / (z * 0.3275911f + 1.0f);
-    const Vec series =
-        ((((t * 1.061405429f - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    const Vec t = 1.0f / fused(z, splat(0.3275911f), splat(1.0f));
+    Vec series = fused(t, splat(1.061405429f), splat(-1.453152027f));
+    const float terms[] = {1.421413741f, -0.284496736f, 0.254829592f};
+    for (const float term : terms)
+        series = fused(series, t, splat(term));
+    series *= t;
     const Vec tail = series * exp_nonpositive(-z * z) * 0.5f; // Phi(-|x|)
     return x * (x >= 0.0f ? 1.0f - tail : tail);
 }
@@ -27,7 +30,7 @@ template <Activation kind> OVSPEC_INLINE Vec value(Vec x) {
     if constexpr (kind == Activation::silu)
         return times_sigmoid(x, x);
     else if constexpr (kind == Activation::gelu_tanh) // 1 + tanh(u) is 2 / (1 + e^-2u)
-        return times_sigmoid(x, x * (x * x * 0.044715f + 1.0f) * 1.5957691216057308f);
+        return times_sigmoid(x, x * fused(x * x, splat(0.044715f), splat(1.0f)) * 1.5957691216057308f);
     else
         return gelu_erf(x);
 }

@@ -27,9 +27,9 @@ OVSPEC_INLINE void widen_f16(const std::uint8_t* from, std::size_t count, float*
 OVSPEC_INLINE void widen_u8(const std::uint8_t* from, std::size_t count, Vec scale, Vec shift, float* to) {
     std::size_t k = 0;
     for (; k + lanes <= count; k += lanes)
-        store(to + k, to_float(load_as<ByteVec>(from + k)) * scale - shift);
+        store(to + k, fused(to_float(load_as<ByteVec>(from + k)), scale, -shift));
     if (k < count)
-        store(to + k, to_float(load_part<ByteVec>(from + k, count - k)) * scale - shift);
+        store(to + k, fused(to_float(load_part<ByteVec>(from + k, count - k)), scale, -shift));
 }
 
 // One group of a chunk, whose runs are in the low and the high half of every vector in turn.
@@ -41,7 +41,7 @@ OVSPEC_INLINE void widen_group(const std::uint8_t* from, std::size_t count, Vec 
         const bool high = k / run % 2;
         for (std::size_t i = 0; i < run; i += step) {
             const ByteVec pairs = load_part<ByteVec>(bytes + i, step);
-            store(to + k + i, to_float(high ? pairs >> 4 : pairs & 15) * scale - shift);
+            store(to + k + i, fused(to_float(high ? pairs >> 4 : pairs & 15), scale, -shift));
         }
     }
 }
@@ -217,8 +217,11 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
                 const float* x = (const float*)rows[r] + k;
                 float* to = y + r * stride;
                 const auto total = [&](std::size_t h) __attribute__((always_inline)) {
-                    return load(weights[0] + h) * x[0] + load(weights[1] + h) * x[1] +
-                           load(weights[2] + h) * x[2] + load(weights[3] + h) * x[3];
+                    Vec sum = load(weights[0] + h) * x[0];
+#pragma GCC unroll 3
+                    for (std::size_t c = 1; c < run_step; c++)
+                        sum = fused(load(weights[c] + h), splat(x[c]), sum);
+                    return sum;
                 };
                 std::size_t h = 0;
                 for (; h + lanes <= count; h += lanes)

@@ -49,7 +49,7 @@ OVSPEC_INLINE void pack(const ChannelView& view, const float* values, std::uint8
             highs += high[k];
             lows += low[k];
         }
-        sums[i] = (float)highs * 256.0f + (float)lows;
+        sums[i] = fused((float)highs, 256.0f, (float)lows);
     }
 }
 

@@ -174,7 +174,7 @@ OVSPEC_INLINE void scale_u8(const ChannelMatrix& m, const std::uint32_t* channel
         const float scale = scalar_f16(m.scales + 2 * channel), zero_point = m.zero_points[channel];
         for (std::size_t r = 0; r < R; r++) {
             const Header head = head_of(rows[r]);
-            dots[r * N + n] = __builtin_fmaf(-zero_point, head.sum, dots[r * N + n]) * (scale * head.unit);
+            dots[r * N + n] = fused(-zero_point, head.sum, dots[r * N + n]) * (scale * head.unit);
         }
     }
 }

@@ -72,7 +72,7 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
             }
             sums[g].high[r] = high_sum;
             sums[g].low[r] = low_sum;
-            sums[g].joint[r] = 256.0f * (float)high_sum + (float)low_sum;
+            sums[g].joint[r] = fused((float)high_sum, 256.0f, (float)low_sum);
         }
     }
 }

@@ -15,23 +15,6 @@ namespace number_path {
 constexpr std::size_t chunk_inputs = 256;
 constexpr std::size_t tile_width = 2 * lanes; // neurons whose sums the registers hold, for most_rows rows
 
-// a * b + c, rounded once in every function of an instruction set that can: a tile of one row and one of many
-// must agree, and a compiler that lowers wide vectors may join the two in one of them only.
-OVSPEC_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
-#if OVSPEC_LANES == 16 && !defined(__AVX512F__) && defined(__FMA__)
-    __m256 x[2], y[2], sum[2];
-    __builtin_memcpy(x, &a, sizeof(a));
-    __builtin_memcpy(y, &b, sizeof(b));
-    __builtin_memcpy(sum, &c, sizeof(c));
-    for (std::size_t i = 0; i < 2; i++)
-        sum[i] = _mm256_fmadd_ps(x[i], y[i], sum[i]);
-    __builtin_memcpy(&c, sum, sizeof(c));
-    return c;
-#else
-    return fused(a, b, c);
-#endif
-}
-
 // What one tile of a chunk reads, and the totals that it adds to.
 struct Tile {
     const std::uint8_t* weights; // `[inputs, 32]` f32 or f16, `[inputs / 2, 32]` pairs, or integers as stored
@@ -50,7 +33,7 @@ template <std::size_t R> OVSPEC_INLINE void join(const Tile& tile, const Vec (&s
         for (std::size_t r = 0; r < R; r++) {
             float* total = tile.totals + r * panel_width + v * lanes;
             const Vec before = tile.first ? Vec{} : load(total);
-            store(total, multiply_add(sums[r][v], scale, before));
+            store(total, fused(sums[r][v], scale, before));
         }
     }
 }
@@ -82,8 +65,8 @@ template <bool halves, std::size_t R> __attribute__((noinline)) void add_numbers
 #pragma GCC unroll 12
         for (std::size_t r = 0; r < R; r++) {
             const Vec value = splat(rows[r]);
-            sums[r][0] = multiply_add(low, value, sums[r][0]);
-            sums[r][1] = multiply_add(high, value, sums[r][1]);
+            sums[r][0] = fused(low, value, sums[r][0]);
+            sums[r][1] = fused(high, value, sums[r][1]);
         }
     }
     join<R>(tile, sums);
@@ -99,8 +82,8 @@ template <bool hardware> OVSPEC_INLINE Vec add_pair(Vec to, UVec weights, UVec v
     }
 #endif
     const UVec upper = UVec{} + 0xffff0000u;
-    const Vec second = multiply_add((Vec)(weights & upper), (Vec)(values & upper), to);
-    return multiply_add((Vec)(weights << 16), (Vec)(values << 16), second);
+    const Vec second = fused((Vec)(weights & upper), (Vec)(values & upper), to);
+    return fused((Vec)(weights << 16), (Vec)(values << 16), second);
 }
 
 // R rows of pairs of bf16 times pairs of weights.
@@ -143,8 +126,8 @@ template <WeightFormat format, std::size_t R> __attribute__((noinline)) void add
 #pragma GCC unroll 12
             for (std::size_t r = 0; r < R; r++) {
                 const Vec value = splat(rows[r]);
-                sums[r][0] = multiply_add(numbers[0], value, sums[r][0]);
-                sums[r][1] = multiply_add(numbers[1], value, sums[r][1]);
+                sums[r][0] = fused(numbers[0], value, sums[r][0]);
+                sums[r][1] = fused(numbers[1], value, sums[r][1]);
             }
         }
     }

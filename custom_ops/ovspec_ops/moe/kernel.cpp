@@ -128,9 +128,9 @@ void swiglu(float* gate, const float* up, std::size_t count) {
 void add_scaled(float* to, const float* from, float share, std::size_t count) {
     std::size_t i = 0;
     for (; i + lanes <= count; i += lanes)
-        store(to + i, load(to + i) + load(from + i) * share);
+        store(to + i, fused(load(from + i), splat(share), load(to + i)));
     for (; i < count; i++)
-        to[i] += from[i] * share;
+        to[i] = fused(from[i], share, to[i]);
 }
 
 } // namespace

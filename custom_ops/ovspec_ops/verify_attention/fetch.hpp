@@ -10,8 +10,8 @@ namespace OVSPEC_ISA {
 // Fetches places in the order in which they are needed, evenly over the ticks of the work at hand: the
 // processor has room for a dozen lines on their way, and whoever asks for more waits, while steps that ask
 // for none leave the memory idle. They go to the second-level cache, as the first one is full of the work.
-// Pages are touched all at once before that: whoever asks for a line of a page that the processor has not
-// looked up waits for the look-up, and several of those go on together.
+// Whoever asks for a line of a page that the processor has not looked up waits for the look-up; several of
+// those go on together, so where many blocks are fetched their pages are looked up first, all at once.
 class Fetch {
 public:
     static constexpr std::size_t most_places = 4;
@@ -19,14 +19,19 @@ public:
     explicit Fetch(std::size_t ticks) : ticks_(ticks) {}
 
     void add(const std::uint8_t* place, std::size_t bytes) {
-        for (std::size_t i = 0; i < bytes; i += page)
-            __builtin_prefetch(place + i, 0, 2);
-        __builtin_prefetch(place + bytes - 1, 0, 2);
         begin_[count_] = place;
         end_[count_++] = place + bytes;
         total_ += bytes + line; // a step that ends a place is cut short
         step_ = (total_ + ticks_ - 1) / ticks_;
         at_ = begin_[0];
+    }
+
+    void look_up_pages() const {
+        for (std::size_t p = 0; p < count_; p++) {
+            for (const std::uint8_t* at = begin_[p]; at < end_[p]; at += page)
+                __builtin_prefetch(at, 0, 2);
+            __builtin_prefetch(end_[p] - 1, 0, 2);
+        }
     }
 
     OVSPEC_INLINE_MEMBER void tick() {

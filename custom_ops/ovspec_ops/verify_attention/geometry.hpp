@@ -25,7 +25,7 @@ OVSPEC_INLINE std::size_t larger(std::size_t a, std::size_t b) {
 }
 
 enum class Path {
-    wide,    // products of floats
+    floats,  // products of floats
     integer, // products of bytes
 };
 
@@ -35,8 +35,21 @@ constexpr bool integer_rows_first = true; // as the tiles have it
 constexpr bool integer_rows_first = false;
 #endif
 
-// Up to so many rows the integer path has tokens and channels in its lanes (integer_few.hpp).
-constexpr std::size_t few_rows = 2;
+// Up to so many rows tokens and channels are in the lanes, not rows (integer_few.hpp, float_few.hpp).
+constexpr std::size_t few_rows(Path path) {
+    return path == Path::integer ? 2 : lanes / 2;
+}
+
+// A score of the float path is added up as so many sums of channels (float_scores.hpp).
+constexpr std::size_t channel_sums = lanes == 4 ? 4 : 8;
+
+// Few rows of the float path: the next power of two, so that there are fewer instances of the loops.
+OVSPEC_INLINE std::size_t power_of_two(std::size_t rows) {
+    std::size_t power = 1;
+    while (power < rows)
+        power *= 2;
+    return power;
+}
 
 // By the caches alone: a row takes the same arithmetic whatever the number of rows.
 OVSPEC_INLINE Path path_of(const VerifyCall& call) {
@@ -47,7 +60,7 @@ OVSPEC_INLINE Path path_of(const VerifyCall& call) {
 #else
     (void)call;
 #endif
-    return Path::wide;
+    return Path::floats;
 }
 
 // Query rows of one KV head: row r is (row r / group of the sequence, query head r % group of the KV head).
@@ -57,24 +70,24 @@ struct Geometry {
     std::size_t rows;   // rows of the sequence * group
     std::size_t padded; // to full vectors
     Path path;
-    bool few;                 // integer: lanes are not rows
+    bool few;                 // lanes are not rows
     bool row_major;           // whether outputs are rows of channels, not channels of rows
     std::size_t unit;         // rows of a group
     std::size_t grouped;      // rows of all groups
-    std::size_t key_stride;   // wide: of a converted key row
-    std::size_t value_stride; // wide: of a converted value row; row_major: of an output row
+    std::size_t key_stride;   // of a converted key row
+    std::size_t value_stride; // of a converted value row; row_major: of an output row
 
     Geometry(const VerifyCall& call, std::size_t sequence_rows)
         : rows(sequence_rows * call.group), padded(round_up(rows, lanes)), path(path_of(call)),
-          few(path == Path::integer && rows <= few_rows && call.keys.format == CacheFormat::u8_token),
+          few(rows <= few_rows(path) && (path == Path::floats || call.keys.format == CacheFormat::u8_token)),
           row_major(few || (path == Path::integer && integer_rows_first)),
           unit(path == Path::integer ? lanes : 2 * lanes),
-          grouped(few                     ? rows
+          grouped(few                     ? (path == Path::integer ? rows : power_of_two(rows))
                   : path == Path::integer ? round_up(rows, lanes / 2)
                                           : padded),
           // one cache line more than a row: columns of a power-of-two stride share too few cache sets
-          key_stride(round_up(call.keys.size, 16) + (path == Path::wide ? 16 : 0)),
-          value_stride(round_up(call.values.size, 16) + (path == Path::wide ? 16 : 0)) {}
+          key_stride(round_up(call.keys.size, 16) + (path == Path::floats ? 16 : 0)),
+          value_stride(round_up(call.values.size, 16) + (path == Path::floats ? 16 : 0)) {}
 
     // Rows of the group that begins with row `first`.
     std::size_t width(std::size_t first) const { return smaller(unit, grouped - first); }
@@ -143,6 +156,7 @@ struct Visit {
     std::size_t begin, end;
     const VerifyHead& next_head;
     std::size_t next_begin;
+    bool guarded; // a token with a weight of 0 adds nothing, also where it is not finite
 
     // The block of entry `entry`, which may be past the end; then some block that comes soon.
     Block block(const VerifyCall& call, std::size_t entry) const {

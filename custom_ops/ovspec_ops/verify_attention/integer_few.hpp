@@ -23,7 +23,7 @@ static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Ge
                         const HeadScratch& own, const Scratch& scratch) {
     const std::size_t size = call.keys.size;
     prepare_group<true>(call, Queries(call, head), g, own, scratch, 0);
-    __builtin_memset(own.rows, 0, 2 * few_rows * HeadScratch::few_stride(size));
+    __builtin_memset(own.rows, 0, 2 * few_rows(Path::integer) * HeadScratch::few_stride(size));
     for (std::size_t r = 0; r < g.rows; r++)
         for (std::size_t k = 0; k < size / 4; k++) {
             const std::int32_t* lane = (const std::int32_t*)(own.parts + k);
@@ -106,13 +106,6 @@ template <std::size_t R> __attribute__((noinline)) void score_few(const Chunk& c
     }
 }
 
-// Four sums, of every fourth entry; together as softmax() adds them up.
-typedef float FourSums __attribute__((vector_size(16)));
-
-OVSPEC_INLINE float together(FourSums x) {
-    return (x[0] + x[2]) + (x[1] + x[3]);
-}
-
 // Masks one row's scores, of a tree puts them in the order of positions; see visible_scores().
 OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r, float* largest) {
     const Scratch& s = c.scratch;
@@ -143,35 +136,16 @@ OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r
     return scores;
 }
 
-// One row's softmax; see softmax().
-OVSPEC_INLINE void softmax_few(float* scores, std::size_t slots, float* maximum, float* sum, float* older,
-                               float* newer) {
-    Vec best = splat(no_maximum);
-    for (std::size_t t = 0; t < slots; t += lanes)
-        best = max(load(scores + t), best);
-    const float here = max_lane(best), before = *maximum, now = here > before ? here : before;
-    Vec factors = {};
-    factors[0] = before - now;
-    factors[1] = here - now;
-    factors = exp_nonpositive(factors);
-    *older = factors[0];
-    *newer = factors[1];
-    for (std::size_t t = 0; t < slots; t += lanes)
-        store(scores + t, exp_nonpositive(load(scores + t) - here));
-    FourSums total = {};
-    for (std::size_t t = 0; t < slots; t += 4)
-        total += load_as<FourSums>(scores + t);
-    *maximum = now;
-    *sum = __builtin_fmaf(together(total), *newer, *sum * *older);
-}
-
 // One row's weights as bytes, `[2, most_slots]` high and low; see pack_weights().
 OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float* scales, const float* zeros,
-                            float factor, std::uint8_t* bytes, float* total, float* zero_part) {
+                            float factor, bool guarded, std::uint8_t* bytes, float* total, float* zero_part) {
     Vec sum = {};
-    FourSums centred = {};
+    softmax::FourSums centred;
     for (std::size_t t = 0; t < slots; t += lanes) {
-        const Vec scale = splat(factor) * load(scales + t), weight = load(weights + t);
+        Vec scale = splat(factor) * load(scales + t), zero = load(zeros + t) - centre;
+        const Vec weight = load(weights + t);
+        if (guarded)
+            guard(weight, scale, zero);
         const Vec shifted = fused(weight, scale, splat(rounder));
         sum += shifted - rounder;
         const IVec x = (IVec)shifted;
@@ -179,19 +153,13 @@ OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float
         const SmallVec low = __builtin_convertvector(x, SmallVec);
         __builtin_memcpy(bytes + t, &high, sizeof(high));
         __builtin_memcpy(bytes + most_slots + t, &low, sizeof(low));
-        const Vec product = weight * scale, zero = load(zeros + t) - centre;
-        FourSums p[lanes / 4], z[lanes / 4];
-        __builtin_memcpy(p, &product, sizeof(product));
-        __builtin_memcpy(z, &zero, sizeof(zero));
-#pragma GCC unroll 4
-        for (std::size_t i = 0; i < lanes / 4; i++)
-            centred = (FourSums)_mm_fmadd_ps((__m128)p[i], (__m128)z[i], (__m128)centred);
+        centred.add_products(weight * scale, zero);
     }
     float integers = 0.0f; // exact, below 2^24
     for (std::size_t i = 0; i < lanes; i++)
         integers += sum[i];
     *total = integers;
-    *zero_part = together(centred);
+    *zero_part = centred.total();
 }
 
 template <std::size_t R>
@@ -237,17 +205,21 @@ template <std::size_t R> void attend_few(const Chunk& c, Pair& pair) {
     for (std::size_t r = 0; r < R; r++) {
         float largest, *row = s.scores + r * most_slots;
         float* scores = visible_few(c, pair, r, &largest);
-        softmax_few(scores, pair.unit.positions(), c.partial.maxima + r, c.partial.sums + r, older + r,
-                    newer + r);
+        const auto factors = softmax::step<softmax::SlotLanes, softmax::Weights::of_step>(
+            scores, pair.unit.positions(), lanes, c.partial.maxima + r, c.partial.sums + r, softmax::no_tick);
+        older[r] = factors.older[0];
+        newer[r] = factors.newer[0];
         if (pair.unit.gaps)
             spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, row);
         const float factor = largest > 1e-30f ? max_weight / largest : 0.0f;
         float sum, centred;
-        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, bytes[r][0], &sum, &centred);
+        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, c.guarded, bytes[r][0], &sum,
+                 &centred);
         if (pair.unit.gaps)
-            centred = centred_of(c, pair.unit, r, scores, 1, factor);
+            centred = bias_of(c.sequence, r / c.call.group, c.window, pair.unit, scores, 1, factor,
+                              s.value_scales, s.value_zeros, centre);
         newer[r] *= largest / max_weight;
-        constant[r] = __builtin_fmaf(sum, centre, centred) * newer[r];
+        constant[r] = fused(sum, centre, centred) * newer[r];
     }
     add_few<R>(c, pair, bytes, older, newer, constant);
 }

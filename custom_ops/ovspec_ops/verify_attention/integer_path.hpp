@@ -55,25 +55,27 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     const Scratch& s = c.scratch;
     for (std::size_t b = 0; b < pair.unit.count; b++)
         score_block<half>(c, pair, b, first);
-    Vec largest, older, newer;
+    Vec largest;
+    softmax::Factors factors;
     Bias bias;
     float* scores = visible_scores<half>(c, pair, first, &largest);
-    softmax<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &older,
-                  &newer, pair.fetch);
+    weigh<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &factors,
+                pair.fetch);
     if (pair.unit.gaps)
         spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.ordered, width,
                        s.scores);
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
-    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, s.weight_parts,
-                       &bias, pair.fetch);
+    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, c.guarded,
+                       s.weight_parts, &bias, pair.fetch);
     if (pair.unit.gaps) {
         for (std::size_t i = 0; i < width; i++)
             bias.centred[i] =
-                centred_of(c, pair.unit, smaller(first + i, c.g.rows - 1), s.ordered + i, width, factor[i]);
+                bias_of(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window, pair.unit,
+                        s.ordered + i, width, factor[i], s.value_scales, s.value_zeros, centre);
         bias.centred = load_rows<half>((const float*)&bias.centred);
     }
-    newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
-    add_values<half>(c, pair, first, &older, &newer, &bias);
+    factors.newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
+    add_values<half>(c, pair, first, &factors.older, &factors.newer, &bias);
 }
 
 // The two blocks from entry `next` on, while `count` blocks are worked on: values are needed first.
@@ -91,13 +93,14 @@ static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& v
         fetch.add(block.values, call.values.block_bytes);
     for (const Block& block : blocks)
         fetch.add(block.keys, call.keys.block_bytes);
+    fetch.look_up_pages();
     return fetch;
 }
 
 static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
                    const HeadScratch& own, const Scratch& scratch) {
     const std::int32_t window = call.window > 0 ? call.window : no_window;
-    const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, window};
+    const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, window, visit.guarded};
     if (call.keys.format == CacheFormat::u8_channel)
         find_units(c, visit);
     for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {

@@ -28,7 +28,7 @@ struct HeadScratch {
     IVec* parts;        // by token: per group `[k_size / 4, 2]`, 16-bit queries
     float* units;       // per row: what one unit of its 16-bit query is worth
     float* sums;        // by token: per row, the sum of its 16-bit query
-    std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows, 2, few_stride]`
+    std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows(Path::integer), 2, few_stride]`
     std::size_t floats;
 
     static std::size_t few_stride(std::size_t size) { return round_up(size, sizeof(IVec)); }
@@ -44,7 +44,8 @@ struct HeadScratch {
         parts = (IVec*)all.take(by_channel ? 0 : groups * group_parts(size) * lanes);
         units = all.take(g.padded);
         sums = all.take(g.padded);
-        rows = (std::uint8_t*)all.take(g.few ? 2 * few_rows * few_stride(size) / sizeof(float) : 0);
+        rows = (std::uint8_t*)all.take(g.few ? 2 * few_rows(Path::integer) * few_stride(size) / sizeof(float)
+                                             : 0);
         floats = all.floats;
     }
 };
@@ -108,6 +109,7 @@ struct Chunk {
     const Partial& partial;
     const VerifySequence& sequence;
     std::int32_t window;
+    bool guarded;
 };
 
 } // namespace integer_path

@@ -4,21 +4,11 @@
 #ifdef OVSPEC_DOT
 
 #include "verify_attention/integer_scratch.hpp"
+#include "verify_attention/softmax.hpp"
 
 namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
-
-// Scales and zero points of a block's rows; 0 for slots that hold nothing.
-static void read_parameters(const CacheView& cache, const std::uint8_t* block, std::size_t tokens,
-                            float* scales, float* zeros) {
-    for (std::size_t t = 0; t < tokens; t++) {
-        scales[t] = load_as<float>(block + t * cache.row_bytes);
-        zeros[t] = load_as<float>(block + t * cache.row_bytes + 4);
-    }
-    for (std::size_t t = tokens; t < block_size; t++)
-        scales[t] = zeros[t] = 0.0f;
-}
 
 // What all groups share: parameters of the tokens, and the values' bytes in dot()'s order.
 static void read_pair(const Chunk& c, Pair& pair) {
@@ -56,42 +46,33 @@ template <bool half> OVSPEC_INLINE Vec sum_of_rows(Vec x) {
     return half ? x + swap_halves(x) : x;
 }
 
-// Online softmax over the slots of a pair. Scores become weights relative to the rows' maxima in the pair;
-// `older` and `newer` are the factors of the output so far and of what these weights give.
+// Lanes of the softmax: two slots of half a vector of rows.
+struct HalfLanes {
+    static constexpr std::size_t slots = 2, together = 2;
+    struct Sums {
+        Vec of[2] = {};
+        OVSPEC_INLINE_MEMBER void add(std::size_t vector, Vec weights) { of[vector] += weights; }
+        OVSPEC_INLINE_MEMBER Vec total() const { return sum_of_rows<true>(of[0] + of[1]); }
+    };
+    static OVSPEC_INLINE_MEMBER Vec largest(Vec scores) { return max_of_rows<true>(scores); }
+    static OVSPEC_INLINE_MEMBER Vec load_rows(const float* state) { return integer::load_rows<true>(state); }
+    static OVSPEC_INLINE_MEMBER void store_rows(float* state, Vec x) { integer::store_rows<true>(state, x); }
+};
+
+template <bool half> struct LanesOf {
+    typedef softmax::RowLanes Lanes;
+};
+template <> struct LanesOf<true> {
+    typedef HalfLanes Lanes;
+};
+
+// The softmax of a group of rows; its weights are relative to the rows' maxima in the pair.
 template <bool half>
-__attribute__((noinline)) void softmax(float* scores, std::size_t slots, float* maxima, float* sums,
-                                       Vec* older, Vec* newer, Fetch& fetch) {
-    const std::size_t floats = slots * (half ? half_lanes : lanes);
-    Vec best[2] = {splat(no_maximum), splat(no_maximum)};
-    for (std::size_t i = 0; i < floats; i += 2 * lanes) {
-        best[0] = max(load(scores + i), best[0]);
-        best[1] = max(load(scores + i + lanes), best[1]);
-    }
-    const Vec here = max_of_rows<half>(max(best[0], best[1]));
-    const Vec before = load_rows<half>(maxima), now = max(here, before);
-    *older = exp_nonpositive(before - now);
-    *newer = exp_nonpositive(here - now);
-    // Four sums, of every fourth slot, in the order of slots; half: a vector holds two of them.
-    constexpr std::size_t T = half ? 2 : 4;
-    Vec total[T] = {};
-    for (std::size_t i = 0; i < floats; i += T * lanes) {
-        fetch.tick();
-        if constexpr (!half)
-            fetch.tick();
-#pragma GCC unroll 4
-        for (std::size_t v = 0; v < T; v++) {
-            const Vec weight = exp_nonpositive(load(scores + i + v * lanes) - here);
-            store(scores + i + v * lanes, weight);
-            total[v] += weight;
-        }
-    }
-    Vec sum;
-    if constexpr (half)
-        sum = sum_of_rows<half>(total[0] + total[1]);
-    else
-        sum = (total[0] + total[2]) + (total[1] + total[3]);
-    store_rows<half>(maxima, now);
-    store_rows<half>(sums, fused(sum, *newer, load_rows<half>(sums) * *older));
+__attribute__((noinline)) void weigh(float* scores, std::size_t slots, float* maxima, float* sums,
+                                     softmax::Factors* factors, Fetch& fetch) {
+    typedef typename LanesOf<half>::Lanes Lanes;
+    *factors = softmax::step<Lanes, softmax::Weights::of_step>(
+        scores, slots, lanes, maxima, sums, [&]() __attribute__((always_inline)) { fetch.tick(); });
 }
 
 // What the zero points take from a row's output: `sum` of its 16-bit weights, and its exact weights times the
@@ -102,25 +83,11 @@ struct Bias {
     OVSPEC_INLINE_MEMBER Vec total() const { return fused(sum, splat(centre), centred); }
 };
 
-// Bias::centred of a tree's row, whose slots are not its positions. `weights` are by position, `stride`
-// apart.
-static float centred_of(const Chunk& c, const Unit& unit, std::size_t row, const float* weights,
-                        std::size_t stride, float factor) {
-    const Scratch& s = c.scratch;
-    float sums[4] = {};
-    each_visible(c.sequence, row / c.call.group, c.window, unit, [&](std::size_t slot, std::size_t position) {
-        const float weight = weights[position * stride] * (factor * s.value_scales[slot]);
-        float& sum = sums[position % 4];
-        sum = __builtin_fmaf(weight, s.value_zeros[slot] - centre, sum);
-    });
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
-}
-
 // Weights times the values' scales as 16-bit numbers, of which `factor` units make 1.
 template <bool half>
 __attribute__((noinline)) void pack_weights(const float* weights, std::size_t slots, const float* scales,
-                                            const float* zeros, const Vec* factor, IVec* parts, Bias* bias,
-                                            Fetch& fetch) {
+                                            const float* zeros, const Vec* factor, bool guarded, IVec* parts,
+                                            Bias* bias, Fetch& fetch) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     Vec sum = {}, centred[4] = {};
     for (std::size_t t = 0; t < slots; t += 4) {
@@ -128,12 +95,14 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
         UVec x[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; i++) {
-            const Vec scale = *factor * scales[t + i];
             const Vec weight = load_rows<half>(weights + (t + i) * width);
+            Vec scale = *factor * scales[t + i], zero = splat(zeros[t + i] - centre);
+            if (guarded)
+                guard(weight, scale, zero);
             const Vec shifted = fused(weight, scale, splat(rounder));
             x[i] = (UVec)shifted;
             sum += shifted - rounder; // integers below 2^24: exact
-            centred[i] = fused(weight * scale, splat(zeros[t + i] - centre), centred[i]);
+            centred[i] = fused(weight * scale, zero, centred[i]);
         }
         store_parts<half>(parts + t / 4 * (half ? 1 : 2), x[0], x[1], x[2], x[3]);
     }

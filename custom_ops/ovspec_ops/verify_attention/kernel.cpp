@@ -39,6 +39,15 @@ void clear(const Partial& partial, const Geometry& g, const VerifyCall& call) {
     __builtin_memset(partial.out, 0, g.output_floats(call) * sizeof(float));
 }
 
+bool finite(const Partial& partial, const Geometry& g, const VerifyCall& call) {
+    Vec poison = {};
+    for (std::size_t i = 0; i < g.output_floats(call); i += lanes)
+        poison = fused(load(partial.out + i), Vec{}, poison);
+    return sum(poison) == 0.0f;
+}
+
+// All blocks of a chunk. What is not finite reaches rows that do not see it as zero times infinity. That is
+// rare, so it is looked for in the output, and the chunk is then passed over again with care.
 template <class HeadScratch, class Scratch, class Prepare, class Attend>
 void attend_with(const VerifyCall& call, const VerifyItem& item, const Geometry& g, VerifyScratch& worker,
                  const Prepare& prepare, const Attend& attend) {
@@ -47,22 +56,29 @@ void attend_with(const VerifyCall& call, const VerifyItem& item, const Geometry&
     const auto own = [&](std::size_t h) {
         return HeadScratch(g, call, worker.floats + scratch.floats + h * own_floats);
     };
-    for (std::size_t h = 0; h < item.count; h++) {
-        clear(Partial(g, call, item.heads[h], item.chunk), g, call);
+    for (std::size_t h = 0; h < item.count; h++)
         if (worker.prepared != item.heads)
             prepare(call, item.heads[h], g, own(h), scratch);
-    }
     worker.prepared = item.heads;
-    const VerifyHead& first = item.heads[0];
-    const std::size_t begin = first.chunk_begin(item.chunk), end = first.chunk_end(item.chunk);
-    for (std::size_t entry = begin; entry < end; entry += visit_blocks) {
-        const std::size_t stop = smaller(end, entry + visit_blocks);
-        for (std::size_t h = 0; h < item.count; h++) {
-            const bool last = h + 1 == item.count;
-            const Visit visit{item.heads[h], entry, stop, item.heads[last ? 0 : h + 1], last ? stop : entry};
-            attend(call, visit, g, Partial(g, call, visit.head, item.chunk), own(h), scratch);
+    const auto pass = [&](bool guarded) {
+        for (std::size_t h = 0; h < item.count; h++)
+            clear(Partial(g, call, item.heads[h], item.chunk), g, call);
+        const VerifyHead& first = item.heads[0];
+        const std::size_t end = first.chunk_end(item.chunk);
+        for (std::size_t entry = first.chunk_begin(item.chunk), stop; entry < end; entry = stop) {
+            stop = smaller(end, round_up(entry + 1, visit_blocks)); // visits begin at fixed entries
+            for (std::size_t h = 0; h < item.count; h++) {
+                const bool last = h + 1 == item.count;
+                const Visit visit{item.heads[h],       entry,  stop, item.heads[last ? 0 : h + 1],
+                                  last ? stop : entry, guarded};
+                attend(call, visit, g, Partial(g, call, visit.head, item.chunk), own(h), scratch);
+            }
         }
-    }
+    };
+    pass(false);
+    for (std::size_t h = 0; h < item.count; h++)
+        if (!finite(Partial(g, call, item.heads[h], item.chunk), g, call))
+            return pass(true);
 }
 
 void attend_chunk(const VerifyCall& call, const VerifyItem& item, VerifyScratch& worker) {

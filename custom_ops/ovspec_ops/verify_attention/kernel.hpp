@@ -39,7 +39,7 @@ struct VerifyHead {
     const VerifySequence* sequence;
     std::size_t head;
     const std::int32_t* list; // logical blocks, ascending; null: block i is entry i
-    std::size_t begin;        // even
+    std::size_t begin;
     std::size_t end;
     std::size_t chunks; // those that hold an entry
     float* partials;    // chunks * partial_floats(..)

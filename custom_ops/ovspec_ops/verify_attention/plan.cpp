@@ -12,8 +12,8 @@ constexpr std::size_t copy_rows = 16;
 // cache.
 constexpr std::size_t item_floats = std::size_t{1} << 15;
 
-// A wave ends once it has so many floats of partial results: a long chunk of a prompt would have gigabytes of
-// them. A group of 64 rows is never divided, so a wave may have more behind a very long context.
+// Partial results of a wave, in floats (32 MB): a long chunk of a prompt would have gigabytes of them. One
+// head of a group of rows is never divided; behind a long context a group has fewer rows, but for a tree.
 constexpr std::size_t wave_floats = std::size_t{1} << 23;
 
 // Items per thread that keep the threads' shares even.
@@ -82,6 +82,16 @@ bool check_parents(const Sequences& in, Parents parents, std::size_t s) {
     return tree;
 }
 
+// Rows of sequence `s` that are worked on together.
+std::size_t rows_together(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
+                          std::size_t s, bool tree) {
+    const std::size_t chunks = (in.blocks(s) + chunk_blocks - 1) / chunk_blocks;
+    std::size_t rows = group_rows;
+    while (!tree && rows > 1 && chunks * kernels.partial_floats(call, rows) > wave_floats)
+        rows /= 2;
+    return rows;
+}
+
 } // namespace
 
 void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
@@ -93,9 +103,9 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     waves.clear();
     work = worker_floats = 0;
     in.check(-1);
-    std::size_t groups = 0;
+    std::size_t groups = 0; // at most one a row
     for (std::size_t s = 0; s < in.count; s++)
-        groups += (in.row_count(s) + group_rows - 1) / group_rows;
+        groups += in.active(s) ? in.row_count(s) : 0;
     sequences.reserve(groups); // heads point into it
     positions_.resize(in.rows);
     seen_.resize(in.rows);
@@ -110,16 +120,20 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
         const bool tree = check_parents(in, parents, s);
         check_lists(call, in, selection, s);
-        for (std::size_t r = 0; r < rows; r += group_rows) {
-            add_rows(call, in, tree ? parents : nullptr, s, r, std::min(group_rows, rows - r));
+        const std::size_t together = rows_together(call, kernels, in, s, tree);
+        for (std::size_t r = 0; r < rows; r += together) {
+            add_rows(call, in, tree ? parents : nullptr, s, r, std::min(together, rows - r));
             add_heads(call, in, selection, s);
         }
     }
     add_waves(call, kernels);
     for (Wave& wave : waves) {
         wave.first_item = items.size();
-        for (std::size_t h = wave.first_head; h < wave.last_head; h += call.keys.heads)
-            add_items(call, kernels, *heads[h].sequence, &heads[h], threads);
+        for (std::size_t h = wave.first_head, next; h < wave.last_head; h = next) {
+            const std::size_t left = wave.last_head - h, own = call.keys.heads - h % call.keys.heads;
+            next = h + std::min(left, own);
+            add_items(call, kernels, &heads[h], next - h, threads);
+        }
         wave.last_item = items.size();
     }
 }
@@ -172,7 +186,6 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
             head.begin = entry_of(first);
             head.end = entry_of(blocks);
         }
-        head.begin -= head.begin % 2;
         work += (head.end - head.begin) * block_size * sequence.rows * call.group *
                 (call.keys.size + call.values.size);
         head.chunks = (head.end + chunk_blocks - 1) / chunk_blocks - head.begin / chunk_blocks;
@@ -181,38 +194,30 @@ void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Se
 }
 
 void VerifyPlan::add_waves(const VerifyCall& call, const VerifyKernels& kernels) {
-    const std::size_t count = call.keys.heads;
     std::size_t floats = 0, most = 0;
-    std::vector<std::size_t>& begins = partial_begins_;
-    begins.resize(heads.size());
-    for (std::size_t first = 0; first < heads.size(); first += count) {
-        std::size_t own = 0, merged = 0;
-        for (std::size_t h = first; h < first + count; h++) {
-            const std::size_t size = heads[h].chunks * kernels.partial_floats(call, heads[h].sequence->rows);
-            begins[h] = own;
-            own += size;
-            merged += heads[h].chunks > 1 ? size : 0;
-        }
+    partial_begins_.resize(heads.size());
+    for (std::size_t h = 0; h < heads.size(); h++) {
+        const std::size_t own = heads[h].chunks * kernels.partial_floats(call, heads[h].sequence->rows);
         if (waves.empty() || floats + own > wave_floats) {
-            waves.push_back({first, first, 0, 0, 0});
+            waves.push_back({h, h, 0, 0, 0});
             floats = 0;
         }
-        for (std::size_t h = first; h < first + count; h++)
-            begins[h] += floats;
-        waves.back().last_head = first + count;
-        waves.back().merge_work += merged;
+        partial_begins_[h] = floats;
+        waves.back().last_head = h + 1;
+        waves.back().merge_work += heads[h].chunks > 1 ? own : 0;
         floats += own;
         most = std::max(most, floats);
     }
     float* partials = partials_.reserve(most);
     for (std::size_t h = 0; h < heads.size(); h++)
-        heads[h].partials = partials + begins[h];
+        heads[h].partials = partials + partial_begins_[h];
 }
 
 // Dense heads of a sequence share items as far as the cores' caches and the number of threads allow.
-void VerifyPlan::add_items(const VerifyCall& call, const VerifyKernels& kernels,
-                           const VerifySequence& sequence, const VerifyHead* first, std::size_t threads) {
-    const std::size_t count = call.keys.heads, own = kernels.head_floats(call, sequence.rows);
+void VerifyPlan::add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifyHead* first,
+                           std::size_t count, std::size_t threads) {
+    const VerifySequence& sequence = *first->sequence;
+    const std::size_t own = kernels.head_floats(call, sequence.rows);
     const bool dense = std::all_of(first, first + count, [](const VerifyHead& head) { return !head.list; });
     std::size_t together = 1;
     if (dense) {

@@ -52,8 +52,8 @@ private:
     void add_heads(const VerifyCall& call, const Sequences& inputs, const Selection& selection,
                    std::size_t s);
     void add_waves(const VerifyCall& call, const VerifyKernels& kernels);
-    void add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifySequence& sequence,
-                   const VerifyHead* first, std::size_t threads);
+    void add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifyHead* first,
+                   std::size_t count, std::size_t threads);
     FloatBuffer partials_;
     std::vector<std::size_t> partial_begins_; // of every head within its wave
     std::vector<std::int32_t> positions_;     // of all rows of the query

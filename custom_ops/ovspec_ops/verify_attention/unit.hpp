@@ -91,6 +91,29 @@ static void spread_weights(const VerifySequence& s, const Geometry& g, std::size
                      });
 }
 
+// Scale and zero point of tokens that have a weight of 0 become 0.
+OVSPEC_INLINE void guard(Vec weights, Vec& scale, Vec& zero) {
+    const IVec counts = weights != 0.0f;
+    scale = (Vec)((IVec)scale & counts);
+    zero = (Vec)((IVec)zero & counts);
+}
+
+// Of a row in a tree, whose slots are not its positions: the sum of its weights, by position and `stride`
+// apart, times scales times what zero points have above `centre`, added up as four sums of every fourth
+// position.
+static float bias_of(const VerifySequence& s, std::size_t row, std::int32_t window, const Unit& unit,
+                     const float* weights, std::size_t stride, float factor, const float* scales,
+                     const float* zeros, float centre) {
+    float sums[4] = {};
+    each_visible(s, row, window, unit, [&](std::size_t slot, std::size_t position) {
+        if (weights[position * stride] == 0.0f)
+            return;
+        const float weight = weights[position * stride] * (factor * scales[slot]);
+        sums[position % 4] = fused(weight, zeros[slot] - centre, sums[position % 4]);
+    });
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
 // The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
 OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
                                           std::int32_t window) {
@@ -114,6 +137,30 @@ OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std:
     for (std::size_t r = 0; masked && r < g.padded; r++)
         visible[r] = visible_slots(s, smaller(r, g.rows - 1) / group, b.first_key, window);
     return masked;
+}
+
+// Scales and zero points of a block's rows; 0 for slots that hold nothing.
+static void read_parameters(const CacheView& cache, const std::uint8_t* block, std::size_t tokens,
+                            float* scales, float* zeros) {
+    std::size_t first = 0;
+#if defined(__AVX2__)
+    const auto two = [&](std::size_t t) __attribute__((always_inline)) {
+        return _mm_loadh_pi(_mm_castpd_ps(_mm_load_sd((const double*)(block + t * cache.row_bytes))),
+                            (const __m64*)(block + (t + 1) * cache.row_bytes));
+    };
+    for (; first + 8 <= tokens; first += 8) {
+        const __m256 low = _mm256_set_m128(two(first + 4), two(first));
+        const __m256 high = _mm256_set_m128(two(first + 6), two(first + 2));
+        _mm256_storeu_ps(scales + first, _mm256_shuffle_ps(low, high, 0x88));
+        _mm256_storeu_ps(zeros + first, _mm256_shuffle_ps(low, high, 0xdd));
+    }
+#endif
+    for (std::size_t t = first; t < tokens; t++) {
+        scales[t] = load_as<float>(block + t * cache.row_bytes);
+        zeros[t] = load_as<float>(block + t * cache.row_bytes + 4);
+    }
+    for (std::size_t t = tokens; t < block_size; t++)
+        scales[t] = zeros[t] = 0.0f;
 }
 
 } // namespace OVSPEC_ISA

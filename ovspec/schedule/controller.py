@@ -19,8 +19,8 @@ from ovspec.schedule.shadow import ShadowWatch
 from ovspec.schedule.throughput import DRAFT, Choice, Throughput
 from ovspec.schedule.trying import LossAllowance, Probe, ProbeBudget
 
-# Draft lengths to choose from: numbers of three binary digits.
-_LENGTHS = [k for k in range(64) if k % 2 ** max(0, k.bit_length() - 3) == 0]
+# Draft lengths to choose from, within the bound.
+_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 0)
 # Steps between two looks at the choice while it changes, and when it has not for long.

@@ -23,8 +23,7 @@ _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 _SAMPLED_ROWS = 16
-# VerifyAttention merges results of parts of the context (plan.cpp): of so many tokens each, in so many bytes at
-# most.
+# VerifyAttention merges results of parts of the context, of so many tokens each, in at most so many bytes.
 _PART_TOKENS = 512
 _PARTS_BYTES = 1 << 25
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written, beside its largest weight

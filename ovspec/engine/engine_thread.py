@@ -58,7 +58,7 @@ class EngineThread:
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a callback may abort and submit
         self._work = threading.Condition(self.lock)
         self._inbox: list[Request] = []
         self._aborted: list[str] = []
@@ -193,7 +193,9 @@ class EngineThread:
 
     def _deliver(self, outputs: SequenceOf[RequestOutput]) -> None:
         for output in outputs:
-            handle = self._handles[output.request_id]
+            handle = self._handles.get(output.request_id)
+            if handle is None:
+                continue  # aborted before the same step failed: it has its last output
             if output.finished:
                 del self._handles[output.request_id]
             if handle.on_output is not None:

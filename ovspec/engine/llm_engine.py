@@ -81,6 +81,7 @@ class LLMEngine:
         self._modes: dict[VerifyMode, Mode] = {}
         self._states: dict[str, RequestState] = {}
         self._meters: dict[int, Meter] = {}
+        self._outputs: list[RequestOutput] = []  # of a step that was cut short as well
         self.verify = verify
 
     def check(self, request: Request) -> int:
@@ -130,21 +131,26 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Schedule, run one pass, post-process; what came of it for each request that has something new."""
-        outputs = self.end_aborted()
+        outputs = self._outputs
+        outputs += self.end_aborted()
+        for state in [state for state in self._states.values() if state.sequence.finished]:
+            outputs.append(self._last_output(state))  # a step was cut short after its last token
         for state in self._scheduler.admit():
             self._begin(state)
         try:
             decoding, chunks = self._scheduler.schedule()
         except CacheFullError as error:
+            self._outputs = []
             return [*outputs, self._fail(self._states[error.request_id])]
         if decoding or chunks:
             self._run(decoding, chunks)
         for state in (*decoding, *(chunk.state for chunk in chunks)):
             self._publish(state)
             if state.sequence.finished:
-                self._end(state)
-            if state.output.token_ids:
+                outputs.append(self._last_output(state))
+            elif state.output.token_ids:
                 outputs.append(state.take_output())
+        self._outputs = []
         return outputs
 
     def end_aborted(self) -> list[RequestOutput]:
@@ -152,8 +158,7 @@ class LLMEngine:
         outputs = []
         for state in [state for state in self._states.values() if state.aborted]:
             state.sequence.finish_reason = GenerationFinishReason.STOP
-            self._end(state)
-            outputs.append(state.take_output())
+            outputs.append(self._last_output(state))
         return outputs
 
     def generate(self, requests: Iterable[Request]) -> dict[str, list[int]]:
@@ -199,6 +204,7 @@ class LLMEngine:
     def drop_all(self) -> None:
         """End every request at once, after a step that failed; their blocks are free then."""
         self.recover()
+        self._outputs = []
         for state in list(self._states.values()):
             self._end(state)
 
@@ -246,8 +252,7 @@ class LLMEngine:
             f"the KV cache is full after {len(state.sequence.tokens)} tokens of one request: cache_size "
             f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompts"
         )
-        self._end(state)
-        output = state.take_output()
+        output = self._last_output(state)
         output.error = error
         return output
 
@@ -258,7 +263,7 @@ class LLMEngine:
 
     def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
         started = microseconds()
-        self._speculation.most_draft = self._scheduler.draft_room(decoding)
+        self._speculation.most_draft = self._scheduler.draft_room(decoding, chunks)
         plans = self._planner.plan(decoding)
         step = self._speculation.step(decoding, plans, chunks)
         duration = microseconds() - started
@@ -273,6 +278,12 @@ class LLMEngine:
             state.read_duration += step.verify_duration
             if state.output.token_ids:
                 state.meter.count_first_token(1e6 * state.request.arrival_time, state.read_duration)
+
+    def _last_output(self, state: RequestState) -> RequestOutput:
+        """End a request; taken before, so that Ctrl-C loses no output of a request that has ended."""
+        output = state.take_output()
+        self._end(state)
+        return output
 
     def _end(self, state: RequestState) -> None:
         """Forget a request; its caches are as its final tokens, and free unless they are the caller's."""

@@ -11,7 +11,8 @@ from ovspec.engine.request_state import RequestState
 from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
 from ovspec.runtime.clock import microseconds
-from ovspec.schedule.schedule import Plan, StepOutcome, StepState
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 
 
@@ -42,12 +43,20 @@ class Planner:
         for group in self._groups:
             requests = [decoding[index] for index in group]
             self._states.append(self._state(requests))
-            plan = requests[0].schedule.plan(self._states[-1])
+            plan = self._schedule_of(requests).plan(self._states[-1])
             self._plans.append(plan)
             self._shadow_durations.append(self._shadow(requests, plan))
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
                 plans[index] = replace(plan, num_assistant_tokens=tokens)
         return [plans[index] for index in range(len(decoding))]
+
+    def _schedule_of(self, requests: SequenceOf[RequestState]) -> Schedule:
+        """The schedule that requests share, bounded by what they ask for."""
+        schedule = requests[0].schedule
+        if isinstance(schedule, AutoSchedule) and self._drafter and requests[0].request.schedule is None:
+            # Unlike the little room of last drafts, a low number is a reason to choose anew.
+            schedule.bound = max(state.sequence.settings.num_assistant_tokens for state in requests)
+        return schedule
 
     def observe(
         self,

@@ -32,7 +32,9 @@ class RequestState:
         read_duration: model time of reading its prompt, microseconds.
         provisional_writers: who wrote its provisional tokens.
         acceptance: of its last drafts.
-        drafts: tokens of each verified draft, and how many of them were accepted.
+        num_drafts: drafts that were verified.
+        num_draft_tokens: tokens that they had.
+        accepted_per_pos: entry i: drafts whose token i was accepted.
         attended_tokens: context tokens that its verification passes read.
         context_tokens: those that dense passes would have read.
         num_cached_tokens: tokens whose keys and values were there when it began to run.
@@ -48,7 +50,9 @@ class RequestState:
     read_duration: float = 0.0
     provisional_writers: list[Writer] = field(default_factory=list)
     acceptance: AcceptanceRate = field(default_factory=AcceptanceRate)
-    drafts: list[tuple[int, int]] = field(default_factory=list)
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    accepted_per_pos: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
     num_cached_tokens: int = 0
@@ -84,6 +88,14 @@ class RequestState:
             pairs = zip(taken, rows, strict=False)
             output.logprobs += [token_logprobs(logits[row], t, self.request.logprobs) for t, row in pairs]
 
+    def count_draft(self, proposed: int, accepted: int) -> None:
+        """Count a verified draft of so many tokens, of which the first so many were accepted."""
+        self.num_drafts += 1
+        self.num_draft_tokens += proposed
+        self.accepted_per_pos += [0] * (proposed - len(self.accepted_per_pos))
+        for position in range(accepted):
+            self.accepted_per_pos[position] += 1
+
     def take_output(self) -> RequestOutput:
         """What has come since the last call of this."""
         output, self.output = self.output, RequestOutput(self.request.request_id)
@@ -93,16 +105,13 @@ class RequestState:
 
     def metrics(self) -> RequestMetrics:
         """Counts so far."""
-        longest = max((proposed for proposed, _ in self.drafts), default=0)
         whole = self.mode.only_attention and self.attended_tokens >= self.context_tokens
         lossy = why_lossy("dense" if whole else self.mode.verify, self.request.settings.acceptance_threshold)
         return RequestMetrics(
-            num_drafts=len(self.drafts),
-            num_draft_tokens=sum(proposed for proposed, _ in self.drafts),
-            num_accepted_tokens=sum(accepted for _, accepted in self.drafts),
-            num_accepted_tokens_per_pos=tuple(
-                sum(accepted > position for _, accepted in self.drafts) for position in range(longest)
-            ),
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=sum(self.accepted_per_pos),
+            num_accepted_tokens_per_pos=tuple(self.accepted_per_pos),
             attention_density=self.attended_tokens / self.context_tokens if self.context_tokens else 1.0,
             is_lossy=bool(lossy),
             num_cached_tokens=self.num_cached_tokens,

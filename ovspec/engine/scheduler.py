@@ -128,11 +128,12 @@ class Scheduler:
             raise CacheFullError(self.running[0].request.request_id)
         return [state for state in decoding if state in advancing], chunks
 
-    def draft_room(self, decoding: Sequence[RequestState]) -> int | None:
-        """Draft tokens that each request has room for without preempting another; `None`: any number."""
+    def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
+        """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""
         if (spare := self._blocks.spare) is None:
             return None
         spare -= sum(self._missing(state, 1) for state in decoding)
+        spare -= sum(self._missing(chunk.state, chunk.tokens) for chunk in chunks)
         return max(0, spare) // max(1, len(decoding)) * self._blocks.block_size
 
     def preempt(self, state: RequestState) -> None:

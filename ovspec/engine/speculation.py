@@ -177,7 +177,7 @@ class Speculation:
         step.depths.append(depth_)
         step.accepted.append(len(nodes))
         if depth_:
-            state.drafts.append((depth_, len(nodes)))
+            state.count_draft(depth_, len(nodes))
             state.acceptance.observe(depth_, len(nodes))
         tokens = [*(proposal.tokens[node] for node in nodes), last]
         whole = _ends_draft(nodes, proposal)

@@ -226,7 +226,10 @@ class LLMPipeline:
             PipelineBusyError: a streamer calls its own pipeline, or another thread's call runs alone: a turn
                 of a chat, or one that changes the pipeline. Other calls share the passes of the target.
         """
-        with self._calls.admit("generate", alone=self._chat.is_turn(inputs)):
+        chat = self._chat
+        with self._calls.admit("generate", alone=chat.is_turn(inputs)):
+            if chat is not self._chat and self._chat.is_turn(inputs):
+                raise PipelineBusyError("generate: another thread has just started a chat; call it again")
             return self._answer(inputs, generation_config, streamer, kwargs)
 
     __call__ = generate

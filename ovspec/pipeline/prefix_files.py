@@ -44,8 +44,12 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
     _check_idle(pipeline)
     if tokens:
         settings = pipeline.settings(max_new_tokens=1, do_sample=False)
-        for _ in pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)]):
-            pass
+        handle = pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)])
+        try:
+            for _ in handle:
+                pass
+        finally:
+            handle.abort()
     return save(path, pipeline.models_path, pipeline.runner, tokens)
 
 

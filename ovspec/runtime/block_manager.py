@@ -76,8 +76,15 @@ class BlockManager:
 
     def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
         """Blocks that the cache needs when these sequences have the given numbers of tokens."""
-        missing = sum(self.missing(sequence, length) for sequence, length in lengths)
+        missing = sum(
+            self.missing(sequence, length) + self._foreign(sequence) for sequence, length in lengths
+        )
         return self.num_blocks + self._growth(missing)
+
+    def _foreign(self, sequence: CachedSequence) -> int:
+        """Blocks that the sequence will write and others refer to: `_own` takes others for them."""
+        written = sequence.table[sequence.length // self.block_size : len(sequence.digests)]
+        return sum(self._references[block] > 1 for block in written.tolist())
 
     def _growth(self, missing: int) -> int:
         """Blocks to add before so many can be handed out."""

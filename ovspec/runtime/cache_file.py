@@ -19,7 +19,8 @@ from ovspec.runtime.model_identity import identity
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.files import replace_file
 
-_FORMAT = "ovspec prefix cache 1"
+_FORMAT = "ovspec prefix cache 2"
+_LONG_ROPE = "long RoPE"
 _TOKENS = "token_ids"
 
 
@@ -51,8 +52,10 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
         spec.name: runner.cache.contents(spec.name)[sequence.table] for spec in runner.cache.specs
     }
     content[_TOKENS] = np.array(tokens[:found], np.int64)
+    long_rope = str(sequence.long_rope)
     runner.release(sequence)
     known = {"format": _FORMAT, "checksum": _checksum(content), **_identity(folder, runner)}
+    known[_LONG_ROPE] = long_rope
     replace_file(path, save(content, known))
     return found
 
@@ -80,7 +83,7 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     if known.get("checksum") != _checksum(content):
         raise ValueError(f"{path} is damaged: write it again with `ovspec cache save`")
     tokens = content[_TOKENS].tolist()
-    sequence = CachedSequence()
+    sequence = CachedSequence(long_rope=known.get(_LONG_ROPE) == "True")
     blocks = runner.blocks.missing(sequence, len(tokens))
     if blocks > min(runner.blocks.max_cached, runner.blocks.spare or blocks):
         raise ValueError(

@@ -108,7 +108,10 @@ class LogitsProcessor:
         if params.repetition_penalty != 1.0:
             penalty = np.float32(params.repetition_penalty)
             values = row[ids]
-            row[ids] = np.where(values >= 0, values / penalty, values * penalty)
+            with np.errstate(over="ignore"):
+                penalised = np.where(values >= 0, values / penalty, values * penalty)
+            # A tiny penalty must not end the step, which other requests share.
+            row[ids] = np.minimum(penalised, np.finfo(np.float32).max)
         counts = self._counts[: self._used]
         # The other two penalties ignore prompt tokens that were not generated.
         generated = np.flatnonzero(counts)

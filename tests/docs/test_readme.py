@@ -33,7 +33,6 @@ NOT_RUN = {
     "ovspec batch": "tests/serve/test_batch.py runs it",
     "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
     "docker ": "needs Docker",
-    "sudo ": "changes the machine",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.

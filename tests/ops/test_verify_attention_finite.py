@@ -63,6 +63,15 @@ def test_another_branch_that_is_not_finite(isa: str, fmt: str, rows: int) -> Non
     assert_same(run(clean), run(spoilt), [0, *range(2, rows)])
 
 
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_later_block_by_channel_that_is_not_finite(isa: str, wrong: str) -> None:
+    """Rows 0 and 1 fill block 2; the rows after them, in block 3, share a visit with it."""
+    clean, spoilt = (OpsPass([(94, 12, True)], fmt="u8_channel") for _ in range(2))
+    scales = spoilt.inputs["key_cache"][spoilt.inputs["verify_block_indices"][3], :, :4]
+    scales[...] = np.resize(np.frombuffer(np.float32(WRONG[wrong]).tobytes(), np.uint8), scales.shape)
+    assert_same(run(clean), run(spoilt), [0, 1])
+
+
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
 @pytest.mark.parametrize("rows", [1, 12])
 def test_blocks_behind_the_window_are_not_read(isa: str, fmt: str, rows: int) -> None:

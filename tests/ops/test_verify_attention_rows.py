@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ops.caches import BLOCK
 from ops.passes import OpsPass, compile_op, evaluate, infer, random_parents
 
-FORMATS = ("f32", "f16", "bf16", "u8_token")  # by channel, a block's scales follow all of its tokens
+FORMATS = ("f32", "f16", "bf16", "u8_token", "u8_channel")
+MOVABLE = FORMATS[:-1]  # by channel, a block's scales follow all of its tokens
 SHAPES = {
     "group 2": {"group": 2, "k_size": 64, "v_size": 64},
     "group 1, odd sizes, window, sinks": {
@@ -82,7 +83,7 @@ def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[
     return moved
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", MOVABLE)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("past", "nodes"), [(0, 9), (20, 2), (30, 12), (61, 40), (505, 24), (500, 64)])
 def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int, nodes: int) -> None:
@@ -121,3 +122,17 @@ def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
         alone.inputs["verify_block_indices"] = whole.inputs["verify_block_indices"][first:last]
         alone.inputs["verify_block_indices_begins"] = np.array([0, last - first], np.int32)
         assert_bits(f"sequence {s}", run(alone), outputs[0][begins[s] : begins[s] + rows])
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rows", [3, 7, 40])
+def test_the_first_rows_of_a_tree(isa: str, fmt: str, rows: int) -> None:
+    """Also where a row is the first to stand in a block, which the rows before it then do not see."""
+    whole = OpsPass([(62, rows, True)], group=1, fmt=fmt)
+    parents = np.array(random_parents(np.random.default_rng(rows), rows), np.int32)
+    parents[1] = -1
+    whole.inputs["verify_parents"] = parents
+    for first in (2, rows - 1):
+        part = some_rows(whole, 62, list(range(first)))
+        part.inputs["verify_parents"] = parents[:first]
+        assert_bits(f"the first {first} of {rows} rows", run(part), run(whole)[:first])

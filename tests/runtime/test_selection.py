@@ -128,18 +128,42 @@ RULES: dict[str, AttentionConfig] = {
 }
 
 
+class Lists:
+    """The blocks that each sequence has on the list of one anchor, i32 `[blocks, kv_heads]`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[np.int32]] = {}
+
+    def before(self, one_pass: Pass) -> NDArray[np.int32]:
+        """Those of the pass's sequences, one behind the other."""
+        lists = []
+        for name, blocks in zip(
+            one_pass.names, np.diff(one_pass.tables["verify_block_indices_begins"]), strict=True
+        ):
+            lists.append(np.zeros((blocks, KV_HEADS), np.int32))
+            known = self._kept.get(name, lists[-1])[:blocks]
+            lists[-1][: len(known)] = known
+        return np.concatenate(lists)
+
+    def after(self, one_pass: Pass, lists: NDArray[np.int32]) -> None:
+        ends = one_pass.tables["verify_block_indices_begins"][1:-1]
+        self._kept |= zip(one_pass.names, np.split(lists, ends), strict=True)
+
+
 # "everything" has what the others have.
 @pytest.mark.parametrize("name", by_tier(RULES, ("reuse", "everything")))
 def test_every_rule_selects_and_attends_as_the_reference(demo_ir: Path, name: str) -> None:
     attention = RULES[name]
     runner = probed_runner(demo_ir, attention)
-    lists = {anchor: np.zeros((4096, KV_HEADS), np.int32) for anchor in (0, 1, 4)}
+    lists = {anchor: Lists() for anchor in (0, 1, 4)}
     refreshed = list[int]()
     for number, one_pass in enumerate(passes(runner)):
         where = f"pass {number}"
         for anchor, kept in lists.items():
-            remembered = kept if attention.selection.remembers else None
+            remembered = kept.before(one_pass) if attention.selection.remembers else None
             blocks, counts = reference(one_pass, anchor, attention, remembered)
+            if remembered is not None:
+                kept.after(one_pass, remembered)
             np.testing.assert_array_equal(one_pass.seen[f"counts.{anchor}"], counts, err_msg=where)
             np.testing.assert_array_equal(one_pass.seen[f"blocks.{anchor}"], blocks, err_msg=where)
             if attention.selection.summary == "min_max":

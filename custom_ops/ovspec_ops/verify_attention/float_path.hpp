@@ -209,8 +209,8 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
         bias.add_products(weight, zero);
         store(scores + t, weight);
     }
-    s.bias[row] = unit.gaps ? bias_of(c.sequence, row / c.call.group, c.window, unit, ordered, 1, 1.0f,
-                                      s.values.scales, s.values.zeros, 0.0f)
+    s.bias[row] = unit.gaps ? bias_of(c.sequence, smaller(row, c.g.rows - 1) / c.call.group, c.window, unit,
+                                      ordered, 1, 1.0f, s.values.scales, s.values.zeros, 0.0f)
                             : bias.total();
 }
 

@@ -35,7 +35,7 @@ constexpr bool integer_rows_first = true; // as the tiles have it
 constexpr bool integer_rows_first = false;
 #endif
 
-// Up to so many rows tokens and channels are in the lanes, not rows (integer_few.hpp, float_few.hpp).
+// Up to so many rows tokens and channels are in the lanes, not rows (integer_few.hpp, float_path.hpp).
 constexpr std::size_t few_rows(Path path) {
     return path == Path::integer ? 2 : lanes / 2;
 }

@@ -101,8 +101,6 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
                    const HeadScratch& own, const Scratch& scratch) {
     const std::int32_t window = call.window > 0 ? call.window : no_window;
     const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, window, visit.guarded};
-    if (call.keys.format == CacheFormat::u8_channel)
-        find_units(c, visit);
     for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
         const Unit unit(call, visit, entry, pair_blocks);
         Pair pair{unit, next_pair(call, g, visit, entry + unit.entries, unit.entries)};

@@ -35,15 +35,19 @@ OVSPEC_INLINE Vec pack_queries(const float* queries, std::size_t size, Vec facto
     return sum;
 }
 
-// Units and factors of a group's queries: the largest entry, times the channel's largest scale, becomes
-// max_query.
+// Units and factors of a group's queries: the largest entry, by channel times the block's scales, becomes
+// max_query. By channel the units are a block's own, so that no block which only other rows see changes a
+// row's bits.
 template <bool by_channel>
 OVSPEC_INLINE Vec query_factor(const float* queries, std::size_t size, const float* scales, Vec* unit) {
-    Vec largest = {};
-    for (std::size_t d = 0; d < size; d++) {
-        const Vec q = magnitude(load(queries + d * lanes));
-        largest = max(by_channel ? q * scales[d] : q, largest);
-    }
+    Vec most_of[4] = {}; // four, so that one need not wait for the other
+    for (std::size_t d = 0; d < size; d += 4)
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; i++) {
+            const Vec q = load(queries + (d + i) * lanes);
+            most_of[i] = max(magnitude(by_channel ? q * scales[d + i] : q), most_of[i]);
+        }
+    const Vec largest = max(max(most_of[0], most_of[1]), max(most_of[2], most_of[3]));
     const float most = max_query(size);
     *unit = largest * (1.0f / most);
     return largest > 1e-30f ? most / largest : Vec{};
@@ -87,30 +91,6 @@ static void prepare_queries(const VerifyCall& call, const VerifyHead& head, cons
             prepare_group<false>(call, from, g, own, scratch, first);
 }
 
-// By channel: the units of the queries, from the largest scale that each channel has in the blocks at hand.
-static void find_units(const Chunk& c, const Visit& visit) {
-    const Scratch& s = c.scratch;
-    const std::size_t size = c.call.keys.size;
-    for (std::size_t d = 0; d < size; d++)
-        s.scales[d] = 0.0f;
-    for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
-        const Unit unit(c.call, visit, entry, pair_blocks); // with the slots of a tree's rows in later chunks
-        for (std::size_t b = 0; b < unit.count; b++) {
-            const float* scales = (const float*)unit.blocks[b].keys;
-            for (std::size_t d = 0; d < size; d++) {
-                const float x = scales[d] < 0.0f ? -scales[d] : scales[d];
-                s.scales[d] = x > s.scales[d] ? x : s.scales[d];
-            }
-        }
-    }
-    for (std::size_t first = 0; first < c.g.grouped; first += lanes) {
-        Vec unit;
-        query_factor<true>(c.own.queries + first / lanes * HeadScratch::group_floats(size), size, s.scales,
-                           &unit);
-        store(c.own.units + first, unit);
-    }
-}
-
 // Products of a block's keys with query parts, as dot_rows has them.
 template <bool half, class Use>
 OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::size_t stride,
@@ -152,10 +132,9 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
     const Scratch& s = c.scratch;
     constexpr std::size_t width = half ? half_lanes : lanes;
     const std::size_t size = keys.size, group = first / lanes, slot = b * block_size;
-    const Vec unit = load(c.own.units + first);
     float* scores = s.scores + slot * width;
     if (keys.format == CacheFormat::u8_token) {
-        const Vec sum = load(c.own.sums + first);
+        const Vec unit = load(c.own.units + first), sum = load(c.own.sums + first);
         const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
         key_products<half>(
             c, block.keys + 8, keys.row_bytes, c.own.parts + group * HeadScratch::group_parts(size),
@@ -165,9 +144,10 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
             });
     } else {
         const float* scales = (const float*)block.keys;
-        const Vec factor = unit > 1e-35f ? 1.0f / unit : Vec{};
-        const Vec sum = pack_queries<half, true>(c.own.queries + group * HeadScratch::group_floats(size),
-                                                 size, factor, scales, scales + size, s.query_parts);
+        const float* queries = c.own.queries + group * HeadScratch::group_floats(size);
+        Vec unit;
+        const Vec factor = query_factor<true>(queries, size, scales, &unit);
+        const Vec sum = pack_queries<half, true>(queries, size, factor, scales, scales + size, s.query_parts);
         key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.fetch,
                            [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                                store(scores + t * width, (x - sum) * unit);

@@ -26,7 +26,7 @@ constexpr float centre = 128.0f;
 struct HeadScratch {
     float* queries;     // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
     IVec* parts;        // by token: per group `[k_size / 4, 2]`, 16-bit queries
-    float* units;       // per row: what one unit of its 16-bit query is worth
+    float* units;       // by token: per row, what one unit of its 16-bit query is worth
     float* sums;        // by token: per row, the sum of its 16-bit query
     std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows(Path::integer), 2, few_stride]`
     std::size_t floats;
@@ -54,7 +54,6 @@ struct HeadScratch {
 struct Scratch {
     float* queries;       // by token: of one group, `[k_size, lanes]`, while they are prepared
     IVec* query_parts;    // by channel: of one group and block, `[k_size / 4, 2]`
-    float* scales;        // by channel: largest of a visit's blocks, `[k_size]`
     float* scores;        // `[128, rows of the group]`
     float* ordered;       // of a tree: `[64, rows of the group]`, by position
     IVec* weight_parts;   // `[32, 2]`
@@ -73,7 +72,6 @@ struct Scratch {
         value_stride = round_up(call.values.size, 4 * lanes);
         queries = parts.take(by_channel ? 0 : HeadScratch::group_floats(size));
         query_parts = (IVec*)parts.take(by_channel ? HeadScratch::group_parts(size) * lanes : 0);
-        scales = parts.take(size);
         scores = parts.take(most_slots * lanes);
         ordered = parts.take(pair_slots * lanes);
         weight_parts = (IVec*)parts.take(most_slots / 4 * 2 * lanes);

@@ -87,6 +87,10 @@ class ServeClient:
         self._url: SplitResult = urlsplit(base_url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"--base-url {base_url}: expected an address such as http://127.0.0.1:8000")
+        try:
+            _ = self._url.port
+        except ValueError as error:
+            raise ValueError(f"--base-url {base_url}: {error}; give another port") from None
         self._path = self._url.path.rstrip("/").removesuffix("/v1")
         self._timeout = timeout
         self._headers = {"Content-Type": "application/json"}
@@ -165,8 +169,8 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 def _take(timing: Timing, event: dict[str, Any]) -> None:
-    if "error" in event:
-        timing.error = str(event["error"].get("message", event["error"]))
+    if error := event.get("error"):
+        timing.error = str(error.get("message", error) if isinstance(error, dict) else error)
     for choice in event.get("choices") or ():
         piece = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
         if piece:

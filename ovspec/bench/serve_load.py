@@ -59,20 +59,23 @@ class ServeBench:
         Raises:
             ValueError: the server refuses even that one.
         """
-        first = self._ask(0)
+        first = self._ask(self.num_requests)  # not the prompt of a request that counts, if there is one more
         if first.error:
             raise ValueError(f"the server answers with an error: {first.error}")
         times, begin = random.Random(self.seed), time.perf_counter()
         with ThreadPoolExecutor(self.concurrency) as pool:
-            pending = []
-            for number in range(self.num_requests):
-                if self.request_rate is not None:
-                    time.sleep(times.expovariate(self.request_rate))
-                pending.append(pool.submit(self._ask, number))
-            timings = []
-            for number, one in enumerate(pending, 1):
-                advance(f"request {number}")
-                timings.append(one.result())
+            pending, timings = [], []
+            try:
+                for number in range(self.num_requests):
+                    if self.request_rate is not None:
+                        time.sleep(times.expovariate(self.request_rate))
+                    pending.append(pool.submit(self._ask, number))
+                for number, one in enumerate(pending, 1):
+                    advance(f"request {number}")
+                    timings.append(one.result())
+            except BaseException:  # Ctrl-C: only what is on its way is waited for
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return ServeReport(
             self.model, self.concurrency, self.request_rate, timings, time.perf_counter() - begin
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def serve(
     texts = (
         [prompt.text for prompt in read_prompts(prompts)]
         if prompts is not None
-        else random_prompts(num_prompts, prompt_words, seed=0)
+        else random_prompts(num_prompts + 1, prompt_words, seed=time.time_ns())
     )
     bench = ServeBench(
         client,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ _LIMITS = [
         type=click.FloatRange(0, min_open=True),
         default=30.0,
         show_default=True,
-        help="Seconds in which a client must send its body, and make room for what is sent to it.",
+        help="Seconds in which a client must send its body, and read some of what is sent to it.",
     ),
 ]
 
@@ -65,7 +66,6 @@ _LIMITS = [
     "--api-key",
     "api_keys",
     multiple=True,
-    envvar="OVSPEC_API_KEY",
     metavar="KEY",
     help="Serve only who sends it.  [env: OVSPEC_API_KEY]",
 )
@@ -95,6 +95,10 @@ def serve(**options: Any) -> None:
     from ovspec.serve.limits import Limits
     from ovspec.serve.start import ServerSettings, start
 
+    # click takes an empty variable for none, and splits it at spaces: either would open the server.
+    key = os.environ.get("OVSPEC_API_KEY")
+    if key is not None and not options["api_keys"]:
+        options["api_keys"] = (key,)
     limits = Limits(
         **{entry.name: options.pop(entry.name) for entry in fields(Limits)},
     )

@@ -134,6 +134,11 @@ class EngineThread:
             self._thread.join()
 
     @property
+    def lives(self) -> bool:
+        """Whether requests are taken and answered."""
+        return not self._closing and (self._thread is None or self._thread.is_alive())
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing runs or waits."""
         return not self._handles

@@ -75,7 +75,7 @@ class Answerer:
 
     def usage(self, call: Call) -> Json:
         """Tokens of a call."""
-        return usage_of(call.num_prompt_tokens, call.choices)
+        return usage_of(call.num_prompt_tokens, call.choices, call.body.n)
 
     def metrics(self, call: Call) -> Json:
         """What was drafted and read for a call."""

@@ -30,7 +30,7 @@ from ovspec.serve.bodies import (
 from ovspec.serve.calls import Call
 from ovspec.serve.counts import Counts
 from ovspec.serve.limits import Limits
-from ovspec.serve.protection import KeyCheck, WriteTimeout, read_body
+from ovspec.serve.protection import HostCheck, KeyCheck, WriteTimeout, read_body
 from ovspec.serve.served_model import ServedModel, mode_name
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -57,12 +57,15 @@ class Server:
         self._counts = Counts(model.name, gauges)
         self._answerer = Answerer(engine, limits, self._counts)
 
-    def app(self, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> ASGIApp:
+    def app(
+        self, keys: Sequence[str] = (), origins: Sequence[str] = (), hosts: Sequence[str] = ()
+    ) -> ASGIApp:
         """The application.
 
         Args:
             keys: one of these must come with a request; none: everybody is served.
             origins: origins of pages in browsers that may call; none: no other than the server's own.
+            hosts: names that the server answers to where it has no key; none: any.
         """
         routes = [
             Route("/", self.page, methods=["GET"]),
@@ -87,6 +90,8 @@ class Server:
             )
         if keys:
             middleware.append(Middleware(KeyCheck, keys=list(keys)))
+        elif hosts:
+            middleware.append(Middleware(HostCheck, hosts=list(hosts)))
         handlers = {
             ApiError: answer_with_error,
             HTTPException: _answer_http_error,
@@ -100,6 +105,8 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         """Whether requests are taken."""
+        if not self._engine.lives:
+            raise ApiError(503, "the engine has ended; restart the server", code="engine_error")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
@@ -165,7 +172,9 @@ class Server:
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     """What Starlette refuses, such as an unknown path, in OpenAI's form."""
-    return ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+    answer = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+    answer.headers.update(error.headers or {})  # such as Allow
+    return answer
 
 
 async def _answer_fault(request: Request, error: Exception) -> Response:

@@ -41,7 +41,7 @@ class _Running:
         """The answer."""
         call = self.call
         metrics = metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
-        usage = usage_of(call.num_prompt_tokens, call.choices)
+        usage = usage_of(call.num_prompt_tokens, call.choices, call.body.n)
         return call.objects.whole(call.choices, self.deltas, usage, metrics)
 
 

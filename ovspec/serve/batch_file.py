@@ -60,9 +60,17 @@ def _entry(line: str, place: str) -> BatchEntry:
     custom_id, url, body = (fields.get(name) for name in ("custom_id", "url", "body"))
     if not (isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict)):
         raise ValueError(f"{place} is no request; expected {_EXPECTED}")
+    try:
+        custom_id.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place}: custom_id is no valid text ({error.reason})") from None
     if fields.get("method", "POST") != "POST":
         raise ValueError(f"{place}: method={fields['method']!r}; expected POST")
     return BatchEntry(custom_id, url, body)
+
+
+# Of every line that `BatchOutput.write` writes.
+_BEGIN = b'{"id": "batch_req_'
 
 
 class BatchOutput:
@@ -102,7 +110,8 @@ class BatchOutput:
         whole = data.rfind(b"\n") + 1
         for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
             try:
-                name = json.loads(line)["custom_id"]
+                answer = json.loads(line)
+                name = answer["custom_id"] if "response" in answer else None
             except (ValueError, KeyError, TypeError):
                 name = None
             if name not in known:
@@ -112,6 +121,8 @@ class BatchOutput:
                 raise ValueError(f"{self._path}, line {number}: {shown}; give another file, or move this one")
             done.add(name)
         if whole < len(data):
+            if not data[whole:].startswith(_BEGIN[: len(data) - whole]):
+                raise ValueError(f"{self._path}: its last line is no answer of a batch; give another file")
             self._file.truncate(whole)
         return done
 

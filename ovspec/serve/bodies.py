@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from ovspec.serve.api_error import ApiError
 
@@ -47,12 +55,23 @@ Text = Annotated[str, Field(strict=True), AfterValidator(_whole_characters)]
 StopString = Annotated[Text, Field(min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+# A client is told the first fault only; to collect all of them takes 2 kB for each entry of a list.
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class StrictBody(BaseModel):
     """A JSON object whose unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, value: Any) -> Any:
+        # Of many unknown fields one is enough, for the same reason.
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+            return value
+        extra = next(name for name in value if name not in cls.model_fields)
+        return {name: value[name] for name in (*cls.model_fields, extra) if name in value}
 
     @classmethod
     def parse(cls: type[Body], data: bytes) -> Body:
@@ -128,7 +147,7 @@ class GenerationBody(StrictBody):
     min_p: float | None = Field(None, ge=0, lt=1, strict=True)
     repetition_penalty: float | None = Field(None, gt=0, strict=True)
     min_tokens: int = Field(0, ge=0, strict=True)
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: TokenIds | None = None
     ignore_eos: Flag = False
     include_stop_str_in_output: Flag = False
 
@@ -147,7 +166,12 @@ class GenerationBody(StrictBody):
 class CompletionBody(GenerationBody):
     """The body of `/v1/completions`."""
 
-    prompt: Text | list[TokenId] | list[Text] | list[list[TokenId]]
+    prompt: (
+        Text
+        | TokenIds
+        | Annotated[list[Text], Field(fail_fast=True)]
+        | Annotated[list[TokenIds], Field(fail_fast=True)]
+    )
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
     best_of: Annotated[None, _off(1)] = None
     echo: OffFalse = None
@@ -165,7 +189,7 @@ class Message(StrictBody):
     """A message of a chat."""
 
     role: Literal["system", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
     name: Off = None
     refusal: Off = None
     annotations: OffList = None
@@ -183,7 +207,7 @@ class Message(StrictBody):
 class ChatBody(GenerationBody):
     """The body of `/v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, strict=True)
     logprobs: Flag | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
@@ -205,7 +229,7 @@ class TokenizeBody(StrictBody):
 
     model: Text | None = None
     prompt: Text | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Annotated[list[Message], Field(fail_fast=True)] | None = Field(None, min_length=1)
     add_special_tokens: Flag = True
 
 
@@ -213,7 +237,7 @@ class DetokenizeBody(StrictBody):
     """The body of `/detokenize`."""
 
     model: Text | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 def as_body(kind: type[Body], fields: dict[str, Any]) -> Body:

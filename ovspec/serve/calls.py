@@ -57,8 +57,17 @@ class Call:
         name, verify = model.verify_mode(body.verify)
         for prompt in prompts:
             model.check_length(len(prompt), max_tokens, field)
+        # Without a seed, prompts that are the same get different answers too.
+        apart = body.n if body.seed is None else 0
         requests = [
-            Request(f"{objects.id}-{place}-{index}", prompt, settings, verify, logprobs, index=index)
+            Request(
+                f"{objects.id}-{place}-{index}",
+                prompt,
+                settings,
+                verify,
+                logprobs,
+                index=place * apart + index,
+            )
             for place, prompt in enumerate(prompts)
             for index in range(body.n)
         ]

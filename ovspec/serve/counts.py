@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from ovspec.engine.request import RequestMetrics, RequestOutput
 
@@ -36,6 +43,8 @@ class Counts:
     """
 
     def __init__(self, model: str, gauges: dict[str, Callable[[], float]]) -> None:
+        # `vllm bench serve` adds every line of a name, so a time of creation would count as accepted tokens.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._model = model
         self._counters = {

@@ -160,10 +160,13 @@ class CompletionObjects(_Base):
         }
 
 
-def usage_of(num_prompt_tokens: int, choices: Sequence[Choice]) -> Json:
+def usage_of(num_prompt_tokens: int, choices: Sequence[Choice], n: int) -> Json:
     """Tokens that a request took; those of the prompt count once per prompt."""
     completion = sum(choice.num_tokens for choice in choices)
-    cached = max((choice.metrics.num_cached_tokens for choice in choices), default=0)
+    cached = sum(
+        max(choice.metrics.num_cached_tokens for choice in choices[first : first + n])
+        for first in range(0, len(choices), n)
+    )
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": completion,

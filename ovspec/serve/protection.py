@@ -1,9 +1,11 @@
-"""What stands before every route: keys, and bodies of a limited size that come in time."""
+"""What stands before every route: keys, names of the host, bodies of a limited size that come in time."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -46,6 +48,33 @@ class KeyCheck:
         return kind.lower() == b"bearer" and any(same)
 
 
+class HostCheck:
+    """Lets requests pass that were sent to one of the names of this machine.
+
+    A page of another site whose name resolves to a loopback address would otherwise be of the server's own
+    origin, and read its answers (DNS rebinding).
+
+    Args:
+        app: what is protected.
+        hosts: the names.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = set(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 400."""
+        if scope["type"] == "http":
+            sent = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+            if urlsplit(f"//{sent}").hostname not in self._hosts:
+                names = ", ".join(sorted(self._hosts))
+                error = ApiError(400, f"Host: {sent!r}: without a key this server answers to {names} only")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
 class WriteTimeout:
     """Ends connections whose client does not read.
 
@@ -71,8 +100,8 @@ class WriteTimeout:
 
         try:
             await self._app(scope, receive, send_in_time if scope["type"] == "http" else send)
-        except ClientDisconnect:
-            return
+        except (ClientDisconnect, asyncio.CancelledError):
+            return  # the latter: the server ends, and waits no longer
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

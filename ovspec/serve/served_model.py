@@ -162,16 +162,19 @@ class ServedModel:
         except (ValueError, RuntimeError) as error:
             if not raised_by_us(error):
                 raise
-            raise self._named(error) from error
+            raise self._named(error, body) from error
         return replace(settings, num_assistant_tokens=0) if body.num_assistant_tokens == 0 else settings
 
-    def _named(self, error: Exception) -> ApiError:
+    def _named(self, error: Exception, body: GenerationBody) -> ApiError:
         """A refusal of the pipeline, under the body's name of the field."""
         message = str(error)
         for field in (*_SAME, *_RENAMED, "stop_token_ids", "num_assistant_tokens"):
             if message.startswith(field):
                 name = _RENAMED.get(field, field)
                 return ApiError(400, name + message.removeprefix(field), name, "invalid_value")
+        for name, field in _RENAMED.items():  # openvino_genai's own words
+            if name in message and getattr(body, field) is not None:
+                return ApiError(400, message.replace(name, field), field, "invalid_value")
         return ApiError(400, message)
 
     def verify_mode(self, name: str | None) -> tuple[str, VerifyMode]:

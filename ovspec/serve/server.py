@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _BACKLOG = 1024
 _SEND_BUFFER = 128 * 1024
@@ -27,8 +30,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise ValueError(f"--host {host}: no such host ({error.strerror}); give an address") from error
+    except (socket.gaierror, UnicodeError) as error:
+        raise ValueError(f"--host {host}: no such host ({error}); give an address") from error
     made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,6 +52,45 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host}: is no address of this machine; give one, or 0.0.0.0 for all"
     return f"--host {host} --port {port}: {error.strerror}; give another port"
+
+
+class _Protocol(H11Protocol):
+    """Ends a connection that sends no request, or does not read the end of an answer.
+
+    uvicorn waits without limit for the first header, for a body that nobody wants any more, and for a
+    client to take what is left when it closes the connection.
+
+    Args:
+        seconds: without progress outside of a request in work; it ends after one to two times that.
+    """
+
+    def __init__(self, *args: Any, seconds: float, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._seconds = seconds
+        self._seen: object = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to look."""
+        super().connection_made(transport)
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        works = self.cycle is not None and not self.cycle.response_complete
+        idle = not works or self.transport.is_closing()
+        now = (self.cycle, self.transport.get_write_buffer_size()) if idle else None
+        if idle and now == self._seen:
+            self.transport.abort()
+            return
+        self._seen = now
+        self._look_later()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -74,16 +116,18 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: ASGIApp, listening: socket.socket, grace_seconds: float) -> None:
+def serve(app: ASGIApp, listening: socket.socket, grace_seconds: float, client_seconds: float) -> None:
     """Serve until SIGINT or SIGTERM, then finish what runs.
 
     Args:
         app: the application.
         listening: from `bind`.
         grace_seconds: after which what still runs is given up; a second signal gives it up at once.
+        client_seconds: after which a connection without progress is ended.
     """
     config = uvicorn.Config(
         app,
+        http=functools.partial(_Protocol, seconds=client_seconds),  # type: ignore[arg-type]
         log_level="warning",
         lifespan="off",
         server_header=False,

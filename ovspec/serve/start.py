@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -48,17 +49,18 @@ def start(settings: ServerSettings, folder: Path, load: Callable[[], LLMPipeline
     Raises:
         ValueError: a setting that can't be served, or a port that is in use.
     """
-    if any(not key.strip() or not key.isascii() for key in settings.keys):
-        raise ValueError("--api-key: expected ASCII characters that are not all spaces; give another key")
+    if any(not key or not key.isascii() or key != key.strip() for key in settings.keys):
+        raise ValueError("--api-key: expected ASCII characters without spaces around them; give another key")
     template = read_template(settings.chat_template)
     listening = bind(settings.host, settings.port)
     with listening:
         pipeline = load()
         pipeline.engine.engine.max_num_seqs = settings.limits.max_num_seqs
         model = ServedModel(pipeline, folder, settings.name or folder.resolve().name, template)
-        app = Server(model, pipeline.engine, settings.limits).app(settings.keys, settings.origins)
         host, port = listening.getsockname()[:2]
+        hosts = ("localhost", "127.0.0.1", "::1", host) if ip_address(host).is_loopback else ()
+        app = Server(model, pipeline.engine, settings.limits).app(settings.keys, settings.origins, hosts)
         shown = f"[{host}]" if ":" in host else host
         print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
-        serve(app, listening, settings.limits.request_timeout)
+        serve(app, listening, settings.limits.request_timeout, settings.limits.client_timeout)
         pipeline.engine.close(finish=False)

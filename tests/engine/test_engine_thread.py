@@ -53,7 +53,7 @@ def test_a_callback_aborts_and_submits(thread: EngineThread) -> None:
 
 
 def test_a_step_that_fails_after_an_abort(thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The aborted request has its last output already; the others get the error, and later ones are answered."""
+    """The aborted request has its last output; the others get the error, and later ones are answered."""
     step, failures = thread.engine.step, [RuntimeError("no memory")]
     running = threading.Event()
     go_on = threading.Event()

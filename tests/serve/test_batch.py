@@ -116,8 +116,9 @@ def test_answers_of_another_batch_are_kept(demo_ir: Path, tmp_path: Path) -> Non
     asked, written = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     asked.write_text("\n".join(requests(2, 4)), encoding="utf-8")
     for content, message in (
-        ('{"custom_id": "z"}\n', "'z', which is not asked"),
+        ('{"custom_id": "z", "response": {}}\n', "'z', which is not asked"),
         ("notes\n", "no answer of a batch"),
+        ("notes without an end", "last line is no answer of a batch"),
     ):
         written.write_text(content, encoding="utf-8")
         assert message in one_line(ovspec(*arguments(demo_ir, asked, written)))

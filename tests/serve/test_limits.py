@@ -47,7 +47,7 @@ def key(name: str) -> dict[str, str]:
 
 
 def running(served: Served) -> float:
-    request = "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\nConnection: close\r\n\r\n"
+    request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first\r\nConnection: close\r\n\r\n"
     text = exchange(served, request.encode()).decode()
     found = re.findall(r"^vllm:num_requests_(?:running|waiting){.*} (\S+)$", text, re.MULTILINE)
     assert len(found) == 2
@@ -71,7 +71,7 @@ def exchange(served: Served, data: bytes) -> bytes:
 
 def request(body: object, path: str = "/v1/completions") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -91,7 +91,7 @@ def test_keys(small: Served) -> None:
 
 def test_cors_for_the_origin_that_was_named_only(small: Served) -> None:
     def answer(origin: str) -> bytes:
-        head = f"OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\nConnection: close\r\n"
+        head = f"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\nConnection: close\r\n"
         asked = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"
         return exchange(small, (head + asked).encode()).lower()
 
@@ -100,7 +100,7 @@ def test_cors_for_the_origin_that_was_named_only(small: Served) -> None:
 
 
 def test_no_cors_unless_asked_for(served: Served) -> None:
-    head = "GET /v1/models HTTP/1.1\r\nHost: x\r\nOrigin: https://example.org\r\nConnection: close\r\n\r\n"
+    head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.org\r\nConnection: close\r\n\r\n"
     assert b"access-control" not in exchange(served, head.encode()).lower()
 
 
@@ -235,3 +235,17 @@ def test_a_port_in_use_is_one_line(demo_ir: Path) -> None:
 )
 def test_bad_options_are_one_line(demo_ir: Path, arguments: tuple[str, ...], message: str) -> None:
     assert message in one_line(ovspec("serve", "-m", demo_ir, *arguments))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHos"], ids=["nothing", "half a header"])
+def test_a_connection_without_a_request_is_ended(small: Served, sent: bytes) -> None:
+    """After one to two times `--client-timeout`, which is 2 seconds here."""
+    assert exchange(small, sent) == b""
+
+
+@pytest.mark.parametrize("secret", ["", " ", " key"])
+def test_a_key_that_would_open_the_server_is_refused(
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("OVSPEC_API_KEY", secret)
+    assert "--api-key" in one_line(ovspec("serve", "-m", demo_ir, "--port", "0"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tracemalloc
 
 import openvino_genai
 import pytest
@@ -16,6 +17,7 @@ from ovspec.engine.request import RequestMetrics, RequestOutput
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
+from ovspec.serve.bodies import CompletionBody
 from ovspec.serve.choice import Choice
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.limits import Admission, Limits
@@ -123,6 +125,19 @@ def test_histogram_of_accepted_tokens() -> None:
     assert spec["acceptance_histogram"] == [2, 1, 2] and spec["num_spec_steps"] == 5
     assert spec["mean_acceptance_length"] == 2.0 and spec["draft_acceptance_rate"] == pytest.approx(1 / 3)
     assert found["attention_density"] == 0.75 and found["is_lossy"]
+
+
+@pytest.mark.parametrize("wrong", ['{"prompt": [%s]}', '{"prompt": "a", %s}'])
+def test_one_fault_of_many_is_collected(wrong: str) -> None:
+    """A body of many faults must not take many times its own memory."""
+    many = ",".join(["-1"] * 100_000 if "[" in wrong else [f'"f{number}": 1' for number in range(100_000)])
+    body = (wrong % many).encode()
+    tracemalloc.start()
+    with pytest.raises(ApiError):
+        CompletionBody.parse(body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * len(body)
 
 
 def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import openai
 import pytest
 from serve.conftest import Served
@@ -104,3 +105,12 @@ def test_unknown_paths_and_methods(served: Served) -> None:
     status, answer = served.post("/v1/embeddings", {"input": "x"})
     assert status == 404 and "/v1/embeddings" in answer["error"]["message"]
     assert served.post("/health", {})[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("evil.example:8000", 400), ("", 400)],
+)
+def test_a_foreign_name_of_this_machine_is_refused(served: Served, host: str, status: int) -> None:
+    """Without a key, a page whose name resolves to this machine must not read the answers."""
+    assert httpx.get(f"{served.url}/v1/models", headers={"Host": host}).status_code == status

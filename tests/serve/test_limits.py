@@ -20,6 +20,7 @@ from serve.conftest import Served, serving
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 LONG: dict[str, Any] = {"model": "demo", "prompt": PROMPT, "temperature": 0, "max_tokens": 6000}
+HTTP = "HTTP/1.1\r\nHost: localhost\r\n"
 ENDLESS = {**LONG, "ignore_eos": True}
 
 
@@ -47,7 +48,7 @@ def key(name: str) -> dict[str, str]:
 
 
 def running(served: Served) -> float:
-    request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first\r\nConnection: close\r\n\r\n"
+    request = f"GET /metrics {HTTP}Authorization: Bearer first\r\nConnection: close\r\n\r\n"
     text = exchange(served, request.encode()).decode()
     found = re.findall(r"^vllm:num_requests_(?:running|waiting){.*} (\S+)$", text, re.MULTILINE)
     assert len(found) == 2
@@ -71,7 +72,7 @@ def exchange(served: Served, data: bytes) -> bytes:
 
 def request(body: object, path: str = "/v1/completions") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first\r\n"
+    head = f"POST {path} {HTTP}Authorization: Bearer first\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -91,7 +92,7 @@ def test_keys(small: Served) -> None:
 
 def test_cors_for_the_origin_that_was_named_only(small: Served) -> None:
     def answer(origin: str) -> bytes:
-        head = f"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\nConnection: close\r\n"
+        head = f"OPTIONS /v1/completions {HTTP}Origin: {origin}\r\nConnection: close\r\n"
         asked = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"
         return exchange(small, (head + asked).encode()).lower()
 
@@ -100,7 +101,7 @@ def test_cors_for_the_origin_that_was_named_only(small: Served) -> None:
 
 
 def test_no_cors_unless_asked_for(served: Served) -> None:
-    head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.org\r\nConnection: close\r\n\r\n"
+    head = f"GET /v1/models {HTTP}Origin: https://example.org\r\nConnection: close\r\n\r\n"
     assert b"access-control" not in exchange(served, head.encode()).lower()
 
 

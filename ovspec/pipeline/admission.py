@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ovspec.engine.engine_thread import EngineThread
 from ovspec.errors import PipelineBusyError
 
 
@@ -20,6 +21,18 @@ class Admission:
         self._lock = threading.Lock()
         self._running: dict[int, tuple[str, str]] = {}
         self._alone = False
+
+    @contextmanager
+    def alone(self, name: str, engine: EngineThread) -> Iterator[None]:
+        """Run the block as the call `name`, beside which no other call and no request to the engine runs.
+
+        Raises:
+            PipelineBusyError: one runs.
+        """
+        with self.admit(name, alone=True):
+            if not engine.is_idle:
+                raise PipelineBusyError(f"{name}: requests to this pipeline's engine run; wait for them")
+            yield
 
     @contextmanager
     def admit(self, name: str, alone: bool) -> Iterator[None]:

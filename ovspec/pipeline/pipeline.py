@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -294,12 +295,12 @@ class LLMPipeline:
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
-        with self._calls.admit("setting verify", alone=True):
-            if not self._engine.is_idle:
-                raise PipelineBusyError(
-                    "setting verify: requests to this pipeline's engine run; wait for them"
-                )
+        with self.alone("setting verify"):
             self._set_verify(verify)
+
+    def alone(self, name: str) -> AbstractContextManager[None]:
+        """Run a block as the call `name`; see `Admission.alone`."""
+        return self._calls.alone(name, self._engine)
 
     @refuses_as_genai
     def _set_verify(self, verify: VerifyMode | str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from openvino_genai import ChatHistory
 
 from ovspec.engine.request import Request
-from ovspec.errors import PipelineBusyError, refuses_as_genai
+from ovspec.errors import refuses_as_genai
 from ovspec.generation.inputs import check_texts, templated, tokenized
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache_file import load_prefix as load
@@ -41,16 +41,16 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
         tokens = first[:same]
     else:
         tokens = tokenized(tokenizer, text, special_tokens=True)
-    _check_idle(pipeline)
-    if tokens:
-        settings = pipeline.settings(max_new_tokens=1, do_sample=False)
-        handle = pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)])
-        try:
-            for _ in handle:
-                pass
-        finally:
-            handle.abort()
-    return save(path, pipeline.models_path, pipeline.runner, tokens)
+    with pipeline.alone("save_prefix"):
+        if tokens:
+            settings = pipeline.settings(max_new_tokens=1, do_sample=False)
+            handle = pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)])
+            try:
+                for _ in handle:
+                    pass
+            finally:
+                handle.abort()
+        return save(path, pipeline.models_path, pipeline.runner, tokens)
 
 
 @refuses_as_genai
@@ -60,14 +60,9 @@ def load_prefix(pipeline: LLMPipeline, path: Path) -> int:
     Raises:
         ValueError: a file that is damaged, or was made with another model, setting or version.
     """
-    _check_idle(pipeline)
-    return load(path, pipeline.models_path, pipeline.runner)
+    with pipeline.alone("load_prefix"):
+        return load(path, pipeline.models_path, pipeline.runner)
 
 
 def _chat(system: str, message: str) -> ChatHistory:
     return ChatHistory([{"role": "system", "content": system}, {"role": "user", "content": message}])
-
-
-def _check_idle(pipeline: LLMPipeline) -> None:
-    if not pipeline.engine.is_idle:
-        raise PipelineBusyError("requests of this pipeline run; wait for them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,21 @@ def test_files_that_do_not_fit_are_named_and_change_nothing(demo_ir: Path, tmp_p
     refused(ovspec.LLMPipeline(other, "CPU", **F32), "was made with another weights")
     pipeline.runner.limit_cache(None, 2 * pipeline.runner.cache.block_bytes)
     refused(pipeline, "more than the prefix cache keeps")
+
+
+def test_a_file_is_read_and_written_alone(demo_ir: Path, tmp_path: Path) -> None:
+    """The cache that a pass of another call uses must not change below it."""
+    pipeline, path = ovspec.LLMPipeline(demo_ir, "CPU", **F32), tmp_path / "prefix"
+    save_prefix(pipeline, path, STORY, is_system_message=False)
+    refused: list[str] = []
+
+    def streamer(_: str) -> None:
+        with ThreadPoolExecutor(1) as other:
+            for call in (
+                lambda: load_prefix(pipeline, path),
+                lambda: save_prefix(pipeline, path, STORY, is_system_message=False),
+            ):
+                refused.append(str(other.submit(call).exception()))
+
+    pipeline.generate("Once upon a time", max_new_tokens=2, streamer=streamer)
+    assert refused and all("busy with generate" in message for message in refused)

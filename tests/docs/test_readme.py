@@ -37,7 +37,7 @@ NOT_RUN = {
 }
 # Commands that the text names without their arguments.
 NAMES = {
-    *("ovspec batch", "ovspec bench serve", "ovspec eval lm", "ovspec serve"),
+    *("ovspec batch", "ovspec bench serve", "ovspec cache save", "ovspec eval lm", "ovspec serve"),
     *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
     *(
         "ovspec bundle",
@@ -52,6 +52,7 @@ NAMES = {
         "ovspec export",
         "ovspec export --sparse-moe",
         "ovspec generate",
+        "ovspec generate --json",
     ),
 }
 # tests/docs/test_figures.py runs these.

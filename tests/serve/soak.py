@@ -138,7 +138,8 @@ class Soak:
 def _post(body: dict[str, Any]) -> bytes:
     data = json.dumps(body).encode()
     head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        "Content-Type: application/json"
     )
     return f"{head}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 

@@ -111,7 +111,7 @@ class LLMEngine:
             raise InvalidValueError(f"request_id={request.request_id!r} runs already; give another")
         settings, limit = request.settings, self.check(request)
         mode = self._mode(self.verify if request.verify is None else request.verify)
-        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index)
+        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index, request.answered)
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)

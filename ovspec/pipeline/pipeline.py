@@ -164,7 +164,7 @@ class LLMPipeline:
             self.max_model_len,
             self._ovspec_config,
             given.cache_bytes,
-            given.enable_prefix_caching,
+            given.prefix_cache_bytes(self._plan),
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()

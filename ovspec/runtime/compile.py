@@ -9,6 +9,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.runtime.cache import CacheTensor
+from ovspec.runtime.devices import is_cpu, is_gpu
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import last_line
@@ -76,7 +77,7 @@ def compile_paged(
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
     """The user's properties with ovspec's defaults: a u8 cache by token, the fastest for verification."""
     settings = dict(properties)
-    if not device.startswith("CPU"):
+    if not is_cpu(device):
         return settings
     if not any(key in settings for key in _CACHE_PRECISION_KEYS):
         settings["KV_CACHE_PRECISION"] = "u8"
@@ -93,13 +94,25 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
         raise ValueError(
             f"device={device!r} is not available here: expected one of {core.available_devices}"
         ) from error
-    known |= {"CACHE_DIR", "CACHE_MODE", "KEY_CACHE_QUANT_MODE", "KV_CACHE_PRECISION"}
+    known |= {"CACHE_DIR", "CACHE_MODE", "KV_CACHE_PRECISION"}
+    known |= {"KEY_CACHE_QUANT_MODE"} if is_cpu(device) else set()
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(
             f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
         )
     check_cache_precisions(settings)
+    if is_gpu(device) and _is_f32(settings) and _key_precision(settings) in ("u8", "i8"):
+        raise ValueError(
+            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the GPU plugin "
+            "compiles it and fails at the first pass; leave KV_CACHE_PRECISION out, or ask for "
+            "INFERENCE_PRECISION_HINT=f16"
+        )
+
+
+def _is_f32(settings: Mapping[str, object]) -> bool:
+    hint = precision_name(settings.get("INFERENCE_PRECISION_HINT", ""))
+    return hint == "f32" or (not hint and str(settings.get("EXECUTION_MODE_HINT", "")).endswith("ACCURACY"))
 
 
 def check_cache_precisions(settings: Mapping[str, object]) -> None:
@@ -135,6 +148,11 @@ def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
             shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
             tensors.append(CacheTensor(name, port.get_element_type(), shape))
     return tensors
+
+
+def block_size_of(compiled: ov.CompiledModel) -> int:
+    """Tokens per block of a compiled paged model's caches, as its device lays values out."""
+    return next(spec.block_shape[1] for spec in cache_tensors(compiled) if spec.name.startswith("value_cache."))
 
 
 def _key_precision(settings: Mapping[str, object]) -> str:

@@ -11,8 +11,9 @@ from ovspec.drafters import DrafterChoice
 from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import resolve_device
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
@@ -42,7 +43,7 @@ class TargetChoices:
         drafter: DrafterChoice | None,
         device: str,
         properties: Mapping[str, object],
-        attention: Attention,
+        attention: Attention | None,
         experts: ExpertBackend | None,
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
@@ -58,6 +59,8 @@ class TargetChoices:
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
+        device = resolve_device(device)
+        attention = attention_on(device, attention)
         graph = routing(attention, verify, drafter)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)

@@ -88,18 +88,26 @@ class TargetChoices:
         number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         if limit is not None and not (number and limit >= 1):
             raise ValueError(f"memory_limit={limit!r}: expected bytes above 0, or math.inf for no limit")
+        together = assistant if assistant and assistant.backends.device == self.backends.device else None
         few = min(32, self.info.max_position_embeddings or 32)
         plan = plan_memory(
             self.info,
             few if max_context is None else max_context,
-            draft=assistant.info if assistant else None,
+            draft=together.info if together else None,
             max_num_batched_tokens=max_num_batched_tokens,
             available=None if limit is None or math.isinf(limit) else int(limit),
             backends=self.backends,
-            draft_backends=assistant.backends if assistant else None,
+            draft_backends=together.backends if together else None,
         )
         if limit != math.inf:
             plan.check()
+            if assistant and not together:
+                beside = plan_memory(
+                    assistant.info,
+                    min(plan.context, assistant.info.max_position_embeddings or plan.context),
+                    backends=assistant.backends,
+                )
+                beside.check()
         return plan
 
     def load(self) -> ModelRunner:

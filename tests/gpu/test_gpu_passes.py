@@ -28,7 +28,9 @@ TOLERANCE = 5e-3  # of logits up to 30, behind six layers
 @pytest.fixture(scope="module")
 def runners(demo_ir: Path, gpu: str) -> Runners:
     """The demo target on the CPU and on the GPU."""
-    on_cpu, on_gpu = (ModelRunner(demo_ir, device, AttentionConfig("stock"), F32_CACHE) for device in ("CPU", gpu))
+    on_cpu, on_gpu = (
+        ModelRunner(demo_ir, device, AttentionConfig("stock"), F32_CACHE) for device in ("CPU", gpu)
+    )
     return on_cpu, on_gpu
 
 
@@ -50,9 +52,7 @@ class Twins:
 
 def compare(runners: Runners, batches: list[list[Rows]]) -> None:
     """Run one pass of several sequences on both."""
-    logits = [
-        np.array(runner.forward([twin[i] for twin in batches])) for i, runner in enumerate(runners)
-    ]
+    logits = [np.array(runner.forward([twin[i] for twin in batches])) for i, runner in enumerate(runners)]
     np.testing.assert_allclose(*logits, atol=TOLERANCE, rtol=0)
     assert np.array_equal(*(one.argmax(-1) for one in logits))
 

@@ -1,4 +1,4 @@
-"""Sparse verification without a native operation: what every anchor keeps, and what every layer then attends.
+"""Sparse verification without a native operation: the oracle of its lists, and all passes against it.
 
 The oracle sees only the keys and queries of the layers; summaries, sums over KV heads and lists are its own.
 """
@@ -172,7 +172,9 @@ def check_summaries(one_pass: Pass, kind: str) -> int:
     """All summaries are those of the keys, except where keys are not known; returns how many those are."""
     unknown = 0
     for name, one in one_pass.live.items():
-        known = [b for b in range(-(-len(one.keys[0]) // one_pass.block)) if b not in one.cached.held_keys.unknown]
+        known = [
+            b for b in range(-(-len(one.keys[0]) // one_pass.block)) if b not in one.cached.held_keys.unknown
+        ]
         unknown += len(one.cached.held_keys.unknown)
         for anchor in ANCHORS:
             got = one_pass.cache(f"key_summary.{anchor}")[one.cached.table[known]]

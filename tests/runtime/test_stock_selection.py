@@ -1,4 +1,4 @@
-"""Sparse verification without a native operation: what every anchor keeps, and what every layer then attends."""
+"""Sparse verification without a native operation: what anchors keep, and what every layer then attends."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _Layer:
             "position_ids": np.concatenate(positions),
             "past_lens": np.array(past, np.int32),
             "subsequence_begins": np.cumsum([0, *rows]).astype(np.int32),
-            "block_indices": np.array(sum(tables, []), np.int32),
+            "block_indices": np.concatenate(tables).astype(np.int32),
             "block_indices_begins": np.cumsum([0, *map(len, tables)]).astype(np.int32),
             "max_context_len": np.array(max(map(sum, zip(past, rows, strict=True))), np.int32),
         }
@@ -148,9 +148,9 @@ def time_device(device: str, contexts: tuple[int, ...] = (1024, 8192)) -> list[d
         few = [*whole[:4], *whole[-12:]]
         ways = {
             "one sequence": [_Piece(text, context, _ROWS, whole)],
-            "a sequence per row": _apart(text, context, _ROWS, lambda row: whole),
+            "a sequence per row": _apart(text, context, [whole] * _ROWS),
             "a list of 16 blocks": [_Piece(text, context, _ROWS, few)],
-            "a list of 16 blocks per row": _apart(text, context, _ROWS, lambda row: few),
+            "a list of 16 blocks per row": _apart(text, context, [few] * _ROWS),
         }
         times = {name: [layer.infer(pieces) for _ in range(2 + _REPEAT)][2:] for name, pieces in ways.items()}
         found.append({"context": context, **{name: median(some) for name, some in times.items()}})
@@ -170,16 +170,16 @@ def _errors(layer: _Layer) -> Iterator[tuple[str, float]]:
         "rows of two sequences": [_Piece(a, long, last, every), _Piece(b, short, 3, all_b)],
         "rows beside a prompt": [_Piece(_Text([30, 31]), 0, size + 1, [0, 1]), _Piece(a, long, 2, every)],
         "blocks left out": [_Piece(a, long, last, [0, 2, 4]), _Piece(b, short, 3, [0, 2])],
-        "a sequence per row": _apart(a, long, last, lambda row: every),
-        "a list per row": _apart(a, long, last, lambda row: [0, 1 + row % 3, 4]),
+        "a sequence per row": _apart(a, long, [every] * last),
+        "a list per row": _apart(a, long, [[0, 1 + row % 3, 4] for row in range(last)]),
         "behind a rollback": [_Piece(a, long - 3, 3, every)],
     }
     for name, pieces in patterns.items():
         yield name, _largest_error(layer, pieces)
 
 
-def _apart(text: _Text, past: int, rows: int, kept: object) -> list[_Piece]:
-    return [_Piece(text, past + row, 1, kept(row)) for row in range(rows)]  # type: ignore[operator]
+def _apart(text: _Text, past: int, lists: list[list[int]]) -> list[_Piece]:
+    return [_Piece(text, past + row, 1, kept) for row, kept in enumerate(lists)]
 
 
 def _blocks(piece: _Piece, size: int) -> int:

@@ -14,7 +14,7 @@ from ovspec.runtime.devices import is_cpu, openvino_core
 
 
 def machine(native: bool, device: str = "CPU") -> dict[str, object]:
-    """Processor and device, capabilities, instruction set of the native operations if they ran, and memory."""
+    """Processor and device, capabilities, instruction set of native operations that ran, and memory."""
     core = openvino_core()
     return {
         **({} if is_cpu(device) else {"device": str(core.get_property(device, "FULL_DEVICE_NAME"))}),

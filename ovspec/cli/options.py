@@ -82,8 +82,8 @@ BACKEND_OPTIONS = [
     click.option(
         "--attention",
         type=click.Choice(["native", "stock"]),
-        help="Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  [default: "
-        "native on CPU]",
+        help="Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  "
+        "[default: native on CPU]",
     ),
     experts_option,
     ffn_option,

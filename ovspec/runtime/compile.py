@@ -105,7 +105,7 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
     check_cache_precisions(settings)
     if is_gpu(device) and _is_f32(settings) and _key_precision(settings) in ("u8", "i8"):
         raise ValueError(
-            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the GPU plugin "
+            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the plugin "
             "compiles it and fails at the first pass; leave KV_CACHE_PRECISION out, or ask for "
             "INFERENCE_PRECISION_HINT=f16"
         )

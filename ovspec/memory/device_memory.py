@@ -15,6 +15,6 @@ def device_bytes(device: str) -> int:
         return available_bytes()
     core = openvino_core()
     total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))
-    free = total - sum(core.get_property(device, "GPU_MEMORY_STATISTICS").values())
+    free: int = total - sum(core.get_property(device, "GPU_MEMORY_STATISTICS").values())
     shared = "INTEGRATED" in str(core.get_property(device, "DEVICE_TYPE"))
     return max(0, min(free, available_bytes()) if shared else free)

@@ -222,8 +222,8 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
         if memory[part] is not None:
             sizes = (f"{name} {size / 1e6:,.1f}" for name, size in memory[part].items())
             rows[f"{part}, MB"] = ", ".join(sizes)
-    for name in ("process", "total", "available"):
-        rows[f"{name}, MB"] = f"{memory[name] / 1e6:,.1f}"
+    for name in ("process", "total", "available", "prefix_cache"):
+        rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
         "largest context that fits": f"{memory['largest_context']:,} tokens",
         "fits": "yes" if memory["fits"] else "no",

@@ -36,6 +36,7 @@ class Request:
         metrics: what its passes are counted in; requests of one call may share them.
         cached: blocks in the target's and the draft's cache that hold the beginning of the prompt. They
             belong to the caller, who releases them.
+        answered: what an engine answered that has ended since; the answer goes on behind it.
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class Request:
     schedule: Schedule | None = None
     metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
     cached: tuple[CachedSequence, CachedSequence] | None = None
+    answered: SequenceOf[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,14 +54,26 @@ class Sequence:
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
 
     @classmethod
-    def start(cls, prompt: SequenceOf[int], limit: int, settings: GenerationSettings, index: int) -> Sequence:
-        """A sequence that continues `prompt`; sequences with another `index` have other random numbers."""
+    def start(
+        cls,
+        prompt: SequenceOf[int],
+        limit: int,
+        settings: GenerationSettings,
+        index: int,
+        answered: SequenceOf[int] = (),
+    ) -> Sequence:
+        """A sequence that continues `prompt`, and what was `answered` to it already.
+
+        Sequences with another `index` have other random numbers.
+        """
+        processor = LogitsProcessor(settings.sampling, prompt)
+        processor.extend(answered)
         return cls(
-            tokens=list(prompt),
+            tokens=[*prompt, *answered],
             prompt_length=len(prompt),
             limit=limit,
             settings=settings,
-            processor=LogitsProcessor(settings.sampling, prompt),
+            processor=processor,
             streams=RandomStreams(settings.sampling.rng_seed, index),
             coupling=Coupling(settings.sampling.rng_seed, index),
         )

@@ -17,6 +17,11 @@ from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
 
 _GB = 1e9
+# What ended requests leave in the target's cache before it grows: so much, and no larger a share of the
+# memory that the plan leaves. A draft model's cache, which is smaller, keeps a part of that.
+PREFIX_CACHE_BYTES = 2**30
+_PREFIX_CACHE_SHARE = 8
+DRAFT_PREFIX_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,19 @@ class MemoryPlan:
         """Peak bytes: while a model is made, or with the whole context in the cache."""
         return self.process + _peak(self.target, self.draft)
 
+    @property
+    def prefix_cache(self) -> int:
+        """Bytes beside `total` that ended requests may leave in the target's cache.
+
+        A part of what `total` leaves, so that they never take what the context needs; of all that is
+        available where the plan was overruled.
+        """
+        left = self.available - self.total if self.total <= self.available else self.available
+        return min(PREFIX_CACHE_BYTES, left // _PREFIX_CACHE_SHARE)
+
     def as_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return {**asdict(self), "total": self.total}
+        return {**asdict(self), "total": self.total, "prefix_cache": self.prefix_cache}
 
     def check(self) -> None:
         """Raise an error if the plan does not fit.

@@ -81,7 +81,8 @@ class LLMPipeline:
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
-        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
+        attention: "native" verifies with our operation, "stock" with OpenVINO's own. By default "native" on a
+            CPU, where our operations run, and "stock" elsewhere.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
@@ -112,7 +113,7 @@ class LLMPipeline:
         draft_model: DraftModel | None = None,
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
-        attention: Attention = "native",
+        attention: Attention | None = None,
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         linear: LinearBackend | None = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openvino as ov
 
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.attention_config import AttentionConfig, attention_on
 from ovspec.runtime.compile import check_properties, with_defaults
 from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
@@ -71,7 +71,7 @@ class Backends:
                 known, or settings that contradict each other.
         """
         device = resolve_device(device)
-        attention = attention or AttentionConfig("native" if is_cpu(device) else "stock")
+        attention = attention or AttentionConfig(attention_on(device, None))
         asked = {
             "attention": attention.backend,
             "experts": experts and experts.backend,

@@ -157,7 +157,8 @@ class KVCache:
         except (MemoryError, RuntimeError) as error:
             raise RuntimeError(
                 f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
-                "out of memory; shorten the prompts or ask for KV_CACHE_PRECISION=u8"
+                f"out of memory; {self._capacity} are there; shorten the prompts or ask for "
+                "KV_CACHE_PRECISION=u8"
             ) from error
 
     def read(self, name: str, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:

@@ -45,7 +45,8 @@ class HostBlocks:
 
     def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
         """As `CacheBlocks.read`."""
-        return _bytes(self.tensor)[blocks]
+        found: NDArray[np.uint8] = _bytes(self.tensor)[blocks]
+        return found
 
     def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
         """As `CacheBlocks.write`."""

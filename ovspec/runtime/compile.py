@@ -9,7 +9,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.runtime.cache import CacheTensor
-from ovspec.runtime.devices import is_cpu, is_gpu
+from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import last_line
@@ -69,6 +69,7 @@ def compile_paged(
                 f"KV_CACHE_PRECISION={asked} does not go with this INFERENCE_PRECISION_HINT on {device} "
                 f"({reason}); change one of them"
             ) from error
+        reason = _refused_property(core, device, settings) or reason
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
     _check_cache_precision(compiled, settings)
     return compiled
@@ -104,10 +105,26 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
     check_cache_precisions(settings)
     if is_gpu(device) and _is_f32(settings) and _key_precision(settings) in ("u8", "i8"):
         raise ValueError(
-            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the GPU plugin "
+            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the plugin "
             "compiles it and fails at the first pass; leave KV_CACHE_PRECISION out, or ask for "
             "INFERENCE_PRECISION_HINT=f16"
         )
+
+
+def default_cache_precision(settings: Mapping[str, object]) -> str:
+    """The largest precision that a plugin gives keys and values where the settings do not say it."""
+    return "f32" if _is_f32(settings) else "f16"
+
+
+def _refused_property(core: ov.Core, device: str, settings: Mapping[str, object]) -> str | None:
+    """The property that the device refuses with any model, and its own sentence about it."""
+    model = smallest_model()
+    for name, value in settings.items():
+        try:
+            core.compile_model(model, device, {name: value})
+        except RuntimeError as error:
+            return f"{name}={precision_name(value)}: {last_line(error)}"
+    return None
 
 
 def _is_f32(settings: Mapping[str, object]) -> bool:
@@ -152,7 +169,9 @@ def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
 
 def block_size_of(compiled: ov.CompiledModel) -> int:
     """Tokens per block of a compiled paged model's caches, as its device lays values out."""
-    return next(spec.block_shape[1] for spec in cache_tensors(compiled) if spec.name.startswith("value_cache."))
+    return next(
+        spec.block_shape[1] for spec in cache_tensors(compiled) if spec.name.startswith("value_cache.")
+    )
 
 
 def _key_precision(settings: Mapping[str, object]) -> str:

@@ -44,14 +44,20 @@ def resolve_device(device: str) -> str:
         )
     if kind != "AUTO":
         return device
-    parameter = ops.parameter([1], np.float32)
-    model = ov.Model([ops.relu(parameter)], [parameter], "which device")
     try:
-        compiled = core.compile_model(model, device, {"ENABLE_STARTUP_FALLBACK": False})
+        compiled = core.compile_model(smallest_model(), device, {"ENABLE_STARTUP_FALLBACK": False})
         chosen: list[str] = compiled.get_property("EXECUTION_DEVICES")
     except RuntimeError as error:
-        raise ValueError(f"device={device!r} finds no device: expected AUTO or one of {names(core)}") from error
+        raise ValueError(
+            f"device={device!r} finds no device: expected AUTO or one of {names(core)}"
+        ) from error
     return chosen[0].strip("()")
+
+
+def smallest_model() -> ov.Model:
+    """A model that every device takes."""
+    parameter = ops.parameter([1], np.float32)
+    return ov.Model([ops.relu(parameter)], [parameter], "smallest")
 
 
 def names(core: ov.Core) -> str:

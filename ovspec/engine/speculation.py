@@ -113,6 +113,9 @@ class Speculation:
         ends = [chunk.state for chunk in chunks if chunk.ends]
         logits = self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks])
         step.verify_duration = self.verifier.stats.duration
+        for index, state in enumerate(decoding):
+            if state.request.blocks_read:
+                state.output.blocks_read = self.verifier.target.blocks_read(index)
         read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
         count_pass(self.verifier.stats, decoding)

@@ -15,7 +15,6 @@ import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.drafters import (
-    AssistantDrafter,
     DrafterChoice,
     Parts,
     ProposesTokens,
@@ -47,10 +46,10 @@ from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
-from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall
+from ovspec.pipeline.head_model import draft_choices
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
@@ -64,7 +63,7 @@ from ovspec.verify.verify_mode import (
     parse_verify,
     why_lossy,
 )
-from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
+from ovspec_models import ModelInfo, OvspecConfig
 
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
@@ -142,13 +141,12 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
-        target = TargetChoices.of(
-            self._info, self.verify, choice, device, properties, attention, experts, ffn, linear
+        assistant = draft_choices(
+            draft_model, self._info, self.verify, device, attention, properties, linear
         )
-        assistant = None
-        if draft_model is not None:
-            assistant = AssistantChoices.of(draft_model, self.verify, device, attention, properties, linear)
-            check_same_token_ids(models_path, draft_model.models_path)
+        boundaries = assistant.boundaries if assistant else ()
+        choices = (attention, experts, ffn, linear, boundaries)
+        target = TargetChoices.of(self._info, self.verify, choice, device, properties, *choices)
         self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
         self._config = read_generation_config(self._info.folder)
         self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
@@ -156,9 +154,7 @@ class LLMPipeline:
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
-        self._assistant: AssistantDrafter | None = None
-        if assistant is not None:
-            self._assistant = assistant.load(self._info.vocab_size, chunk)
+        self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
         self._choice = choice
         self._drafter: Drafter | None = build_drafter(choice, parts)

@@ -1,8 +1,8 @@
 """`eagle3`: a head of one layer drafts from hidden states of the target (EAGLE-3, arXiv 2503.01840).
 
-Entry i of the head's cache pairs the target's state at position i with the embedding of token i + 1. Its logits
-follow token i + 1, and its own last state stands for the target's in entry i + 1 of a draft. What a draft
-has written is dropped: the entries of accepted tokens are computed again from the target's own states.
+Entry i of the head's cache pairs the target's state at position i with the embedding of token i + 1. Its
+logits follow token i + 1, and its own last state stands for the target's in entry i + 1 of a draft. What a
+draft has written is dropped: the entries of accepted tokens are computed again from the target's states.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     states = len(boundaries) * target.hidden_size
     if parts.read != states:
         raise ValueError(
-            f"'{info.folder}' is a head for another target: its fc reads {parts.read} numbers of a token, the "
-            f"target's {len(boundaries)} boundaries of hidden size {target.hidden_size} give {states}"
+            f"'{info.folder}' is a head for another target: its fc reads {parts.read} numbers of a token, "
+            f"the target's {len(boundaries)} boundaries of hidden size {target.hidden_size} give {states}"
         )
     embedded = parts.embedded
     if not info.own_embedding:

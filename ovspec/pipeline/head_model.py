@@ -1,4 +1,4 @@
-"""A head that drafts for a target, compiled as its target is; and the choice between heads and draft models."""
+"""A head, compiled as its target is; and the choice between heads and draft models."""
 
 from __future__ import annotations
 
@@ -66,12 +66,19 @@ class HeadChoices:
                 f"'{draft.models_path}' holds a head of the kind {head.kind!r}, which is not known; known: "
                 f"{', '.join(_KINDS)}"
             )
+        if not (draft.models_path / "openvino_model.xml").is_file():
+            raise ValueError(
+                f"'{draft.models_path}' is the checkpoint of a head; export it with its target: "
+                f"`ovspec export -m ... OUT --{head.kind} {draft.models_path}`"
+            )
         info = ModelInfo.read(draft.models_path)
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
         device = draft.device or device
         on_cpu = device.startswith("CPU")
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
-        given = {name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"}
+        given = {
+            name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"
+        }
         backends = Backends.resolve(
             info.folder,
             device,

@@ -141,9 +141,7 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         self._verify = calibrated_mode(mode, self._ovspec_config)
-        assistant = draft_choices(
-            draft_model, self._info, self.verify, device, attention, properties, linear
-        )
+        assistant = draft_choices(draft_model, self._info, self.verify, device, attention, properties, linear)
         boundaries = assistant.boundaries if assistant else ()
         choices = (attention, experts, ffn, linear, boundaries)
         target = TargetChoices.of(self._info, self.verify, choice, device, properties, *choices)

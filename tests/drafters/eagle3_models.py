@@ -209,7 +209,9 @@ def pair(name: str = "llama", steps: int = 150) -> Pair:
     folder, shape = Path(tempfile.mkdtemp()), SHAPES[name]
     graph = build_model(shape, "fp32", seed=1)
     ov.save_model(graph, folder / "openvino_model.xml", compress_to_fp16=False)
-    fields = {key: getattr(shape, key) for key in (*_TINY, "model_type", "num_experts", "moe_intermediate_size")}
+    fields = {
+        key: getattr(shape, key) for key in (*_TINY, "model_type", "num_experts", "moe_intermediate_size")
+    }
     config = {**fields, "rope_theta": shape.rope_theta, "num_experts_per_tok": shape.num_experts_per_tok}
     (folder / "config.json").write_text(json.dumps(config))
     arrays = weight_arrays(graph, shape)

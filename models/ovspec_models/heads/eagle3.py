@@ -31,8 +31,8 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     """The graph of a head.
 
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
-    ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, and ``d2t``. A head without
-    an embedding of its own gets one of a single row, which is replaced by the target's when it is loaded.
+    ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, and ``d2t``. A head
+    without an embedding of its own gets one of a single row; the target's replaces it when it is loaded.
 
     Raises:
         ValueError: a weight is missing, or has a wrong shape; `d2t` is missing.

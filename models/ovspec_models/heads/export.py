@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import openvino as ov
 
+from ovspec_models.config import OvspecConfig
+from ovspec_models.export import DRAFT_FOLDER
 from ovspec_models.head_info import (
     BOUNDARIES,
     OWN_EMBEDDING,
@@ -17,8 +20,8 @@ from ovspec_models.head_info import (
     head_kind,
 )
 from ovspec_models.heads.checkpoint import HeadCheckpoint
-from ovspec_models.heads.eagle3 import eagle3_model, has_embedding
-from ovspec_models.model_info import ModelInfo
+from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_model, has_embedding
+from ovspec_models.model_info import ModelInfo, read_shape
 
 
 def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
@@ -34,7 +37,33 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     if found != kind:
         what = f"a head of the kind {found!r}" if found else "no head"
         raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
-    return HeadCheckpoint.read(folder)
+    checkpoint = HeadCheckpoint.read(folder)
+    eagle3_arrays(checkpoint)
+    return checkpoint
+
+
+def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:
+    """Refuse a head for another target before the long work, where the target is a folder.
+
+    Raises:
+        ValueError: it names what differs.
+    """
+    if (Path(target) / "config.json").is_file():
+        shape = read_shape(Path(target))
+        sizes = (shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
+        HeadInfo.read(checkpoint.folder).check_target(*sizes)
+
+
+def add_head(checkpoint: HeadCheckpoint, folder: Path, weight_format: str | None = None) -> None:
+    """Export a head beside its target, as the draft that the target's folder names.
+
+    Raises:
+        ValueError: as `export_head`.
+    """
+    export_head(checkpoint, ModelInfo.read(folder), folder / DRAFT_FOLDER, weight_format)
+    config = OvspecConfig.load(folder)
+    if config is not None:
+        replace(config, draft_model=DRAFT_FOLDER).save(folder)
 
 
 def export_head(

@@ -52,7 +52,9 @@ def split_eagle3(model: ov.Model) -> Eagle3Parts:
     weight = fc.input(1).get_partial_shape()
     features = ops.parameter(ov.PartialShape([-1, -1, size]), ov.Type.f32, name="features")
     # Others than fc ask the states for their shape.
-    others = [port for port in given.output(0).get_target_inputs() if "Shape" in port.get_node().get_type_name()]
+    others = [
+        port for port in given.output(0).get_target_inputs() if "Shape" in port.get_node().get_type_name()
+    ]
     for port in [*joined.get_target_inputs(), *others]:
         port.replace_source_output(features.output(0))
     offsets = _take_offsets(model)

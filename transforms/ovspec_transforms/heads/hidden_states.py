@@ -41,10 +41,7 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
     rows = add_parameter(model, HIDDEN_ROWS, [-1], ov.Type.i64)
     states = []
     for boundary in boundaries:
-        if boundary == len(layers):
-            reader = _head(model)
-        else:
-            reader = _value_projection(layers[boundary].node)
+        reader = _head(model) if boundary == len(layers) else _value_projection(layers[boundary].node)
         state = _residual(reader, boundary)
         size = state.get_partial_shape()[-1].get_length()
         flat = ops.reshape(state, i64([-1, size]), special_zero=False)

@@ -109,3 +109,5 @@ def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
         done = command("export", "-m", str(models.folder), str(tmp_path / "out"), "--eagle3", str(path))
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
     assert CONFIG["draft_vocab_size"] == DRAFTED
+    told = json.loads(command("info", str(models.folder / "draft"), "--json").stdout)["head"]
+    assert told["kind"] == "eagle3" and told["target_layers"] == LAYERS

@@ -78,7 +78,12 @@ def stream(served: Served, body: dict[str, Any], seen: list[str]) -> tuple[str, 
 
 
 def test_a_killed_replica_loses_no_request(cluster: Served, served: Served) -> None:
-    bodies = [{"prompt": f"{prompt}{' very' * i}", **body} for i in range(2) for prompt in PROMPTS for body in BODIES]
+    bodies = [
+        {"prompt": f"{prompt}{' very' * i}", **body}
+        for i in range(2)
+        for prompt in PROMPTS
+        for body in BODIES
+    ]
     # What one server without a cluster answers, alone.
     expected = [stream(served, body, []) for body in bodies]
     replicas = below(cluster.process.pid, "ray::ServeReplica")
@@ -148,7 +153,9 @@ def test_a_killed_batch_goes_on(demo_ir: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     plain = [str(Path(sys.executable).with_name("ovspec")), *arguments(demo_ir, asked, whole)]
     subprocess.run(plain, check=True, stderr=subprocess.DEVNULL)
-    texts = [{name: one["body"]["choices"] for name, one in answers(path).items()} for path in (written, whole)]
+    texts = [
+        {name: one["body"]["choices"] for name, one in answers(path).items()} for path in (written, whole)
+    ]
     assert texts[0] == texts[1] and len(texts[0]) == 24
 
 

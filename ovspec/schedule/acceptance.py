@@ -25,7 +25,7 @@ _FADING = 0.98
 # Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
 _PRIOR_CONFIRMATIONS = 64.0
 # A shift: the tokens accepted in the last drafts are so many standard deviations off their expectation.
-_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 6, 3.5
+_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 8, 3.5
 
 
 class _Rates:

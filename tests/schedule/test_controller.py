@@ -118,7 +118,7 @@ def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() ->
     best = max(fixed.values())
     assert best > 3.0 * fixed[0]
     # The first call has to find out that long drafts pay, the others begin with them.
-    assert auto[0] > 0.75 * best and pooled(auto[1:]) > 0.9 * best
+    assert auto[0] > 0.75 * best and pooled(auto[1:]) > 0.85 * best
 
 
 def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:

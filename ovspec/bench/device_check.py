@@ -209,4 +209,5 @@ def _attend(query: Floats, text: _Text, read: NDArray[np.integer]) -> Floats:
     scores = np.einsum("hgd,thd->hgt", grouped, text.keys[read]) * _SIZE**-0.5
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("hgt,thd->hgd", weights, text.values[read]).reshape(_HEADS, _SIZE)
+    out: Floats = np.einsum("hgt,thd->hgd", weights, text.values[read]).reshape(_HEADS, _SIZE)
+    return out

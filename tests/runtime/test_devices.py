@@ -39,8 +39,10 @@ def test_a_device_that_cannot_serve_is_refused(demo_ir: Path, device: str, said:
 @pytest.mark.parametrize("hint", [{"INFERENCE_PRECISION_HINT": "f32"}, {"EXECUTION_MODE_HINT": "ACCURACY"}])
 def test_f32_with_a_u8_cache_is_refused_on_a_gpu(hint: dict[str, str]) -> None:
     class Known:
+        available_devices = ("GPU",)
+
         def get_property(self, device: str, name: str) -> list[str]:
-            return ["INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"]
+            return ["0"] if name == "AVAILABLE_DEVICES" else [*hint]
 
     with pytest.raises(ValueError, match="KV_CACHE_PRECISION=u8 with an inference precision of f32"):
         check_properties(Known(), "GPU", {**hint, "KV_CACHE_PRECISION": "u8"})  # type: ignore[arg-type]

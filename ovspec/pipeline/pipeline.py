@@ -15,14 +15,12 @@ import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.drafters import (
-    AssistantDrafter,
     DrafterChoice,
     Parts,
     ProposesTokens,
     build_drafter,
     parse_drafter,
 )
-from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -150,12 +148,9 @@ class LLMPipeline:
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
-        self._assistant: AssistantDrafter | None = None
-        if assistant is not None:
-            self._assistant = assistant.load(self._info.vocab_size, chunk)
+        self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        self._choice = choice
-        self._drafter: Drafter | None = build_drafter(choice, parts)
+        self._choice, self._drafter = choice, build_drafter(choice, parts)
         engine = LLMEngine(
             self._target,
             self._drafter,

@@ -306,6 +306,22 @@ class ModelRunner:
         data: NDArray[np.generic] = self.request.get_tensor(name).data
         return data
 
+    def blocks_read(self, index: int) -> list[float] | None:
+        """For each block of a sequence of the last pass, the share of the anchors' lists that have it.
+
+        `None`: all blocks were read, or the graph does not say.
+        """
+        if self._selection is None or self.attention.backend == "stock":
+            return None
+        begins = self.request.get_tensor("verify_block_indices_begins").data
+        begin, end = int(begins[index]), int(begins[index + 1])
+        lists = self.request.get_tensor("selected_blocks").data[:, :, begin:end]
+        kept = lists[lists >= 0]
+        if not len(kept):
+            return None
+        shares = np.bincount(kept, minlength=end - begin) / (lists.shape[0] * lists.shape[1])
+        return [round(share, 2) for share in shares.tolist()]
+
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""
         compact(self.cache, sequence, past, rows, self.block_size)

@@ -137,6 +137,8 @@ class StreamedAnswer(Response):
         event = call.objects.chunk(index, delta)
         if call.body.return_token_origins:
             event["metrics"] = self._answerer.metrics(call)
+        if call.body.return_blocks_read:
+            event["blocks_read"] = delta.blocks_read
         return [event]
 
     def _last_events(self) -> list[Json]:

@@ -18,6 +18,8 @@ from serve.test_batch import answers, arguments, requests
 
 pytest.importorskip("ray", reason="no Ray: install the extra ray")
 pytestmark = pytest.mark.slow
+# Ray gives up soon where the machine is busy.
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "600"}
 ON_RAY = ("--ray", "--replicas", "2", "--replica-cpus", "1")
 PROMPTS = ["Once upon a time, there was a little girl named Lily. She", "Tom had a big red ball. One day"]
 BODIES = [
@@ -58,7 +60,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
 def cluster(demo_ir: Path, template: Path) -> Iterator[Served]:
     verify = ("--verify", "commit", "--l0", "96", "--rho", "0.1")
     options = ("--chat-template", template, "--served-model-name", "demo", *verify)
-    with serving(demo_ir, *options, *ON_RAY, RAY_USAGE_STATS_ENABLED="0") as served:
+    with serving(demo_ir, *options, *ON_RAY, **ENVIRONMENT) as served:
         yield served
 
 
@@ -122,7 +124,7 @@ def test_a_killed_batch_goes_on(demo_ir: Path, tmp_path: Path) -> None:
     asked.write_text("\n".join(requests(24, 60)), encoding="utf-8")
     options = arguments(demo_ir, asked, written, *ON_RAY, "--max-num-seqs", "2")
     command = [str(Path(sys.executable).with_name("ovspec")), *options]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **ENVIRONMENT}
 
     def lines() -> int:
         return written.read_bytes().count(b"\n") if written.is_file() else 0

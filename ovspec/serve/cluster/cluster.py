@@ -36,12 +36,13 @@ def connect() -> None:
     """Join the cluster of `RAY_ADDRESS` or of this machine; without one, start one here.
 
     Raises:
-        ValueError: there is none at `RAY_ADDRESS`.
+        ValueError: none answers, or none can be started.
     """
     try:
         ray.init(logging_level="warning", log_to_driver=False)
-    except ConnectionError as error:
-        raise ValueError(f"RAY_ADDRESS: no Ray cluster answers ({error}); start it, or unset it") from error
+    except (ConnectionError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"--ray: no Ray cluster ({said}); start one, or correct RAY_ADDRESS") from error
 
 
 @contextmanager

@@ -15,14 +15,12 @@ import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.drafters import (
-    AssistantDrafter,
     DrafterChoice,
     Parts,
     ProposesTokens,
     build_drafter,
     parse_drafter,
 )
-from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -83,7 +81,8 @@ class LLMPipeline:
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
-        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
+        attention: "native" verifies with our operation, "stock" with OpenVINO's own. By default "native" on a
+            CPU, where our operations run, and "stock" elsewhere.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
@@ -114,7 +113,7 @@ class LLMPipeline:
         draft_model: DraftModel | None = None,
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
-        attention: Attention = "native",
+        attention: Attention | None = None,
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         linear: LinearBackend | None = None,
@@ -149,12 +148,9 @@ class LLMPipeline:
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
-        self._assistant: AssistantDrafter | None = None
-        if assistant is not None:
-            self._assistant = assistant.load(self._info.vocab_size, chunk)
+        self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        self._choice = choice
-        self._drafter: Drafter | None = build_drafter(choice, parts)
+        self._choice, self._drafter = choice, build_drafter(choice, parts)
         engine = LLMEngine(
             self._target,
             self._drafter,
@@ -164,7 +160,7 @@ class LLMPipeline:
             self.max_model_len,
             self._ovspec_config,
             given.cache_bytes,
-            given.enable_prefix_caching,
+            given.prefix_cache_bytes(self._plan),
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()

@@ -147,7 +147,9 @@ def test_a_killed_batch_goes_on(demo_ir: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     plain = [str(Path(sys.executable).with_name("ovspec")), *arguments(demo_ir, asked, whole)]
     subprocess.run(plain, check=True, stderr=subprocess.DEVNULL)
-    texts = [{name: one["body"]["choices"] for name, one in answers(path).items()} for path in (written, whole)]
+    texts = [
+        {name: one["body"]["choices"] for name, one in answers(path).items()} for path in (written, whole)
+    ]
     assert texts[0] == texts[1] and len(texts[0]) == 24
 
 

@@ -100,7 +100,9 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
         counts, admission = Counts("m", {}), Admission(Limits())
         (slot,) = admission.admit(1)
         # It came ten seconds ago, and its body was read since.
-        asked = Request("r", [1, 2, 3], resolve(GenerationConfig(), (), False), arrival_time=time.perf_counter() - 10)
+        asked = Request(
+            "r", [1, 2, 3], resolve(GenerationConfig(), (), False), arrival_time=time.perf_counter() - 10
+        )
         stream = OutputStream(0, ready, AnswerClock(counts, asked), slot)
         mailbox = Mailbox(asyncio.get_running_loop())
         for one in (output([1, 2]), output([3]), output([4], ends=True)):

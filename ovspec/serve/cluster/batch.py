@@ -60,7 +60,8 @@ def answer_on_cluster(
     connect()
     try:
         rows = [
-            {"entry": json.dumps({"custom_id": one.custom_id, "url": one.url, "body": one.body})} for one in entries
+            {"entry": json.dumps({"custom_id": one.custom_id, "url": one.url, "body": one.body})}
+            for one in entries
         ]
         data = ray.data.from_items(rows, override_num_blocks=math.ceil(len(rows) / part)).map_batches(
             BatchReplica,

@@ -35,6 +35,8 @@ NOT_RUN = {
     "docker ": "needs Docker",
     "ovspec info --self-check --device": "needs a GPU; tests/bench/test_device_check.py runs it on the CPU",
     "ovspec bench verify --device": "needs a GPU",
+    "ray start": "needs several machines; tests/serve/test_cluster.py starts a cluster",
+    "RAY_ADDRESS=": "the same",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.

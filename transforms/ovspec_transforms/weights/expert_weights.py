@@ -113,7 +113,7 @@ def _copied(
     """The three tensors of some outputs of weights `[experts, in, out]`, or of transposed ones."""
 
     def rows(values: NDArray[Any]) -> NDArray[Any]:
-        taken = (values if transposed else values.swapaxes(1, 2))[:, columns]
+        taken: NDArray[Any] = (values if transposed else values.swapaxes(1, 2))[:, columns]
         return taken.copy()
 
     def constant(values: NDArray[Any]) -> ov.Node:

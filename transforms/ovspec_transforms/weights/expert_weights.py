@@ -113,8 +113,7 @@ def _copied(
     """The three tensors of some outputs of weights `[experts, in, out]`, or of transposed ones."""
 
     def rows(values: NDArray[Any]) -> NDArray[Any]:
-        taken: NDArray[Any] = (values if transposed else values.swapaxes(1, 2))[:, columns]
-        return taken.copy()
+        return np.array((values if transposed else values.swapaxes(1, 2))[:, columns], order="C")
 
     def constant(values: NDArray[Any]) -> ov.Node:
         return ops.constant(values, shared_memory=True)

@@ -30,6 +30,7 @@ from ovspec.runtime.row_check import check_rows
 from ovspec.runtime.row_rounding import row_bits
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
+from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_ops.self_check import self_check as run_self_check
 
 
@@ -144,6 +145,8 @@ def installation() -> dict[str, object]:
 def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
     """What a model folder holds, what ovspec makes of its family, and about what its passes cost."""
     model = ModelInfo.read(folder)
+    if head_kind(folder) is not None:
+        return {"head": head_facts(model)}
     core = ov.Core()
     ovspec_ops.load(core)  # the IR may contain native operations
     traffic = WeightTraffic.of(read_model(core, folder))
@@ -161,6 +164,21 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
             "bandwidth_method": method(threads) if measure else None,
             "passes": [asdict(cost) for cost in pass_costs(model, traffic, bandwidth)],
         },
+    }
+
+
+def head_facts(model: ModelInfo) -> dict[str, object]:
+    """What a head is, and what it reads of its target."""
+    head = HeadInfo.read(model.folder)
+    return {
+        "kind": head.kind,
+        "weight_format": model.weight_format(),
+        "weight_bytes": model.weight_bytes,
+        "boundaries": head.boundaries or "those that are usual for its kind",
+        "target_hidden_size": head.target_hidden_size,
+        "target_layers": head.target_layers or "not said",
+        "target_vocab_size": head.vocab_size,
+        "embedding": "its own" if head.own_embedding else "the target's",
     }
 
 

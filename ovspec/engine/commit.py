@@ -52,8 +52,9 @@ def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> list[tuple[i
     logits = verifier.verify(drafts, [DENSE] * len(drafts))
     outcomes = []
     count_pass(verifier.stats, states)
-    for state, proposal, rows in zip(states, proposals, logits, strict=True):
+    for index, (state, proposal, rows) in enumerate(zip(states, proposals, logits, strict=True)):
         accepted = accept(state.sequence, proposal, rows)
+        verifier.show(index, state.sequence, range(accepted.n))
         count = len(proposal.tokens)
         state.sequence.provisional.adapt(accepted.n, count)
         last: Writer = "target" if accepted.n == count else "corrected"

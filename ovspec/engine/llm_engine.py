@@ -224,9 +224,10 @@ class LLMEngine:
         """A request is about to run, for the first time or after a preemption."""
         sequence = state.sequence
         if state.request.cached is None:
-            state.num_cached_tokens = self.target.share(sequence.target, sequence.tokens)
+            self.target.share(sequence.target, sequence.tokens)
             if self.drafter:
                 self.drafter.begin(sequence)
+            state.num_cached_tokens = sequence.target.length
 
     def _publish(self, state: RequestState) -> None:
         """Share what later prompts may begin with: keys and values of dense passes over final tokens."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ovspec.drafters import AssistantDrafter, DrafterChoice, SparseSelf
+from ovspec.drafters.drafter import Drafter
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
@@ -84,7 +85,7 @@ def _agreed(what: str, field: str, asked: SequenceOf[_Config | None]) -> _Config
 
 
 def limit_anew(
-    target: ModelRunner, assistant: AssistantDrafter | None, verify: VerifyMode, choice: DrafterChoice | None
+    target: ModelRunner, assistant: Drafter | None, verify: VerifyMode, choice: DrafterChoice | None
 ) -> None:
     """Apply another setting to the next passes of a target and of its assistant.
 
@@ -111,7 +112,7 @@ def limit_anew(
         raise
     if sparse is not None:
         target.set_coverage(needed.coverage)
-    if assistant is not None and assistant.runner.attention.selects:
+    if isinstance(assistant, AssistantDrafter) and assistant.runner.attention.selects:
         assistant.sparse = sparse
         assistant.runner.set_coverage(target.attention.coverage)
 

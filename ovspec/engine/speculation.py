@@ -85,7 +85,7 @@ class Speculation:
     """
 
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
-        self.verifier = Verifier(target)
+        self.verifier = Verifier(target, drafter)
         self.drafter = drafter
         #: Draft tokens of a request that the cache has room for; `None`: any number.
         self.most_draft: int | None = None
@@ -119,8 +119,11 @@ class Speculation:
         read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
         count_pass(self.verifier.stats, decoding)
-        for state, proposal, rows, limit in zip(decoding, proposals, logits, limits, strict=False):
-            self._take(state, proposal, rows, limit == DENSE, step)
+        for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
+            nodes = self._take(state, proposal, logits[index], limit == DENSE, step)
+            self.verifier.show(index, state.sequence, nodes)
+        for index, chunk in enumerate(chunks, len(decoding)):
+            self.verifier.show(index, chunk.state.sequence, ())
         for state, rows in zip(ends, read, strict=True):
             first = accept(state.sequence, Proposal(), rows)
             state.emit([first.next_token], ["target"], rows, [0])
@@ -163,8 +166,8 @@ class Speculation:
 
     def _take(
         self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool, step: Step
-    ) -> None:
-        """Accept what verification lets stand: as final tokens, or as provisional ones."""
+    ) -> list[int]:
+        """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
         sequence, parents = state.sequence, proposal.parents
         if parents is None:
             accepted = accept(sequence, proposal, logits)
@@ -188,6 +191,7 @@ class Speculation:
             take_provisional(state, tokens, writers)
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
+        return nodes
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.routing import sparse_attention
@@ -28,11 +29,13 @@ class AssistantChoices:
         info: of its folder.
         backends: the operations that compute it.
         sparse: what its attention may read, `None` for all.
+        boundaries: of the target, whose hidden states it reads: none.
     """
 
     info: ModelInfo
     backends: Backends
     sparse: SparseVerify | None
+    boundaries: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     def of(

@@ -42,9 +42,9 @@ from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
-from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall
+from ovspec.pipeline.head_model import draft_choices
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.pipeline.target_model import TargetChoices
@@ -59,7 +59,7 @@ from ovspec.verify.verify_mode import (
     parse_verify,
     why_lossy,
 )
-from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
+from ovspec_models import ModelInfo, OvspecConfig
 
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
@@ -136,13 +136,10 @@ class LLMPipeline:
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
         calibrated = calibrated_mode(mode, self._ovspec_config)
-        target = TargetChoices.of(
-            self._info, calibrated, choice, device, properties, attention, experts, ffn, linear
-        )
-        assistant = None
-        if draft_model is not None:
-            assistant = AssistantChoices.of(draft_model, calibrated, device, attention, properties, linear)
-            check_same_token_ids(models_path, draft_model.models_path)
+        assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
+        boundaries = assistant.boundaries if assistant else ()
+        choices = (attention, experts, ffn, linear, boundaries)
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
         self._outline = Outline(self._info, calibrated, choice, given.tokenizer, max_context)
         self._tokenizer = self._outline.get_tokenizer()
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)

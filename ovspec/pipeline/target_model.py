@@ -11,6 +11,7 @@ from ovspec.drafters import DrafterChoice
 from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
+from ovspec.pipeline.head_model import HeadChoices
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import resolve_device
@@ -47,6 +48,7 @@ class TargetChoices:
         experts: ExpertBackend | None,
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
+        boundaries: tuple[int, ...] = (),
     ) -> TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
@@ -55,6 +57,7 @@ class TargetChoices:
             verify: how it verifies.
             drafter: who drafts.
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
+            boundaries: whose hidden states the drafter reads.
 
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
@@ -65,13 +68,16 @@ class TargetChoices:
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
         mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)
-        return cls(info, Backends.resolve(info.folder, device, properties, graph, limits, mlps, linear))
+        backends = Backends.resolve(
+            info.folder, device, properties, graph, limits, mlps, linear, boundaries=boundaries
+        )
+        return cls(info, backends)
 
     def plan_memory(
         self,
         max_context: int | None,
         max_num_batched_tokens: int,
-        assistant: AssistantChoices | None,
+        assistant: AssistantChoices | HeadChoices | None,
         limit: float | None = None,
     ) -> MemoryPlan:
         """Plan for a pipeline of this target, with or without a draft model, that fits.

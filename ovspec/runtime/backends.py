@@ -32,6 +32,7 @@ class Backends:
         linear_required: whether the user asked for "native" linear layers: a model without any is refused.
         row_bits: of the integers that rows become in `Linear` and `GatedMLP`; `None` where neither is there.
         arithmetic: of products with floating-point weights; "f32" on other devices than a CPU.
+        boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
     """
 
     device: str = "CPU"
@@ -43,6 +44,7 @@ class Backends:
     linear_required: bool = False
     row_bits: RowBits | None = None
     arithmetic: Arithmetic = "f32"
+    boundaries: tuple[int, ...] = ()
 
     @classmethod
     def resolve(
@@ -55,6 +57,7 @@ class Backends:
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
         plugin_defaults: bool = False,
+        boundaries: tuple[int, ...] = (),
     ) -> Backends:
         """Decide what the user leaves open, and check that the device has all of it.
 
@@ -65,6 +68,7 @@ class Backends:
             attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
             linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
+            boundaries: as the attribute.
 
         Raises:
             ValueError: a native operation on another device than a CPU, a device or property that is not
@@ -98,6 +102,7 @@ class Backends:
             linear_required=linear == "native",
             row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
             arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
+            boundaries=boundaries,
         )
 
     @property
@@ -125,4 +130,5 @@ class Backends:
             "linear": self.linear,
             "row_bits": self.row_bits,
             "arithmetic": self.arithmetic,
+            "boundaries": self.boundaries,
         }

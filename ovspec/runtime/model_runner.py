@@ -34,7 +34,7 @@ from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.stock_selection import StockSelection
-from ovspec.runtime.tables import Rows, attended_tokens, build_tables
+from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
@@ -141,7 +141,8 @@ class ModelRunner:
             graph = model if isinstance(model, ov.Model) else read_model(core, Path(model))
             limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
             native = self.linear == "native"
-            reports = transform(graph, self.attention, self.block_size, self.experts, self.ffn, native)
+            choices = (self.attention, self.block_size, self.experts, self.ffn, native)
+            reports = transform(graph, *choices, backends.boundaries)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
@@ -217,7 +218,7 @@ class ModelRunner:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
-        provided = set(tables)
+        provided = {*tables, *([FEATURES] if self.backends.boundaries else [])}
         for part in (self._selection, self._expert_budgets, self._ffn_limits):
             provided |= part.names if part else set()
         names = [port.get_any_name() for port in self.compiled.inputs]

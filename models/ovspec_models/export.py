@@ -43,6 +43,7 @@ def export_model(
     verbose: bool = False,
     progress: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    finish: Callable[[Path], None] | None = None,
     **weights: Any,
 ) -> Path:
     """Export `model`, and `draft_model` with it, to the new folder `out`; return `out`.
@@ -57,7 +58,8 @@ def export_model(
     reason.
 
     `progress` is called with a short description at the begin of each step. `verbose` shows the output of the
-    libraries. `out` appears only when the export is complete: a failure or Ctrl-C leaves nothing.
+    libraries. `finish` is called at the end with the folder, before it is `out`. `out` appears only when the
+    export is complete: a failure or Ctrl-C leaves nothing.
 
     Raises ValueError for an `out` that is in use, a model that cannot be read, contradicting options and a
     draft with another tokenizer, all before the long work; RuntimeError when the export's packages are
@@ -80,6 +82,8 @@ def export_model(
         if draft is not None:
             pair.append(_Part("draft", draft, staging / DRAFT_FOLDER))
         _write_pair(pair, options, loading, operations, allow_partial)
+        if finish is not None:
+            finish(staging)
     return Path(out)
 
 

@@ -19,6 +19,7 @@ from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, th
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 from ovspec_models.config import CONFIG_NAME
+from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_models.new_folder import check_new_folder, new_folder
 
 Wheels = Literal["installed", "index"]
@@ -73,11 +74,9 @@ def write_bundle(
         OSError: the folder cannot be written, or the disk is full.
     """
     check_new_folder(out)
-    for part in (folder, draft_folder):
-        if part is not None:
-            _check_model(part)
+    _check_model(folder)
     if draft_folder is not None:
-        check_same_token_ids(folder, draft_folder)
+        _check_draft(folder, draft_folder)
     distributions = _distributions()
     try:
         with new_folder(out) as staging:
@@ -117,6 +116,15 @@ def _check_model(folder: Path) -> None:
         raise ValueError(
             f"'{folder}' has no {missing[0]}; export the model again: `ovspec export -m ... OUT`"
         )
+
+
+def _check_draft(target: Path, draft: Path) -> None:
+    if head_kind(draft) is None:
+        _check_model(draft)
+        check_same_token_ids(target, draft)
+    else:
+        info = ModelInfo.read(target)
+        HeadInfo.read(draft).check_target(info.hidden_size, info.num_hidden_layers, info.vocab_size)
 
 
 def _distributions() -> list[Distribution]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
 
@@ -44,6 +47,7 @@ class AutoDrafter(Drafter):
 
     def __init__(self, drafters: SequenceOf[Drafter]) -> None:
         self.drafters = list(drafters)
+        self.reads_states = any(drafter.reads_states for drafter in drafters)
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """One proposal per sequence; sequences that use the same drafter share its passes."""
@@ -65,6 +69,12 @@ class AutoDrafter(Drafter):
                     record.position = len(sequence.tokens)
                     open_.remove(index)
         return proposals
+
+    def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
+        """Tell every drafter that reads states."""
+        for drafter in self.drafters:
+            if drafter.reads_states:
+                drafter.observe(sequence, begin, states)
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Unread tokens of the last drafter, which alone may have a model."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import openvino_genai
 
-from ovspec.drafters.assistant import AssistantDrafter
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.choice import Auto, DrafterChoice, PromptLookup, SparseSelf, Suffix, UserChoice
 from ovspec.drafters.corpus import Corpus
@@ -33,7 +32,7 @@ class Parts:
     target: ModelRunner
     tokenizer: openvino_genai.Tokenizer
     vocab_size: int
-    assistant: AssistantDrafter | None
+    assistant: Drafter | None
 
 
 def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:

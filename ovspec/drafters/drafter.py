@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
 
@@ -17,7 +20,7 @@ class Proposal:
     Attributes:
         tokens: token ids; empty if the drafter proposes nothing.
         q: distribution of each token. An empty list, or an entry `None`, means that the token was chosen
-            and not drawn. Greedy acceptance does not use q.
+            and not drawn. Only lenient acceptance reads q (`acceptance_threshold`).
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
     """
@@ -85,11 +88,13 @@ class Drafter(ABC):
         name: as in `LLMPipeline(drafter=...)`.
         last_duration: time that the last `propose` spent in a model, microseconds.
         needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
+        reads_states: whether it drafts from hidden states of the target, which `observe` brings.
     """
 
     name: str
     last_duration: float = 0.0
     needs_no_model: bool = False
+    reads_states: bool = False
 
     @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
@@ -102,6 +107,19 @@ class Drafter(ABC):
         Returns:
             One proposal per sequence.
         """
+
+    def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
+        """Hidden states of the target for the sequence's tokens from `begin` on, in place of earlier ones.
+
+        They come from every pass over prompts, and from every verification for the tokens that it accepted;
+        those of a commit replace those of the sparse passes before it.
+
+        Args:
+            sequence: whose tokens the target has read.
+            begin: position of the first.
+            states: f32 `[tokens, sum of hidden sizes]`, valid during the call.
+        """
+        return
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Tokens that a model must read before it can draft, over all sequences."""

@@ -102,7 +102,7 @@ class LLMEngine:
             raise InvalidValueError(f"request_id={request.request_id!r} runs already; give another")
         settings, limit = request.settings, self.check(request)
         mode = self._mode(self.verify if request.verify is None else request.verify)
-        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index)
+        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index, request.answered)
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)
@@ -224,9 +224,10 @@ class LLMEngine:
         """A request is about to run, for the first time or after a preemption."""
         sequence = state.sequence
         if state.request.cached is None:
-            state.num_cached_tokens = self.target.share(sequence.target, sequence.tokens)
+            self.target.share(sequence.target, sequence.tokens)
             if self.drafter:
                 self.drafter.begin(sequence)
+            state.num_cached_tokens = sequence.target.length
 
     def _publish(self, state: RequestState) -> None:
         """Share what later prompts may begin with: keys and values of dense passes over final tokens."""

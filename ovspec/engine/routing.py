@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from typing import TypeVar
 
 from ovspec.drafters import AssistantDrafter, DrafterChoice, SparseSelf
+from ovspec.drafters.drafter import Drafter
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
@@ -12,6 +15,8 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
+
+_Config = TypeVar("_Config", ExpertConfig, FfnConfig)
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
@@ -55,14 +60,8 @@ def expert_routing(
     Raises:
         ValueError: verification and the drafter ask for different limits.
     """
-    asked = (expert_config(backend, sparse) for sparse in sparse_passes(verify, choice))
-    limits = [config for config in asked if config]
-    if limits and limits[-1] != limits[0]:
-        raise ValueError(
-            f"expert budget {limits[0].budget} of verify and {limits[-1].budget} of the drafter differ: one "
-            "model has one"
-        )
-    return limits[0] if limits else None
+    asked = [expert_config(backend, sparse) for sparse in sparse_passes(verify, choice)]
+    return _agreed("expert budget", "budget", asked)
 
 
 def ffn_routing(
@@ -73,18 +72,20 @@ def ffn_routing(
     Raises:
         ValueError: verification and the drafter ask for different limits, or the backend can't limit.
     """
-    asked = (ffn_config(backend, sparse) for sparse in sparse_passes(verify, choice))
+    asked = [ffn_config(backend, sparse) for sparse in sparse_passes(verify, choice)]
+    return _agreed("ffn density", "density", asked)
+
+
+def _agreed(what: str, field: str, asked: SequenceOf[_Config | None]) -> _Config | None:
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
-        raise ValueError(
-            f"ffn density {limits[0].density} of verify and {limits[-1].density} of the drafter differ: one "
-            "model has one"
-        )
+        first, last = (getattr(config, field) for config in (limits[0], limits[-1]))
+        raise ValueError(f"{what} {first} of verify and {last} of the drafter differ: one model has one")
     return limits[0] if limits else None
 
 
 def limit_anew(
-    target: ModelRunner, assistant: AssistantDrafter | None, verify: VerifyMode, choice: DrafterChoice | None
+    target: ModelRunner, assistant: Drafter | None, verify: VerifyMode, choice: DrafterChoice | None
 ) -> None:
     """Apply another setting to the next passes of a target and of its assistant.
 
@@ -111,7 +112,7 @@ def limit_anew(
         raise
     if sparse is not None:
         target.set_coverage(needed.coverage)
-    if assistant is not None and assistant.runner.attention.selects:
+    if isinstance(assistant, AssistantDrafter) and assistant.runner.attention.selects:
         assistant.sparse = sparse
         assistant.runner.set_coverage(target.attention.coverage)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.drafters.drafter import Drafter
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
 from ovspec.verify.verify_config import SparseVerify
+from ovspec_transforms import BOUNDARY_STATES
 
 Draft = tuple[Sequence, SequenceOf[int]]
 
@@ -22,10 +26,14 @@ class Verifier:
 
     Args:
         target: the model whose output is generated.
+        drafter: it is shown hidden states if it reads them.
     """
 
-    def __init__(self, target: ModelRunner) -> None:
+    def __init__(self, target: ModelRunner, drafter: Drafter | None = None) -> None:
         self.target = target
+        self._reader = drafter if drafter is not None and drafter.reads_states else None
+        # Of every sequence of the last pass: position of its first row, its rows, those before its draft.
+        self._rows: list[tuple[int, slice, int]] = []
 
     @property
     def stats(self) -> PassStats:
@@ -56,9 +64,31 @@ class Verifier:
             tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
             batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
         batch += chunks
+        if self._reader:
+            batch = [replace(rows, states=len(rows.tokens)) for rows in batch]
+            lengths = [len(draft) for _, draft in drafts] + [0] * len(chunks)
+            ends = np.cumsum([len(rows.tokens) for rows in batch]).tolist()
+            self._rows = [
+                (rows.sequence.length, slice(end - len(rows.tokens), end), len(rows.tokens) - drafted)
+                for rows, end, drafted in zip(batch, ends, lengths, strict=True)
+            ]
         logits = self.target.forward(batch)
-        ends = np.cumsum([rows.sampled for rows in batch])
-        return np.split(logits, ends[:-1])
+        return np.split(logits, np.cumsum([rows.sampled for rows in batch])[:-1])
+
+    def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
+        """Show the drafter what states the tokens have that the last pass read and accepted.
+
+        Args:
+            index: of the sequence among those of the pass, chunks after drafts.
+            sequence: that one.
+            nodes: accepted tokens of its draft, in their order.
+        """
+        if self._reader is None:
+            return
+        begin, rows, before = self._rows[index]
+        states: NDArray[np.float32] = self.target.output(BOUNDARY_STATES)[rows]  # type: ignore[assignment]
+        kept = [*range(before), *(before + node for node in nodes)]
+        self._reader.observe(sequence, begin, states if len(kept) == len(states) else states[kept])
 
     def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
         """Keep only the accepted path of the last pass's tree in the cache, after the sequence's tokens."""

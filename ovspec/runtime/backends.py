@@ -8,8 +8,9 @@ from pathlib import Path
 
 import openvino as ov
 
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.attention_config import AttentionConfig, attention_on
 from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend, linear_backend
@@ -31,6 +32,7 @@ class Backends:
         linear_required: whether the user asked for "native" linear layers: a model without any is refused.
         row_bits: of the integers that rows become in `Linear` and `GatedMLP`; `None` where neither is there.
         arithmetic: of products with floating-point weights; "f32" on other devices than a CPU.
+        boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
     """
 
     device: str = "CPU"
@@ -42,6 +44,7 @@ class Backends:
     linear_required: bool = False
     row_bits: RowBits | None = None
     arithmetic: Arithmetic = "f32"
+    boundaries: tuple[int, ...] = ()
 
     @classmethod
     def resolve(
@@ -54,6 +57,7 @@ class Backends:
         ffn: FfnConfig | None = None,
         linear: LinearBackend | None = None,
         plugin_defaults: bool = False,
+        boundaries: tuple[int, ...] = (),
     ) -> Backends:
         """Decide what the user leaves open, and check that the device has all of it.
 
@@ -64,12 +68,14 @@ class Backends:
             attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
             linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
+            boundaries: as the attribute.
 
         Raises:
             ValueError: a native operation on another device than a CPU, a device or property that is not
                 known, or settings that contradict each other.
         """
-        attention = attention or AttentionConfig()
+        device = resolve_device(device)
+        attention = attention or AttentionConfig(attention_on(device, None))
         asked = {
             "attention": attention.backend,
             "experts": experts and experts.backend,
@@ -77,12 +83,12 @@ class Backends:
             "linear": linear,
         }
         for name, backend in asked.items():
-            if backend == "native" and not device.startswith("CPU"):
+            if backend == "native" and not is_cpu(device):
                 verb = "runs" if name == "attention" else "run"
                 raise ValueError(f"device={device!r}: native {name} {verb} on CPU only; pass {name}='stock'")
         given = dict(properties or {})
         settings = given if plugin_defaults else with_defaults(given, device)
-        core = ov.Core()
+        core = openvino_core()
         check_properties(core, device, settings)
         rounding = rounding_settings(model, given)
         resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
@@ -95,13 +101,14 @@ class Backends:
             linear=resolved,
             linear_required=linear == "native",
             row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
-            arithmetic=arithmetic(settings) if device.startswith("CPU") else "f32",
+            arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
+            boundaries=boundaries,
         )
 
     @property
     def on_cpu(self) -> bool:
         """Whether the device is a CPU, where our operations run."""
-        return self.device.startswith("CPU")
+        return is_cpu(self.device)
 
     @property
     def native(self) -> bool:
@@ -123,4 +130,5 @@ class Backends:
             "linear": self.linear,
             "row_bits": self.row_bits,
             "arithmetic": self.arithmetic,
+            "boundaries": self.boundaries,
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import openvino as ov
 
 from ovspec.runtime.attention_config import AttentionConfig
@@ -10,6 +12,7 @@ from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_transforms import (
     PassReport,
     gather_logits,
+    hidden_states,
     rope_limit,
     route_rows,
     select_blocks,
@@ -27,12 +30,15 @@ def transform(
     experts: ExpertConfig | None = None,
     ffn: FfnConfig | None = None,
     gates_apart: bool = False,
+    boundaries: Sequence[int] = (),
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
     What is left of linear layers comes behind it: `ovspec_transforms.native_linear`.
     """
     reports = [to_paged(model), gather_logits(model)]
+    if boundaries:
+        reports.append(hidden_states(model, boundaries))
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
     anchors, selection = attention.anchor_layers, attention.selection

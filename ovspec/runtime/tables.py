@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_transforms import ROPE_LENGTHS
+from ovspec_transforms import HIDDEN_ROWS, ROPE_LENGTHS
 
-Integer = TypeVar("Integer", bound=np.integer)
+#: What heads read of the target's hidden states.
+FEATURES = "hidden_states"
+
+Number = TypeVar("Number", bound=np.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Rows:
             chain. A parent comes before its children.
         text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
             long RoPE choose their frequencies by it.
+        states: the hidden states of the last so many rows are returned.
+        features: f32 `[rows, 1, size]`, what a head reads beside the tokens.
     """
 
     sequence: CachedSequence
@@ -43,6 +48,8 @@ class Rows:
     limits_channels: bool = False
     parents: NDArray[np.int32] | None = None
     text_length: int = 0
+    states: int = 0
+    features: NDArray[np.float32] | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -78,7 +85,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
     counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables.
     """
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
-    past, tables, sampled, begins = [], [], [], [0]
+    past, tables, begins = [], [], [0]
     for rows in batch:
         length, new = rows.sequence.length, len(rows.tokens)
         table = rows.sequence.table[: -(-(length + new) // block_size)]
@@ -90,8 +97,8 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
             longest = max(longest, stock_past[-1] + end - begin)
         past.append(length if native and is_verification(rows) and not rows.is_dense else -1)
         tables.append(table if native else table[:0])
-        sampled.append(np.arange(begins[-1] + new - rows.sampled, begins[-1] + new))
         begins.append(begins[-1] + new)
+    features = [rows.features for rows in batch if rows.features is not None]
     return {
         "input_ids": _joined([rows.tokens for rows in batch]),
         "position_ids": _joined([rows.positions for rows in batch]),
@@ -101,7 +108,8 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "block_indices": _joined(stock_tables),
         "block_indices_begins": _begins(stock_tables),
         "max_context_len": np.array(longest, np.int32),
-        "sampled_tokens_indices": _joined(sampled),
+        "sampled_tokens_indices": _last_rows(begins, [rows.sampled for rows in batch]),
+        HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch]),
         "row_past_lens": _i32([rows.sequence.length for rows in batch]),
         "verify_past_lens": _i32(past),
         "verify_block_indices": _joined(tables),
@@ -112,7 +120,13 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
             _i32([max(rows.text_length, rows.context) for rows in batch]),
             [len(rows.tokens) for rows in batch],
         ),
+        **({FEATURES: _joined(features)} if features else {}),
     }
+
+
+def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
+    """The last rows of every sequence, so many of each."""
+    return _joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
 
 
 def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
@@ -175,6 +189,6 @@ def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     return _i32([0, *accumulate(map(len, tables))])
 
 
-def _joined(arrays: list[NDArray[Integer]]) -> NDArray[Integer]:
+def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
     # Fast path for one sequence, the common case: this runs for every drafted token.
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -224,3 +224,11 @@ def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:
     engine.add_request(Case(0).request("twice"))
     with pytest.raises(ValueError, match="request_id='twice' runs already"):
         engine.add_request(Case(0).request("twice"))
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 6, 7])
+def test_an_answer_goes_on_in_another_engine(number: int) -> None:
+    whole, case = alone(number, "prompt_lookup"), CASES[number]
+    for cut in {0, 1, len(whole) // 2, len(whole) - 1}:
+        rest = replace(case.request(), answered=whole[:cut])
+        assert engine_of().generate([rest])["alone"] == whole[cut:]

@@ -41,7 +41,13 @@ from ovspec_transforms.ffn.round_rows import round_rows as round_rows
 from ovspec_transforms.ffn.sparse_ffn import sparse_ffn as sparse_ffn
 from ovspec_transforms.ffn.watch_channels import GATE_ACTIVATIONS as GATE_ACTIVATIONS
 from ovspec_transforms.ffn.watch_channels import watch_channels as watch_channels
+from ovspec_transforms.heads.eagle3 import Eagle3Parts as Eagle3Parts
+from ovspec_transforms.heads.eagle3 import share_embedding as share_embedding
+from ovspec_transforms.heads.eagle3 import split_eagle3 as split_eagle3
 from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
+from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_STATES
+from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
+from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear

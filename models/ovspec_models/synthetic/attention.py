@@ -10,7 +10,7 @@ from openvino import opset15 as ops
 
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.layers import KVState, apply_rope, i64, i64_scalar, linear, rms_norm
-from ovspec_models.synthetic.weights import RandomWeights
+from ovspec_models.synthetic.weights import Weights
 
 _HEADS_FIRST = np.array([0, 2, 1, 3], np.int32)
 # optimum-intel masks with the smallest f16, so that the mask stays finite in half precision.
@@ -42,7 +42,7 @@ def causal_mask(attention_mask: ov.Node, past: ov.Node, rows: ov.Node, total: ov
 def attention(
     data: ov.Node,
     shape: ModelShape,
-    weights: RandomWeights,
+    weights: Weights,
     prefix: str,
     shared: AttentionInputs,
     states: tuple[KVState, KVState],

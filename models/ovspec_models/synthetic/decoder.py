@@ -55,10 +55,10 @@ def build_model(
     if sym and weight_format != "int4":
         raise ValueError(f"sym is True with weight_format {weight_format!r}, expected int4; drop it")
     weights = RandomWeights(shape, weight_format, group_size, sym, seed)
-    input_ids = _parameter("input_ids", 2, ov.Type.i64)
-    attention_mask = _parameter("attention_mask", 2, ov.Type.i64)
-    position_ids = _parameter("position_ids", 2, ov.Type.i64)
-    beam_idx = _parameter("beam_idx", 1, ov.Type.i32)
+    input_ids = parameter("input_ids", 2, ov.Type.i64)
+    attention_mask = parameter("attention_mask", 2, ov.Type.i64)
+    position_ids = parameter("position_ids", 2, ov.Type.i64)
+    beam_idx = parameter("beam_idx", 1, ov.Type.i32)
 
     logits, stores = _decoder(shape, weights, input_ids, attention_mask, position_ids, beam_idx)
     parameters = [input_ids, attention_mask, position_ids, beam_idx]
@@ -82,8 +82,8 @@ def _decoder(
     """From the inputs to the logits ``[batch, rows, vocab_size]`` and the states' Assigns."""
     embedding = weights.matrix("model.embed_tokens.weight")
     hidden = ops.gather(embedding, ops.convert(input_ids, "i32"), i64_scalar(0))
-    states = _states(shape, input_ids, beam_idx)
-    shared = _shared_inputs(shape, hidden, attention_mask, position_ids, states[0][0])
+    states = kv_states(shape, input_ids, beam_idx)
+    shared = shared_inputs(shape, hidden, attention_mask, position_ids, states[0][0])
     stores: list[ov.Node] = []
     for layer in range(shape.num_hidden_layers):
         hidden, assigns = _layer(hidden, shape, weights, layer, shared, states[layer])
@@ -97,13 +97,15 @@ def _decoder(
     return logits, stores
 
 
-def _parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:
+def parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:
+    """An input of the model, all of its dimensions dynamic."""
     parameter = ops.parameter(ov.PartialShape([-1] * rank), dtype, name=name)
     parameter.output(0).set_names({name})
     return parameter
 
 
-def _states(shape: ModelShape, input_ids: ov.Node, beam_idx: ov.Node) -> list[tuple[KVState, KVState]]:
+def kv_states(shape: ModelShape, input_ids: ov.Node, beam_idx: ov.Node) -> list[tuple[KVState, KVState]]:
+    """The states of every layer's keys and values."""
     batch = ops.gather(ops.shape_of(input_ids, "i64"), i64(0), i64_scalar(0))
 
     def state(layer: int, part: str) -> KVState:
@@ -114,9 +116,10 @@ def _states(shape: ModelShape, input_ids: ov.Node, beam_idx: ov.Node) -> list[tu
     return [(state(layer, "key"), state(layer, "value")) for layer in range(shape.num_hidden_layers)]
 
 
-def _shared_inputs(
+def shared_inputs(
     shape: ModelShape, hidden: ov.Node, attention_mask: ov.Node, position_ids: ov.Node, first: KVState
 ) -> AttentionInputs:
+    """What all layers share, for rows ``[batch, rows, hidden]`` behind what the first state holds."""
     past, rows = size_of(first.past, 2), size_of(hidden, 1)
     total = ops.add(past, rows)
     mask = causal_mask(attention_mask, past, rows, total)

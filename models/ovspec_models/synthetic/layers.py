@@ -14,7 +14,7 @@ from openvino import opset15 as ops
 from openvino.utils.node_factory import NodeFactory
 
 from ovspec_models.shapes import ModelShape
-from ovspec_models.synthetic.weights import RandomWeights
+from ovspec_models.synthetic.weights import Weights
 
 _FACTORY = NodeFactory("opset4")
 _INT64_MAX = np.iinfo(np.int64).max
@@ -35,13 +35,13 @@ def size_of(node: ov.Node, axis: int) -> ov.Node:
     return ops.gather(ops.shape_of(node, "i64"), i64_scalar(axis), i64_scalar(0))
 
 
-def linear(data: ov.Node, weights: RandomWeights, name: str) -> ov.Node:
+def linear(data: ov.Node, weights: Weights, name: str) -> ov.Node:
     """``data @ weight.T`` for the weight called `name`, e.g. ``model.layers.0.mlp.up_proj.weight``."""
     node_name = f"__module.{name.removesuffix('.weight')}/aten::linear/MatMul"
     return ops.matmul(data, weights.matrix(name), False, True, name=node_name)
 
 
-def rms_norm(data: ov.Node, weights: RandomWeights, name: str, eps: float) -> ov.Node:
+def rms_norm(data: ov.Node, weights: Weights, name: str, eps: float) -> ov.Node:
     """RMSNorm over the last axis: ``weight * data / sqrt(mean(data^2) + eps)``."""
     rank = len(data.output(0).get_partial_shape())
     scope = f"__module.{name.removesuffix('.weight')}"
@@ -95,7 +95,7 @@ def swiglu(gate: ov.Node, up: ov.Node) -> ov.Node:
     return ops.multiply(_FACTORY.create("Swish", [gate.output(0)]), up)
 
 
-def dense_ffn(data: ov.Node, weights: RandomWeights, prefix: str) -> ov.Node:
+def dense_ffn(data: ov.Node, weights: Weights, prefix: str) -> ov.Node:
     """SwiGLU FFN: ``down(silu(gate(data)) * up(data))``."""
     gate = linear(data, weights, f"{prefix}.gate_proj.weight")
     up = linear(data, weights, f"{prefix}.up_proj.weight")

@@ -11,10 +11,10 @@ from openvino import opset15 as ops
 
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.layers import i64, i64_scalar, linear, swiglu
-from ovspec_models.synthetic.weights import RandomWeights
+from ovspec_models.synthetic.weights import Weights
 
 
-def moe_ffn(data: ov.Node, shape: ModelShape, weights: RandomWeights, prefix: str) -> ov.Node:
+def moe_ffn(data: ov.Node, shape: ModelShape, weights: Weights, prefix: str) -> ov.Node:
     """Mixture of SwiGLU experts over ``[batch, rows, hidden]``, routed per token, same shape out."""
     experts, hidden = shape.num_experts, shape.hidden_size
     tokens = ops.reshape(data, i64(-1, hidden), special_zero=False)
@@ -32,7 +32,7 @@ def moe_ffn(data: ov.Node, shape: ModelShape, weights: RandomWeights, prefix: st
     return ops.reshape(mixed, ops.shape_of(data, "i64"), special_zero=False)
 
 
-def router(tokens: ov.Node, shape: ModelShape, weights: RandomWeights, prefix: str) -> ov.Node:
+def router(tokens: ov.Node, shape: ModelShape, weights: Weights, prefix: str) -> ov.Node:
     """Share of each expert for each token, f32 ``[experts, tokens, 1]``; zero but for the top-k, sum one."""
     experts, top = shape.num_experts, shape.num_experts_per_tok
     probabilities = ops.softmax(linear(tokens, weights, f"{prefix}.gate.weight"), -1)

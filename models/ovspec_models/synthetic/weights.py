@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -81,6 +82,16 @@ def weight_bytes(
         else:
             total += count + 3 * rows
     return total
+
+
+class Weights(Protocol):
+    """The weights of a model by name, as nodes; `RandomWeights` or those of a checkpoint."""
+
+    def vector(self, name: str, rank: int) -> ov.Node:
+        """A norm's weight, f32 ``[1, ..., 1, size]`` of the given rank."""
+
+    def matrix(self, name: str) -> ov.Node:
+        """A linear layer's weight, f32 ``[..., out, in]`` after decompression."""
 
 
 class RandomWeights:

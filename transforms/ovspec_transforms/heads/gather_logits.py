@@ -26,19 +26,25 @@ class GatherLogits(NodePass):
 
     def rewrite(self, node: ov.Node) -> bool:
         """Walk from the result back to its MatMul and gather the rows of that MatMul's input."""
-        head = node.input(0).get_source_output().get_node()
-        while head.get_type_name() in _ELEMENTWISE:
-            sources = [port.get_source_output().get_node() for port in head.inputs()]
-            computed = [source for source in sources if source.get_type_name() != "Constant"]
-            if not computed:
-                return False
-            head = computed[0]
-        if head.get_type_name() != "MatMul":
+        head = lm_head(node)
+        if head is None:
             return False
         hidden = head.input(0).get_source_output()
         rows = ops.gather(hidden, self._indices, ops.constant(0, ov.Type.i64))
         head.input(0).replace_source_output(rows.output(0))
         return True
+
+
+def lm_head(result: ov.Node) -> ov.Node | None:
+    """The linear layer that a result comes from, if it comes from one."""
+    head = result.input(0).get_source_output().get_node()
+    while head.get_type_name() in _ELEMENTWISE:
+        sources = [port.get_source_output().get_node() for port in head.inputs()]
+        computed = [source for source in sources if source.get_type_name() != "Constant"]
+        if not computed:
+            return None
+        head = computed[0]
+    return head if head.get_type_name() == "MatMul" else None
 
 
 def gather_logits(model: ov.Model) -> PassReport:

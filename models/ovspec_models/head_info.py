@@ -1,0 +1,120 @@
+"""What a folder says of the head in it: its kind, and what it reads of the target."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
+_KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
+_TAIL_BYTES = 1 << 16
+#: Keys of config.json that `ovspec export` adds.
+TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
+BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+
+
+def head_kind(folder: str | Path) -> str | None:
+    """The kind of head that a folder holds, `None` for anything else, e.g. a draft model."""
+    path = Path(folder)
+    if (path / "openvino_mtp_model.xml").is_file():
+        return "mtp"
+    architectures = _config(path).get("architectures")
+    said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
+    xml = path / "openvino_model.xml"
+    if xml.is_file():
+        with xml.open("rb") as file:
+            file.seek(max(0, xml.stat().st_size - _TAIL_BYTES))
+            tail = file.read()
+        said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
+    return next((kind for kind in _KINDS if kind in said), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInfo:
+    """What config.json says of a head.
+
+    Attributes:
+        folder: of the head.
+        kind: as `head_kind`.
+        boundaries: of the target, whose states it reads; `None`: those that are usual for its kind.
+        target_layers: layers of the target that it was made for; 0: unknown.
+        target_hidden_size: of that target.
+        vocab_size: of that target.
+        own_embedding: whether it has an embedding of its own, and does not share the target's.
+    """
+
+    folder: Path
+    kind: str
+    boundaries: tuple[int, ...] | None
+    target_layers: int
+    target_hidden_size: int
+    vocab_size: int
+    own_embedding: bool
+
+    @classmethod
+    def read(cls, folder: str | Path) -> HeadInfo:
+        """Read config.json of a folder whose `head_kind` is one.
+
+        Raises:
+            ValueError: the folder holds no head, or its config.json can't be used.
+        """
+        path = Path(folder)
+        kind, config = head_kind(path), _config(path)
+        if kind is None:
+            raise ValueError(f"'{path}' holds no head")
+        hidden = config.get("hidden_size")
+        return cls(
+            folder=path,
+            kind=kind,
+            boundaries=boundaries_of(config),
+            target_layers=int(config.get(TARGET_LAYERS) or 0),
+            target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden),
+            vocab_size=_number(path, "vocab_size", config.get("vocab_size")),
+            own_embedding=bool(config.get(OWN_EMBEDDING, False)),
+        )
+
+    def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
+        """Refuse a target that the head was not made for.
+
+        Raises:
+            ValueError: it names what differs.
+        """
+        pairs = (
+            ("hidden size", self.target_hidden_size, hidden_size),
+            ("vocabulary", self.vocab_size, vocab_size),
+            ("number of layers", self.target_layers or layers, layers),
+        )
+        for name, made_for, found in pairs:
+            if made_for != found:
+                raise ValueError(
+                    f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
+                    f"{found}; take the head that was trained for this target"
+                )
+
+
+def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
+    """The boundaries that a head's config.json names, if it names any."""
+    if BOUNDARIES in config:
+        ids = config[BOUNDARIES]
+    else:
+        # Here a number means the output of that layer, and so the boundary after it.
+        nested = config.get("eagle_config")
+        ids = nested.get(BOUNDARIES) if isinstance(nested, dict) else None
+        ids = [number + 1 for number in ids] if ids else None
+    return tuple(map(int, ids)) if ids else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # `ModelInfo.read` says what is wrong
+    return config if isinstance(config, dict) else {}
+
+
+def _number(folder: Path, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
+    return value

@@ -1,0 +1,140 @@
+"""The checkpoint of a head: config.json and weights, as it was published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_models.shapes import ModelShape, RopeScaling
+from ovspec_transforms import decompression_convert
+
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCheckpoint:
+    """Configuration and weights of a head.
+
+    Attributes:
+        folder: of the checkpoint.
+        config: its config.json.
+        arrays: its weights by name, in f32 and integers.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> HeadCheckpoint:
+        """Read a folder.
+
+        Raises:
+            ValueError: it has no config.json, or no weights that can be read.
+        """
+        path = Path(folder)
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"head '{path}': config.json can't be read ({error}); get it again") from error
+        # The head's sizes may lie in an object of their own.
+        config |= config.get("transformer_layer_config") or {}
+        return cls(path, config, _arrays(path))
+
+    def shape(self, draft_vocab_size: int) -> ModelShape:
+        """The sizes of its layers.
+
+        Raises:
+            ValueError: a size is missing or wrong, or rotary positions of a kind that is not known.
+        """
+        config = self.config
+        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind not in ("default", "llama3"):
+            raise ValueError(f"head '{self.folder}': rope_type {kind!r} is not known, expected llama3")
+        try:
+            heads = config["num_attention_heads"]
+            return ModelShape(
+                name="head",
+                model_type="llama",
+                hidden_size=config["hidden_size"],
+                intermediate_size=config["intermediate_size"],
+                num_hidden_layers=1,
+                num_attention_heads=heads,
+                num_key_value_heads=config.get("num_key_value_heads") or heads,
+                head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+                max_position_embeddings=config.get("max_position_embeddings") or 2048,
+                rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 1e4),
+                qk_norm=False,
+                tie_word_embeddings=False,
+                vocab_size=draft_vocab_size,
+                rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
+                rope_scaling=RopeScaling(**{n: rope[n] for n in _LLAMA3}) if kind == "llama3" else None,
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"head '{self.folder}': config.json lacks {error}; get it again") from error
+
+    def array(self, *names: str) -> NDArray[Any]:
+        """The weight that has one of these names.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for name in names:
+            if name in self.arrays:
+                return self.arrays[name]
+        raise ValueError(f"head '{self.folder}' has no weight {names[0]}; is it of another kind?")
+
+
+class CheckpointWeights:
+    """Weights of a checkpoint as nodes of a graph.
+
+    Args:
+        arrays: by name.
+        is_f32: keep f32; otherwise matrices are stored in f16.
+    """
+
+    def __init__(self, arrays: dict[str, NDArray[Any]], is_f32: bool) -> None:
+        self._arrays = arrays
+        self._is_f32 = is_f32
+
+    def vector(self, name: str, rank: int) -> ov.Node:
+        """A norm's weight, f32 ``[1, ..., 1, size]`` of the given rank."""
+        values = self._arrays[name].astype(np.float32)
+        return ops.constant(values.reshape((1,) * (rank - 1) + values.shape), name=f"self.{name}")
+
+    def matrix(self, name: str) -> ov.Node:
+        """A linear layer's weight, f32 ``[out, in]`` after decompression."""
+        values = self._arrays[name]
+        if self._is_f32:
+            return ops.constant(values.astype(np.float32), name=f"self.{name}")
+        return decompression_convert(ops.constant(values.astype(np.float16), name=f"self.{name}"))
+
+
+def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
+    """Every weight of a folder; NumPy has no bf16, torch reads it."""
+    import torch
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Any] = {}
+    try:
+        for path in sorted(folder.glob("*.safetensors")):
+            tensors |= load_file(path)
+        if not tensors:
+            for path in sorted(folder.glob("*.bin")):
+                tensors |= torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the errors of damaged files have no class in common
+        raise ValueError(f"head '{folder}': its weights can't be read ({error}); get them again") from error
+    if not tensors:
+        raise ValueError(f"head '{folder}' has no weights: *.safetensors or *.bin; get them too")
+    return {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        for name, tensor in tensors.items()
+    }

@@ -1,0 +1,127 @@
+"""An EAGLE-3 head (arXiv 2503.01840) as a stateful graph, as optimum-intel would export it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic.attention import attention
+from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
+from ovspec_models.synthetic.layers import dense_ffn, i64_scalar, linear, rms_norm
+
+# The layer's name in checkpoints: of the paper's authors, and of others.
+_LAYERS = ("midlayer", "layers.0")
+_PARTS = (
+    "hidden_norm",
+    "input_layernorm",
+    "post_attention_layernorm",
+    *(f"self_attn.{part}_proj" for part in "qkvo"),
+    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+)
+_EMBEDDING = "embed_tokens.weight"
+
+
+def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
+    """The graph of a head.
+
+    Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
+    ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, and ``d2t``. A head
+    without an embedding of its own gets one of a single row; the target's replaces it when it is loaded.
+
+    Raises:
+        ValueError: a weight is missing, or has a wrong shape; `d2t` is missing.
+    """
+    arrays = eagle3_arrays(checkpoint)
+    config, head = checkpoint.config, arrays["lm_head.weight"]
+    shape = checkpoint.shape(len(head))
+    _check_shapes(checkpoint, arrays, shape)
+    weights = CheckpointWeights(arrays, weight_format == "fp32")
+    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
+    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
+    states = ops.parameter(
+        ov.PartialShape([-1, -1, arrays["fc.weight"].shape[1]]), ov.Type.f32, name="hidden_states"
+    )
+    states.output(0).set_names({"hidden_states"})
+    eps = shape.rms_norm_eps
+    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
+    features = linear(states, weights, "fc.weight")
+    normed = rms_norm(features, weights, "layer.hidden_norm.weight", eps)
+    both = ops.concat([rms_norm(embedded, weights, "layer.input_layernorm.weight", eps), normed], -1)
+    caches = kv_states(shape, input_ids, beam_idx)
+    shared = shared_inputs(shape, features, mask, positions, caches[0][0])
+    mixed, stores = attention(both, shape, weights, "layer.self_attn", shared, caches[0])
+    hidden = ops.add(normed if config.get("norm_before_residual") else features, mixed)
+    after = rms_norm(hidden, weights, "layer.post_attention_layernorm.weight", eps)
+    hidden = ops.add(hidden, dense_ffn(after, weights, "layer.mlp"))
+    logits = linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")
+    logits.output(0).set_names({"logits"})
+    results = [ops.result(logits)]
+    if "d2t" in arrays:
+        d2t = ops.constant(arrays["d2t"].astype(np.int64))
+        d2t.output(0).set_names({"d2t"})
+        results.append(ops.result(d2t))
+    model = ov.Model(results, stores, [input_ids, states, mask, positions, beam_idx], "eagle3")
+    model.set_rt_info("True", ["eagle3_mode"])
+    return model
+
+
+def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
+    """The weights by the names of the graph.
+
+    Raises:
+        ValueError: a weight is missing, or `d2t` where the head has a vocabulary of its own.
+    """
+
+    def found(name: str) -> NDArray[Any]:
+        return checkpoint.array(name, f"model.{name}")
+
+    arrays = {name: found(name) for name in ("fc.weight", "norm.weight", "lm_head.weight")}
+    for part in _PARTS:
+        names = [f"{layer}.{part}.weight" for layer in _LAYERS]
+        arrays[f"layer.{part}.weight"] = checkpoint.array(*names, *(f"model.{name}" for name in names))
+    for name in ("d2t", f"model.{_EMBEDDING}", _EMBEDDING):
+        if name in checkpoint.arrays:
+            arrays[name.removeprefix("model.")] = checkpoint.arrays[name]
+    drafted, vocab_size = len(arrays["lm_head.weight"]), checkpoint.config.get("vocab_size")
+    if "d2t" not in arrays and drafted != vocab_size:
+        raise ValueError(
+            f"head '{checkpoint.folder}' drafts {drafted} of {vocab_size} tokens and has no d2t, which says "
+            "of which; get the whole checkpoint"
+        )
+    if _EMBEDDING not in arrays:
+        arrays[_EMBEDDING] = np.zeros((1, len(arrays["norm.weight"])), np.float32)
+    return arrays
+
+
+def has_embedding(checkpoint: HeadCheckpoint) -> bool:
+    """Whether a head has an embedding of its own."""
+    return any(name in checkpoint.arrays for name in (_EMBEDDING, f"model.{_EMBEDDING}"))
+
+
+def _check_shapes(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], shape: ModelShape) -> None:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries = shape.num_attention_heads * shape.head_dim
+    keys = shape.num_key_value_heads * shape.head_dim
+    expected: dict[str, tuple[int, ...]] = {
+        "layer.self_attn.q_proj.weight": (queries, 2 * hidden),
+        "layer.self_attn.k_proj.weight": (keys, 2 * hidden),
+        "layer.self_attn.v_proj.weight": (keys, 2 * hidden),
+        "layer.self_attn.o_proj.weight": (hidden, queries),
+        "layer.mlp.gate_proj.weight": (inner, hidden),
+        "layer.mlp.down_proj.weight": (hidden, inner),
+        "lm_head.weight": (shape.vocab_size, hidden),
+        "norm.weight": (hidden,),
+        "fc.weight": (hidden, arrays["fc.weight"].shape[-1]),
+    }
+    for name, wanted in expected.items():
+        if arrays[name].shape != wanted:
+            raise ValueError(
+                f"head '{checkpoint.folder}': {name} has the shape {list(arrays[name].shape)}, config.json "
+                f"says {list(wanted)}; get both from the same place"
+            )

@@ -1,0 +1,98 @@
+"""A head's checkpoint -> a folder that `ovspec.draft_model` takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import openvino as ov
+
+from ovspec_models.config import OvspecConfig
+from ovspec_models.export import DRAFT_FOLDER
+from ovspec_models.head_info import (
+    BOUNDARIES,
+    OWN_EMBEDDING,
+    TARGET_LAYERS,
+    TARGET_SIZE,
+    HeadInfo,
+    boundaries_of,
+    head_kind,
+)
+from ovspec_models.heads.checkpoint import HeadCheckpoint
+from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_model, has_embedding
+from ovspec_models.model_info import ModelInfo, read_shape
+
+
+def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
+    """Read the checkpoint of a head.
+
+    Raises:
+        ValueError: the folder holds none of this kind.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(f"--{kind} '{folder}' is no folder; give the folder of the head's checkpoint")
+    found = head_kind(folder)
+    if found != kind:
+        what = f"a head of the kind {found!r}" if found else "no head"
+        raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
+    checkpoint = HeadCheckpoint.read(folder)
+    eagle3_arrays(checkpoint)
+    return checkpoint
+
+
+def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:
+    """Refuse a head for another target before the long work, where the target is a folder.
+
+    Raises:
+        ValueError: it names what differs.
+    """
+    if (Path(target) / "config.json").is_file():
+        shape = read_shape(Path(target))
+        sizes = (shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
+        HeadInfo.read(checkpoint.folder).check_target(*sizes)
+
+
+def add_head(checkpoint: HeadCheckpoint, folder: Path, weight_format: str | None = None) -> None:
+    """Export a head beside its target, as the draft that the target's folder names.
+
+    Raises:
+        ValueError: as `export_head`.
+    """
+    export_head(checkpoint, ModelInfo.read(folder), folder / DRAFT_FOLDER, weight_format)
+    config = OvspecConfig.load(folder)
+    if config is not None:
+        replace(config, draft_model=DRAFT_FOLDER).save(folder)
+
+
+def export_head(
+    checkpoint: HeadCheckpoint, target: ModelInfo, out: Path, weight_format: str | None = None
+) -> None:
+    """Write the head's IR and config.json to the folder `out`.
+
+    Args:
+        checkpoint: of the head.
+        target: the exported model that it drafts for.
+        out: a folder, made if it is missing.
+        weight_format: fp32, fp16, int8 or int4 (int8 here, heads are small); `None`: fp16.
+
+    Raises:
+        ValueError: the checkpoint is not whole, or for another target.
+    """
+    model = eagle3_model(checkpoint, weight_format)
+    if weight_format in ("int8", "int4"):
+        import nncf
+
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    out.mkdir(parents=True, exist_ok=True)
+    ov.save_model(model, out / "openvino_model.xml", compress_to_fp16=False)
+    config = dict(checkpoint.config)
+    config.setdefault(TARGET_SIZE, target.hidden_size)
+    config[TARGET_LAYERS] = target.num_hidden_layers
+    config[OWN_EMBEDDING] = has_embedding(checkpoint)
+    if boundaries := boundaries_of(config):
+        config[BOUNDARIES] = list(boundaries)
+    config["num_hidden_layers"] = 1
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    HeadInfo.read(out).check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)

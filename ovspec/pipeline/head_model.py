@@ -1,0 +1,122 @@
+"""A head, compiled as its target is; and the choice between heads and draft models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ovspec.drafters.eagle3 import Eagle3Drafter, eagle3_boundaries, load_eagle3
+from ovspec.pipeline.assistant_model import AssistantChoices
+from ovspec.pipeline.draft_model import DraftModel
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import is_cpu, resolve_device
+from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models import ModelInfo, check_same_token_ids
+from ovspec_models.head_info import HeadInfo, head_kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What makes one kind of head: the boundaries that it reads of so many layers, and its drafter."""
+
+    boundaries: Callable[[int], tuple[int, ...]]
+    load: Callable[[HeadInfo, ModelInfo, Backends, int], Eagle3Drafter]
+
+
+_KINDS = {"eagle3": _Kind(eagle3_boundaries, load_eagle3)}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChoices:
+    """How a head is computed.
+
+    Attributes:
+        info: of its folder.
+        head: what the folder says of the target.
+        target: of the target's folder.
+        backends: the operations that compute it.
+        boundaries: of the target, whose states it reads.
+    """
+
+    info: ModelInfo
+    head: HeadInfo
+    target: ModelInfo
+    backends: Backends
+    boundaries: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        draft: DraftModel,
+        target: ModelInfo,
+        device: str,
+        attention: Attention | None,
+        properties: Mapping[str, object],
+        linear: LinearBackend | None,
+    ) -> HeadChoices:
+        """Resolve what the user says of the head, and else what holds for the target.
+
+        Raises:
+            ValueError: a kind of head that is not known, a head for another target, or as `Backends.resolve`.
+        """
+        head = HeadInfo.read(draft.models_path)
+        if head.kind not in _KINDS:
+            raise ValueError(
+                f"'{draft.models_path}' holds a head of the kind {head.kind!r}, which is not known; known: "
+                f"{', '.join(_KINDS)}"
+            )
+        if not (draft.models_path / "openvino_model.xml").is_file():
+            raise ValueError(
+                f"'{draft.models_path}' is the checkpoint of a head; export it with its target: "
+                f"`ovspec export -m ... OUT --{head.kind} {draft.models_path}`"
+            )
+        info = ModelInfo.read(draft.models_path)
+        head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
+        device = resolve_device(draft.device or device)
+        # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
+        given = {
+            name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"
+        }
+        backends = Backends.resolve(
+            info.folder,
+            device,
+            given,
+            AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
+            linear="stock" if linear == "stock" else None,
+            boundaries=(info.num_hidden_layers,),
+        )
+        boundaries = head.boundaries or _KINDS[head.kind].boundaries(target.num_hidden_layers)
+        return cls(info, head, target, backends, boundaries)
+
+    def load(self, vocab_size: int, prefill_chunk: int) -> Eagle3Drafter:
+        """Compile the head.
+
+        Raises:
+            ValueError: the head does not fit the target, or a setting that can't be served.
+        """
+        return _KINDS[self.head.kind].load(self.head, self.target, self.backends, prefill_chunk)
+
+
+def draft_choices(
+    draft: DraftModel | None,
+    target: ModelInfo,
+    verify: VerifyMode,
+    device: str,
+    attention: Attention | None,
+    properties: Mapping[str, object],
+    linear: LinearBackend | None,
+) -> AssistantChoices | HeadChoices | None:
+    """How whatever a draft folder holds is computed.
+
+    Raises:
+        ValueError: as `AssistantChoices.of` and `HeadChoices.of`, or a draft model with other token ids.
+    """
+    if draft is None:
+        return None
+    if head_kind(draft.models_path) is not None:
+        return HeadChoices.of(draft, target, device, attention, properties, linear)
+    choices = AssistantChoices.of(draft, verify, device, attention, properties, linear)
+    check_same_token_ids(target.folder, draft.models_path)
+    return choices

@@ -1,0 +1,159 @@
+"""An EAGLE-3 head drafts what its reference drafts, and the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from drafters.eagle3_models import BOUNDARIES, LAYERS, Pair, pair
+from openvino_genai import GenerationConfig
+from settings import F32
+
+from ovspec.drafters import SuffixDrafter
+from ovspec.drafters.auto import AutoDrafter
+from ovspec.drafters.eagle3 import Eagle3Drafter, load_eagle3
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.head_info import HeadInfo
+
+NEW_TOKENS, DRAFT = 30, 4
+MODES: dict[str, Any] = {"dense": "dense", "commit": CommitVerify(SparseVerify(L0=16, rho=0.1), interval=5)}
+SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
+
+
+def settings_of(**options: Any) -> GenerationSettings:
+    config = updated(
+        GenerationConfig(), {"max_new_tokens": NEW_TOKENS, "num_assistant_tokens": DRAFT, **options}
+    )
+    return resolve(config, (), has_draft=True)
+
+
+@functools.cache
+def target(name: str, boundaries: tuple[int, ...], attention: str = "native") -> ModelRunner:
+    graph = AttentionConfig(attention, selects=attention == "native" and bool(boundaries))
+    folder = pair(name).folder
+    return ModelRunner(folder, backends=Backends.resolve(folder, "CPU", F32, graph, boundaries=boundaries))
+
+
+@functools.cache
+def head(name: str, chunk: int = 32) -> Eagle3Drafter:
+    folder = pair(name).folder
+    graph = Backends.resolve(folder / "draft", "CPU", F32, boundaries=(1,))
+    return load_eagle3(HeadInfo.read(folder / "draft"), pair(name).info, graph, chunk)
+
+
+def answer(
+    engine: LLMEngine, prompts: list[list[int]], settings: GenerationSettings
+) -> tuple[list[list[int]], list[RawPerfMetrics]]:
+    requests = [Request(str(number), prompt, settings) for number, prompt in enumerate(prompts)]
+    return list(engine.generate(requests).values()), [request.metrics for request in requests]
+
+
+@functools.cache
+def plain(name: str, sampled: bool = False) -> list[list[int]]:
+    settings = settings_of(**SAMPLING if sampled else {})
+    engine = LLMEngine(target(name, (), "stock"), None, "dense", 32)
+    return [answer(engine, [prompt], settings)[0][0] for prompt in pair(name).prompts]
+
+
+def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> list[int]:
+    """How many draft tokens each pass over an answer accepts, by the paper's definition."""
+    whole, accepted = prompt + text, list[int]()
+    states = models.states(whole)
+    length = len(prompt) + 1
+    while length < len(whole):
+        count = min(DRAFT, len(whole) - length - 1)
+        if not count:
+            break
+        draft = models.reference.draft(whole[:length], states[: length - 1], count)
+        accepted.append(next((i for i in range(count) if draft[i] != whole[length + i]), count))
+        length += accepted[-1] + 1
+    return accepted
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3", "qwen3_moe"))]
+)
+def test_acceptance_is_the_references(name: str) -> None:
+    """The same number of accepted tokens in every pass, and not with a boundary beside the right one."""
+    models, engine = pair(name), LLMEngine(target(name, BOUNDARIES), head(name), "dense", 32)
+    texts = plain(name)
+    expected = [
+        drafted_by_reference(models, prompt, text) for prompt, text in zip(models.prompts, texts, strict=True)
+    ]
+    assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
+    for prompt, text, accepted in zip(models.prompts, texts, expected, strict=True):
+        (got,), (metrics,) = answer(engine, [prompt], settings_of())
+        assert got == text
+        assert metrics.accepted_lengths == accepted
+    for place in range(3):
+        shifted = tuple(b + (i == place) for i, b in enumerate(BOUNDARIES))
+        wrong = LLMEngine(target(name, shifted), head(name), "dense", 32)
+        outcomes = [
+            answer(wrong, [prompt], settings_of())[1][0].accepted_lengths for prompt in models.prompts
+        ]
+        assert outcomes != expected, f"boundary {place} shifted by one goes unnoticed"
+
+
+def test_states_are_those_of_the_reference() -> None:
+    models, runner = pair(), target.__wrapped__("llama", BOUNDARIES)  # a cache without these prompts
+    assert BOUNDARIES == (2, 3, 4) and LAYERS == 7
+    seen: list[torch.Tensor] = []
+
+    class Watching(Eagle3Drafter):
+        def observe(self, sequence: Any, begin: int, states: Any) -> None:
+            seen.append(torch.from_numpy(states.copy()))
+
+    watching = head("llama")
+    watching.__class__ = Watching
+    try:
+        LLMEngine(runner, watching, "dense", 512).generate([Request("a", models.prompts[0], settings_of())])
+    finally:
+        watching.__class__ = Eagle3Drafter
+    torch.testing.assert_close(seen[0], models.states(models.prompts[0]), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+def test_text_is_that_of_plain_decoding(mode: str, together: int, sampled: bool) -> None:
+    models = pair()
+    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 32)
+    settings = settings_of(**SAMPLING if sampled else {})
+    prompts, texts = models.prompts[:together], plain("llama", sampled)[:together]
+    got, metrics = answer(engine, prompts, settings)
+    assert got == texts
+    assert all(sum(raw.accepted_lengths) > 0 for raw in metrics)
+    assert target("llama", BOUNDARIES).blocks.usage == head("llama").runner.blocks.usage == 0.0
+
+
+def test_shared_beginnings_give_the_same_drafts() -> None:
+    """What both caches have of a prompt is not read again; without the head's part it is."""
+    models = pair()
+    drafter = head("llama")
+    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
+    prompt = models.prompts[2]
+    first, again = (answer(engine, [prompt], settings_of()) for _ in range(2))
+    assert first[0] == again[0] and first[1][0].accepted_lengths == again[1][0].accepted_lengths
+    drafter.runner.blocks.forget()
+    engine.add_request(Request("later", prompt, settings_of()))
+    outputs = engine.step()
+    assert all(output.metrics.num_cached_tokens == 0 for output in outputs)
+    engine.drop_all()
+
+
+def test_lookups_before_the_head() -> None:
+    models = pair()
+    drafter = AutoDrafter([SuffixDrafter(), head("llama")])
+    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
+    for prompt, text in zip(models.prompts, plain("llama"), strict=True):
+        assert answer(engine, [prompt], settings_of())[0][0] == text

@@ -1,0 +1,83 @@
+"""Sampling with an EAGLE-3 head follows the target's exact distribution, and a wrong rule does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drafters.eagle3_models import BOUNDARIES, pair
+from drafters.test_eagle3 import MODES, head, settings_of, target
+from numpy.typing import NDArray
+from scipy.stats import chisquare
+
+from ovspec.drafters.drafter import Proposal
+from ovspec.engine import speculation
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.sampling.acceptance import Accepted
+
+POSITIONS, LIMIT, RUNS, BATCH = 3, 6, 1000, 100
+TOP_K, TEMPERATURE = 3, 2.0
+SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": TEMPERATURE, "top_k": TOP_K, "rng_seed": 5}
+
+
+def exact(prompt: list[int]) -> dict[tuple[int, ...], float]:
+    """The joint law of the first tokens, from the target in transformers."""
+    found = {(): 1.0}
+    for _ in range(POSITIONS):
+        longer = {}
+        for context, probability in found.items():
+            with torch.no_grad():
+                logits = pair().model(torch.tensor([[*prompt, *context]])).logits[0, -1]
+            best = logits.topk(TOP_K)
+            for token, p in zip(best.indices.tolist(), (best.values / TEMPERATURE).softmax(0), strict=True):
+                longer[(*context, token)] = probability * float(p)
+        found = longer
+    return found
+
+
+def p_value(mode: str) -> tuple[float, RawPerfMetrics]:
+    """Of the first tokens of many runs, several sequences at once."""
+    prompt, metrics = pair().prompts[1], RawPerfMetrics()
+    settings = settings_of(**SAMPLING, max_new_tokens=LIMIT, num_assistant_tokens=3)
+    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 64, max_num_seqs=BATCH)
+    seen: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, RUNS, BATCH):
+        numbers = range(start, start + BATCH)
+        requests = [Request(str(n), prompt, settings, index=n, metrics=metrics) for n in numbers]
+        seen.update(tuple(tokens[:POSITIONS]) for tokens in engine.generate(requests).values())
+    law = exact(prompt)
+    if not set(seen) <= set(law):
+        return 0.0, metrics  # an impossible continuation was drawn
+    outcomes = [outcome for outcome in law if law[outcome] * RUNS >= 5]
+    expected = np.array([law[outcome] * RUNS for outcome in outcomes])
+    observed = np.array([seen[outcome] for outcome in outcomes], float)
+    if (rest := RUNS - expected.sum()) >= 5:
+        expected, observed = np.append(expected, rest), np.append(observed, RUNS - observed.sum())
+    assert len(expected) > 8
+    return float(chisquare(observed, expected * observed.sum() / expected.sum()).pvalue), metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_first_tokens_follow_the_exact_law(mode: str) -> None:
+    found, metrics = p_value(mode)
+    assert found > 1e-3
+    assert {0, 1} <= set(metrics.accepted_lengths)
+
+
+def accept_everything(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
+    count = len(proposal.tokens)
+    p = sequence.processor.distribution(logits[count], proposal.tokens)
+    return Accepted(count, sequence.coupling.draw(p, len(sequence.tokens) + count))
+
+
+@pytest.mark.slow
+def test_a_wrong_rule_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculation, "accept", accept_everything)
+    assert p_value("dense")[0] < 1e-6

@@ -1,0 +1,113 @@
+"""What a head's folder says, and the one line by which one that does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ovspec as command
+from drafters.eagle3_models import BOUNDARIES, CONFIG, DRAFTED, HIDDEN, LAYERS, VOCAB, Pair, Reference, pair
+from safetensors.torch import load_file, save_file
+from settings import F32
+
+import ovspec
+from ovspec.drafters.eagle3 import eagle3_boundaries
+from ovspec.pipeline.head_model import draft_choices
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec_models.head_info import HeadInfo, head_kind
+from ovspec_models.heads import export_head, open_head
+
+
+@pytest.fixture(scope="module")
+def models() -> Pair:
+    return pair("llama")
+
+
+def exported(models: Pair, folder: Path, **config: Any) -> Path:
+    """The head's folder with other facts in its config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (folder / name).symlink_to(models.folder / "draft" / name)
+    found = json.loads((models.folder / "draft" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**found, **config}))
+    return folder
+
+
+def load(models: Pair, folder: Path) -> None:
+    found = draft_choices(ovspec.draft_model(folder), models.info, "dense", "CPU", "native", F32, None)
+    assert found is not None
+    found.load(VOCAB, 32)
+
+
+def refusal(models: Pair, folder: Path) -> str:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        load(models, folder)
+    return str(caught.value)
+
+
+def test_kind_of_a_folder(models: Pair, tmp_path: Path) -> None:
+    assert head_kind(models.folder / "draft") == head_kind(models.folder / "checkpoint") == "eagle3"
+    assert head_kind(models.folder) is None and head_kind(tmp_path) is None
+    for architecture in ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        assert head_kind(tmp_path) == "eagle3"
+    # IR that says so itself, whatever its config.json.
+    folder = exported(models, tmp_path / "ir", architectures=["LlamaForCausalLM"])
+    assert head_kind(folder) == "eagle3"
+
+
+def test_boundaries(models: Pair, tmp_path: Path) -> None:
+    assert eagle3_boundaries(32) == (2, 16, 29) and eagle3_boundaries(LAYERS) == BOUNDARIES
+    with pytest.raises(ValueError, match="2 layers only"):
+        eagle3_boundaries(2)
+    named = exported(models, tmp_path / "named", eagle_aux_hidden_state_layer_ids=[1, 2, 3])
+    assert HeadInfo.read(named).boundaries == (1, 2, 3)
+    nested = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    assert HeadInfo.read(exported(models, tmp_path / "n", eagle_config=nested)).boundaries == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"target_hidden_size": 128}, f"its hidden size is 128, this target's {HIDDEN}"),
+        ({"vocab_size": 99}, f"its vocabulary is 99, this target's {VOCAB}"),
+        ({"target_num_layers": 9}, f"its number of layers is 9, this target's {LAYERS}"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, f"its fc reads {3 * HIDDEN} numbers"),
+    ],
+)
+def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    assert said in refusal(models, exported(models, tmp_path / "draft", **config))
+
+
+def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MedusaModel"]}))
+    assert "of the kind 'medusa', which is not known; known: eagle3" in refusal(models, tmp_path)
+    backends = Backends.resolve(models.folder, "CPU", F32, boundaries=(2, 3, 99))
+    with pytest.raises(ValueError, match=f"boundary 99: the model has {LAYERS} layers"):
+        ModelRunner(models.folder, backends=backends)
+
+
+def test_checkpoints_that_are_not_whole(models: Pair, tmp_path: Path) -> None:
+    folder = Reference(models.reference.embedding).save(tmp_path / "head")
+    arrays = load_file(folder / "model.safetensors")
+    for missing, said in (("d2t", f"drafts {DRAFTED} of {VOCAB} tokens and has no d2t"), ("fc.weight", "fc")):
+        save_file({k: v for k, v in arrays.items() if k != missing}, folder / "model.safetensors")
+        with pytest.raises(ValueError, match=said):
+            open_head(folder, "eagle3")
+    save_file({**arrays, "d2t": arrays["d2t"] + VOCAB}, folder / "model.safetensors")
+    export_head(open_head(folder, "eagle3"), models.info, tmp_path / "out", "fp32")
+    assert "another target: d2t names token" in refusal(models, tmp_path / "out")
+    assert "export it with its target" in refusal(models, models.folder / "checkpoint")
+
+
+def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
+    other = Reference(models.reference.embedding).save(tmp_path / "head", vocab_size=99)
+    for path, said in ((other, "vocabulary is 99"), (tmp_path, "holds no head"), (models.folder, "no head")):
+        done = command("export", "-m", str(models.folder), str(tmp_path / "out"), "--eagle3", str(path))
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
+    assert CONFIG["draft_vocab_size"] == DRAFTED
+    told = json.loads(command("info", str(models.folder / "draft"), "--json").stdout)["head"]
+    assert told["kind"] == "eagle3" and told["target_layers"] == LAYERS

@@ -1,0 +1,107 @@
+"""The parts of an EAGLE-3 head (arXiv 2503.01840), as optimum-intel and `ovspec export --eagle3` write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_transforms.graph import evaluate, find_parameter
+from ovspec_transforms.heads.hidden_states import token_embedding
+
+_STATES, _D2T = "hidden_states", "d2t"
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Parts:
+    """One head, cut after its first linear layer.
+
+    Attributes:
+        fc: joins the target's states, `[1, rows, sum of hidden sizes]`, to features `[1, rows, size]`.
+        head: the stateful decoder; its input `hidden_states` takes features, its own as well as `fc`'s.
+        offsets: i64 `[draft vocabulary]`, `d2t`: token i of the head is token i + d2t[i] of the target.
+            `None`: the head has no such output.
+        read: size of the states that `fc` reads.
+        size: of the features.
+        embedded: size of the embeddings that the head reads.
+        drafted: tokens in the head's vocabulary.
+    """
+
+    fc: ov.Model
+    head: ov.Model
+    offsets: NDArray[np.int64] | None
+    read: int
+    size: int
+    embedded: int
+    drafted: int
+
+
+def split_eagle3(model: ov.Model) -> Eagle3Parts:
+    """Cut a head, in place. `fc` reads states of the target only, the rest is run for every draft token.
+
+    Raises:
+        ValueError: the model has no such layer, embedding or logits.
+    """
+    given = find_parameter(model, _STATES)
+    fc = _reader(given)
+    joined = fc.output(0)
+    size = joined.get_partial_shape()[-1].get_length()
+    weight = fc.input(1).get_partial_shape()
+    features = ops.parameter(ov.PartialShape([-1, -1, size]), ov.Type.f32, name="features")
+    # Others than fc ask the states for their shape.
+    others = [
+        port for port in given.output(0).get_target_inputs() if "Shape" in port.get_node().get_type_name()
+    ]
+    for port in [*joined.get_target_inputs(), *others]:
+        port.replace_source_output(features.output(0))
+    offsets = _take_offsets(model)
+    model.remove_parameter(given)
+    features.output(0).set_names({_STATES})
+    model.add_parameters([features])
+    model.validate_nodes_and_infer_types()
+    table = token_embedding(model).input(0).get_partial_shape()
+    logits = model.output("logits").get_partial_shape()
+    return Eagle3Parts(
+        fc=ov.Model([ops.result(joined)], [given], "fc"),
+        head=model,
+        offsets=offsets,
+        read=weight[1 if fc.get_attributes()["transpose_b"] else 0].get_length(),
+        size=size,
+        embedded=table[-1].get_length(),
+        drafted=logits[-1].get_length(),
+    )
+
+
+def _reader(states: ov.Node) -> ov.Node:
+    """The linear layer that alone reads the states."""
+    readers = [port.get_node() for port in states.output(0).get_target_inputs()]
+    for node in [node for node in readers if node.get_type_name() == "Convert"]:
+        readers += [port.get_node() for port in node.output(0).get_target_inputs()]
+    layers = [node for node in readers if node.get_type_name() == "MatMul"]
+    if len(layers) != 1:
+        raise ValueError(f"the head has {len(layers)} linear layers over its hidden_states, expected 1 (fc)")
+    return layers[0]
+
+
+def share_embedding(head: ov.Model, target: ov.Model) -> int:
+    """Let a head look tokens up in the embedding of a target's stateful model; the size of its rows."""
+    table = token_embedding(target).input(0).get_source_output()
+    token_embedding(head).input(0).replace_source_output(table)
+    return int(table.get_partial_shape()[-1].get_length())
+
+
+def _take_offsets(model: ov.Model) -> NDArray[np.int64] | None:
+    """Remove the output `d2t`, a constant; its value."""
+    for result in model.get_results():
+        source = result.input(0).get_source_output()
+        if _D2T in source.get_names():
+            value = evaluate(source.get_node())
+            if value is None:
+                raise ValueError("the head computes its output d2t, expected a constant")
+            offsets = np.array(value.data, np.int64)
+            model.remove_result(result)
+            return offsets
+    return None

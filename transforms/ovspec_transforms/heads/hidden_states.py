@@ -1,0 +1,121 @@
+"""Hidden states of named layer boundaries as an output, for heads that draft from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import openvino as ov
+from openvino import opset15 as ops
+
+from ovspec_transforms.attention.paged_cache import VALUE, paged_layers
+from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type
+from ovspec_transforms.heads.gather_logits import lm_head
+from ovspec_transforms.report import PassReport
+
+HIDDEN_ROWS = "hidden_rows"
+BOUNDARY_STATES = "boundary_states"
+
+# What decompression of weights consists of.
+_DECOMPRESSION = ("Convert", "Subtract", "Multiply", "Reshape")
+
+
+def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
+    """Add the output `boundary_states` f32 `[rows, sum of hidden sizes]`.
+
+    Boundary b is the residual stream after b layers: 0 is the embedding, N of N layers what the final norm
+    reads. The input `hidden_rows` i64 `[rows]` says of which rows of the pass.
+
+    Args:
+        model: paged, before attention is routed.
+        boundaries: in the order in which their states are joined; one may come twice.
+
+    Raises:
+        ValueError: a boundary that the model does not have, or a layer whose residual stream is not found.
+    """
+    layers = paged_layers(model)
+    wrong = next((boundary for boundary in boundaries if not 0 <= boundary <= len(layers)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"boundary {wrong}: the model has {len(layers)} layers, and boundaries 0 to {len(layers)}"
+        )
+    rows = add_parameter(model, HIDDEN_ROWS, [-1], ov.Type.i64)
+    states = []
+    for boundary in boundaries:
+        reader = _head(model) if boundary == len(layers) else _value_projection(layers[boundary].node)
+        state = _residual(reader, boundary)
+        size = state.get_partial_shape()[-1].get_length()
+        flat = ops.reshape(state, i64([-1, size]), special_zero=False)
+        states.append(ops.convert(ops.gather(flat, rows, i64(0)), "f32"))
+    add_output(model, ops.concat(states, 1), BOUNDARY_STATES)
+    model.validate_nodes_and_infer_types()
+    return PassReport("hidden_states", tuple(f"boundary {boundary}" for boundary in boundaries))
+
+
+def token_embedding(model: ov.Model) -> ov.Node:
+    """The Gather of a stateful model that looks up its embedding.
+
+    Raises:
+        ValueError: it looks up none.
+    """
+    for node in nodes_of_type(model, "Gather"):
+        indices = node.input(1).get_source_output()
+        while indices.get_node().get_type_name() == "Convert":
+            indices = indices.get_node().input(0).get_source_output()
+        if "input_ids" in indices.get_names() and _is_constant(node.input(0).get_source_output().get_node()):
+            return node
+    raise ValueError("the model looks up no embedding of its input_ids")
+
+
+def _head(model: ov.Model) -> ov.Node:
+    for result in model.get_results():
+        if "logits" in result.input(0).get_source_output().get_names() and (head := lm_head(result)):
+            return head
+    raise ValueError("the model has no linear layer from its last hidden state to logits")
+
+
+def _value_projection(attention: ov.Node) -> ov.Node:
+    """The linear layer that makes a layer's values; unlike queries and keys they are not rotated."""
+    node = attention.input(VALUE).get_source_output().get_node()
+    while node.get_type_name() != "MatMul":
+        sources = [port.get_source_output().get_node() for port in node.inputs()]
+        computed = [source for source in sources if not _is_constant(source)]
+        if not computed:
+            raise ValueError(f"layer {attention.get_friendly_name()}: its values are no linear layer")
+        node = computed[0]
+    return node
+
+
+def _residual(reader: ov.Node, boundary: int) -> ov.Output:
+    """The residual stream from which a linear layer reads, through a norm."""
+    found: dict[str, ov.Output] = {}
+    pending, seen = [reader.input(0).get_source_output()], set[str]()
+    while pending:
+        output = pending.pop()
+        node = output.get_node()
+        if node.get_name() in seen or _is_constant(node):
+            continue
+        seen.add(node.get_name())
+        sources = [port.get_source_output() for port in node.inputs()]
+        constant = [_is_constant(source.get_node()) for source in sources]
+        if node.get_type_name() == "Add" and not any(constant):
+            found[node.get_name()] = output
+        elif node.get_type_name() == "Gather":
+            if constant[0]:
+                found[node.get_name()] = output
+            else:
+                pending.append(sources[0])
+        else:
+            pending += sources
+    if len(found) != 1:
+        raise ValueError(
+            f"boundary {boundary}: {len(found)} residual streams lead to {reader.get_friendly_name()}, "
+            "expected 1"
+        )
+    return next(iter(found.values()))
+
+
+def _is_constant(node: ov.Node) -> bool:
+    """Whether a node is a weight: a constant, or its decompression."""
+    if node.get_type_name() not in _DECOMPRESSION:
+        return bool(node.get_type_name() == "Constant")
+    return all(_is_constant(port.get_source_output().get_node()) for port in node.inputs())

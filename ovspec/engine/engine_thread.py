@@ -13,7 +13,7 @@ from ovspec.engine.request import Request, RequestOutput
 
 _LOG = logging.getLogger(__name__)
 
-OnOutput = Callable[[RequestOutput], None]
+OnOutput = Callable[[RequestOutput], object]
 
 
 class RequestHandle:

@@ -101,7 +101,10 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
         (slot,) = admission.admit(1)
         # It came ten seconds ago, and its body was read since.
         asked = Request(
-            "r", [1, 2, 3], resolve(GenerationConfig(), (), False), arrival_time=time.perf_counter() - 10
+            "r",
+            [1, 2, 3],
+            resolve(GenerationConfig(max_new_tokens=4), (), False),
+            arrival_time=time.perf_counter() - 10,
         )
         stream = OutputStream(0, ready, AnswerClock(counts, asked), slot)
         mailbox = Mailbox(asyncio.get_running_loop())

@@ -144,7 +144,7 @@ class Eagle3Drafter(Drafter):
         self._positions = math.inf if positions is None else positions
 
     def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
-        """Keep the features of true states, and read them where they are many."""
+        """Keep the features of true states, and read them where they fill blocks, which others may share."""
         unread = self._unread(sequence)
         if begin > unread.begin + len(unread.features):
             return  # a part of the text was read unseen: there is nothing to draft from
@@ -155,7 +155,10 @@ class Eagle3Drafter(Drafter):
             unread.begin = begin
             sequence.draft.rollback(min(sequence.draft.length, begin))
         unread.features = features
-        self._read_chunks(sequence)
+        while (known := self._known(sequence)) > self.runner.block_size:
+            # The last entry waits for the draft that begins with it.
+            self.runner.forward([self._rows(sequence, min(known - 1, self._chunk), sampled=0)])
+        self._publish(sequence)
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for every sequence whose states are there."""
@@ -168,7 +171,7 @@ class Eagle3Drafter(Drafter):
         asked = [
             index for index, limit in enumerate(limits) if limit > 0 and self._is_ready(sequences[index])
         ]
-        batch = [self._first_rows(sequences[index]) for index in asked]
+        batch = [self._rows(sequences[index], self._known(sequences[index]), states=1) for index in asked]
         drafting = asked
         try:
             while drafting:
@@ -189,10 +192,6 @@ class Eagle3Drafter(Drafter):
                 sequence.draft.rollback(min(sequence.draft.length, len(sequence.tokens) - 1))
                 self._publish(sequence)
         return proposals
-
-    def unread(self, sequences: SequenceOf[Sequence]) -> int:
-        """Entries that need passes of their own before the first drafting pass."""
-        return sum(max(0, self._known(sequence) - self._chunk) for sequence in sequences)
 
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the head's cache."""
@@ -231,17 +230,6 @@ class Eagle3Drafter(Drafter):
         """Whether there are entries to begin a draft with, and none is missing before them or after."""
         begin, count = self._unread(sequence).begin, self._known(sequence)
         return begin == sequence.draft.length and count > 0 and begin + count == len(sequence.tokens) - 1
-
-    def _read_chunks(self, sequence: Sequence) -> None:
-        """Compute entries until at most a chunk is left."""
-        while self._known(sequence) > self._chunk:
-            self.runner.forward([self._rows(sequence, self._chunk, sampled=0)])
-            self.last_duration += self.runner.last_pass.duration
-
-    def _first_rows(self, sequence: Sequence) -> Rows:
-        """The rows of all entries up to the last, whose logits and state begin a draft."""
-        self._read_chunks(sequence)
-        return self._rows(sequence, self._known(sequence), states=1)
 
     def _rows(self, sequence: Sequence, count: int, sampled: int = 1, states: int = 0) -> Rows:
         """The rows of the next entries, which count as read from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,31 @@ def test_states_are_those_of_the_reference() -> None:
     torch.testing.assert_close(seen[0], models.states(models.prompts[0]), atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
+def test_ir_of_optimum_intel(tmp_path: Path) -> None:
+    """What optimum-intel exports from the same checkpoint drafts the same; the target lends its embedding."""
+    from optimum.exporters.openvino import main_export
+
+    models = pair()
+    main_export(
+        str(models.folder / "checkpoint"),
+        tmp_path,
+        task="text-generation-with-past",
+        trust_remote_code=True,
+        stateful=True,
+        convert_tokenizer=False,
+    )
+    graph = Backends.resolve(tmp_path, "CPU", F32, boundaries=(1,))
+    drafter = load_eagle3(HeadInfo.read(tmp_path), models.info, graph, 32)
+    target_ = target("llama", BOUNDARIES)
+    for prompt in models.prompts:
+        ours, theirs = (
+            answer(LLMEngine(target_, one, "dense", 32), [prompt], settings_of())[1][0].accepted_lengths
+            for one in (head("llama"), drafter)
+        )
+        assert ours == theirs
+
+
 @pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
@@ -137,18 +163,23 @@ def test_text_is_that_of_plain_decoding(mode: str, together: int, sampled: bool)
 
 
 def test_shared_beginnings_give_the_same_drafts() -> None:
-    """What both caches have of a prompt is not read again; without the head's part it is."""
-    models = pair()
-    drafter = head("llama")
+    """What both caches have of a prompt is not read again; without the head's part all of it is."""
+    drafter, prompt = head("llama"), pair().prompts[2]
     engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
-    prompt = models.prompts[2]
-    first, again = (answer(engine, [prompt], settings_of()) for _ in range(2))
-    assert first[0] == again[0] and first[1][0].accepted_lengths == again[1][0].accepted_lengths
+
+    def again() -> tuple[int, list[int]]:
+        request = Request("one", prompt, settings_of())
+        engine.add_request(request)
+        while not (outputs := engine.step()):
+            pass
+        cached = outputs[0].metrics.num_cached_tokens
+        while engine.has_unfinished_requests:
+            engine.step()
+        return cached, request.metrics.accepted_lengths
+
     drafter.runner.blocks.forget()
-    engine.add_request(Request("later", prompt, settings_of()))
-    outputs = engine.step()
-    assert all(output.metrics.num_cached_tokens == 0 for output in outputs)
-    engine.drop_all()
+    (none, first), (some, second) = again(), again()
+    assert (none, some) == (0, 64) and first == second
 
 
 def test_lookups_before_the_head() -> None:

@@ -95,7 +95,6 @@ class ModelInfo:
     moe_intermediate_size: int
     has_tokenizer: bool
     has_detokenizer: bool
-    has_generation_config: bool
 
     @classmethod
     def read(cls, folder: str | Path) -> ModelInfo:
@@ -112,7 +111,6 @@ class ModelInfo:
             weight_bytes=(path / "openvino_model.bin").stat().st_size,
             has_tokenizer=(path / "openvino_tokenizer.xml").is_file(),
             has_detokenizer=(path / "openvino_detokenizer.xml").is_file(),
-            has_generation_config=(path / "generation_config.json").is_file(),
             **shape,
         )
 

@@ -44,6 +44,7 @@ def load_runner(
     properties: Mapping[str, object],
     sparse: SparseVerify | None,
     linear: LinearBackend | None = None,
+    device: str = "CPU",
 ) -> R:
     """Compile one of the models behind the backends.
 
@@ -58,15 +59,16 @@ def load_runner(
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
+        device: OpenVINO device.
     """
     if name == "stock":
-        return runner(model, "CPU", AttentionConfig("stock"), properties, plugin_defaults=True)
+        return runner(model, device, AttentionConfig("stock"), properties, plugin_defaults=True)
     backend: ExpertBackend = "native" if name == "native" else "stock"
     selects = sparse is not None and sparse.limits_attention
     experts = expert_config(backend, sparse) if sparse else None
     return runner(
         model,
-        "CPU",
+        device,
         AttentionConfig(backend, selects, anchor_layers),
         properties,
         experts=experts or ExpertConfig(backend, optional=True),
@@ -81,7 +83,12 @@ def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -
     runner.blocks.reserve(sequence, tokens)
     runner.cache.ensure(runner.blocks.num_blocks)
     for spec in cache_tensors(runner.compiled):
-        fill(runner.cache.tensor(spec.name), spec, runner.block_size, rng)
+        tensor = runner.cache.tensor(spec.name)
+        on_host = isinstance(tensor, ov.Tensor)
+        host = tensor if on_host else ov.Tensor(spec.element_type, tensor.get_shape())
+        fill(host, spec, runner.block_size, rng)
+        if not on_host:
+            tensor.copy_from(host)
     return sequence
 
 
@@ -164,7 +171,9 @@ class Subject:
 
     @property
     def num_threads(self) -> int:
-        """Threads that the compiled model uses."""
+        """Threads that the compiled model uses; 0 on a device without."""
+        if not self.runner.backends.on_cpu:
+            return 0
         return int(self.runner.compiled.get_property("INFERENCE_NUM_THREADS"))
 
     def settings(self) -> dict[str, str | int | None]:

@@ -104,7 +104,7 @@ class FootprintBench:
         """Start the engines in turn, each in a new process; also from a CACHE_DIR that is filled first."""
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
         cached: dict[str, list[dict[str, Any]]] = {name: [] for name in CACHED_STARTS}
-        with _folder_of(self.source) as folder, TemporaryDirectory(prefix="ovspec-bench-") as place:
+        with folder_of(self.source) as folder, TemporaryDirectory(prefix="ovspec-bench-") as place:
             for name in cached:
                 tick(f"{name}, which fills CACHE_DIR")
                 self._start_cached(name, folder, place)
@@ -151,7 +151,7 @@ def _medians(runs: list[dict[str, Any]], kind: type[Footprint] | type[CachedStar
 
 
 @contextmanager
-def _folder_of(source: ModelSource) -> Iterator[Path]:
+def folder_of(source: ModelSource) -> Iterator[Path]:
     """The folder of the model; random weights are written to a temporary folder."""
     if source.folder is not None:
         yield source.folder

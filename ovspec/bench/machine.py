@@ -10,12 +10,14 @@ import openvino as ov
 import ovspec
 import ovspec_ops
 from ovspec.memory.machine_memory import total_bytes
+from ovspec.runtime.devices import is_cpu, openvino_core
 
 
-def machine(native: bool) -> dict[str, object]:
-    """Processor, capabilities, instruction set of the native operations if they ran, and memory."""
-    core = ov.Core()
+def machine(native: bool, device: str = "CPU") -> dict[str, object]:
+    """Processor and device, capabilities, instruction set of native operations that ran, and memory."""
+    core = openvino_core()
     return {
+        **({} if is_cpu(device) else {"device": str(core.get_property(device, "FULL_DEVICE_NAME"))}),
         "processor": str(core.get_property("CPU", "FULL_DEVICE_NAME")),
         "openvino_capabilities": list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")),
         "instruction_set": ovspec_ops.active_isa() if native else None,

@@ -11,6 +11,7 @@ from ovspec.bench.backends import SPARSE
 from ovspec.bench.machine import machine, versions
 from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
+from ovspec.runtime.devices import is_cpu
 from ovspec.verify.verify_config import SparseVerify
 
 
@@ -63,6 +64,7 @@ class Report:
     settings: dict[str, dict[str, str | int | None]]
     records: list[Record]
     sparse: SparseVerify
+    device: str = "CPU"
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, model, bandwidth_gb_s, records."""
@@ -90,17 +92,19 @@ class Report:
 
     def _machine(self) -> dict[str, object]:
         native = any(record.backend != "stock" for record in self.records)
-        return {**machine(native), "num_threads": self.num_threads}
+        return {**machine(native, self.device), "num_threads": self.num_threads}
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""
         source = self.source
         kind = "synthetic: random weights of this shape" if source.synthetic else "not synthetic"
+        found = self._machine()
+        where = f"{found['processor']}, {self.num_threads} threads, {self.bandwidth_gb_s:.1f} GB/s "
+        where += f"({self.bandwidth_method})"
         lines = [
             f"{source.name} ({kind}), layers: {source.num_hidden_layers}, weights: {source.weight_format} "
             f"({source.weight_bytes / 1e9:.2f} GB), vocabulary: {source.vocab_size:,}; the context is random",
-            f"{self._machine()['processor']}, {self.num_threads} threads, "
-            f"{self.bandwidth_gb_s:.1f} GB/s ({self.bandwidth_method})",
+            where if is_cpu(self.device) else f"{self.device}: {found['device']}",
         ]
         lines += [
             f"{backend}: inference {found['inference']}, keys {found['key_cache']}, "

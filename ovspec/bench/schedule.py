@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +158,7 @@ class ScheduleBench:
         found = resolve(updated(GenerationConfig(), options), (), has_draft=True)
         prompts = player.prompts[name]
         prompt = prompts[turn % len(prompts)]
-        # Random numbers belong to positions, so that every setting generates the same text.
-        coupled = replace(found, coupled=found.sampling.do_sample)
-        request = Request(name, prompt, coupled, schedule=schedule)
+        request = Request(name, prompt, found, schedule=schedule)
         if player.cached is not None:
             assert isinstance(player.runner, TracedRunner)
             player.runner.replay(self.trace, commits=False)

@@ -22,7 +22,8 @@ from ovspec.bench.rounds import (
 )
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
-from ovspec.memory.machine_memory import available_bytes
+from ovspec.memory.device_memory import device_bytes
+from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.limits import MAX_VERIFY_ROWS
@@ -45,6 +46,7 @@ class VerifyBench:
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
+        device: OpenVINO device.
     """
 
     source: ModelSource
@@ -55,6 +57,7 @@ class VerifyBench:
     backends: tuple[str, ...] = DEFAULT_BACKENDS
     properties: Mapping[str, object] = field(default_factory=dict)
     linear: LinearBackend | None = None
+    device: str = "CPU"
 
     def __post_init__(self) -> None:
         check_at_least(1, context=min(self.contexts), tokens=min(self.tokens), repeat=self.repeat)
@@ -64,6 +67,11 @@ class VerifyBench:
             )
         check_positions(self.source, max(self.contexts), max(self.tokens))
         check_names("--backend", self.backends, BACKENDS)
+        if not is_cpu(self.device) and "native" in self.compiled_models:
+            raise ValueError(
+                f"--device {self.device} --backend {','.join(self.backends)}: dense and sparse are for CPUs; "
+                "expected some of stock,sparse_stock"
+            )
         if "stock" in self.backends:
             self.source.check_stock(f"--backend {','.join(self.backends)}")
 
@@ -92,7 +100,7 @@ class VerifyBench:
                 the other; `None`: interleaved if memory suffices.
         """
         if interleaved is None:
-            interleaved = self.fits_interleaved(available_bytes())
+            interleaved = self.fits_interleaved(device_bytes(self.device))
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
         traffic = WeightTraffic.of(model)
@@ -102,7 +110,7 @@ class VerifyBench:
         settings: dict[str, dict[str, str | int | None]] = {}
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
             subjects = {name: self._compile(name, model, tick) for name in names}
-            if not threads:
+            if not threads and is_cpu(self.device):
                 tick("measuring the memory bandwidth")
                 threads = next(iter(subjects.values())).num_threads
                 bandwidth = read_bandwidth(threads)
@@ -122,6 +130,7 @@ class VerifyBench:
             num_threads=threads,
             bandwidth_gb_s=bandwidth,
             bandwidth_method=method(threads),
+            device=self.device,
             settings=settings,
             records=[
                 self._record(point, timings[point], weights, token_bytes[point[2]])
@@ -145,6 +154,7 @@ class VerifyBench:
             properties,
             self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
             self.linear,
+            self.device,
         )
         return Subject(runner, max_context, self.source.vocab_size)
 

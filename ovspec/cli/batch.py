@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
+from ovspec.cli.ray_options import cluster_from, ray_options
 
 COMMON = (
     *("model", "served_model_name", "chat_template", "max_num_seqs", "draft_model", "drafter", "verify"),
@@ -33,6 +36,7 @@ COMMON = (
     help="Answers made at the same time.",
 )
 @max_context_option
+@ray_options
 @pipeline_options
 def batch(requests: Path, answers: Path, **options: Any) -> None:
     """Answer the requests of IN.jsonl into OUT.jsonl, in OpenAI's batch format.
@@ -41,30 +45,33 @@ def batch(requests: Path, answers: Path, **options: Any) -> None:
     is refused has its error in OUT.jsonl, as a server would answer it.
     """
     need_extra("serve", "starlette", "pydantic", "prometheus_client")
-    from ovspec.serve.batch import Batch
+    from ovspec.serve.batch import BatchModel
     from ovspec.serve.batch_file import BatchOutput, read_batch
-    from ovspec.serve.served_model import ServedModel, read_template
+    from ovspec.serve.served_model import read_template
 
-    entries = read_batch(requests)
+    entries, cluster = read_batch(requests), cluster_from(options)
     template, name = read_template(options.pop("chat_template")), options.pop("served_model_name")
     most, folder = options.pop("max_num_seqs"), options["model"]
+    open_model = partial(
+        BatchModel, partial(serving_pipeline, options), folder, name or folder.resolve().name, template, most
+    )
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
         click.echo(f"ovspec: {len(entries)} requests, {len(output.done)} are answered already", err=True)
         if not left:
             return
-        pipeline = serving_pipeline(options)
-        pipeline.engine.engine.max_num_seqs = most
-        model = ServedModel(pipeline, folder, name or folder.resolve().name, template)
 
         def run(advance: Any) -> None:
             def write(custom_id: str, status: int, body: dict[str, Any]) -> None:
                 output.write(custom_id, status, body)
                 advance(custom_id)
 
-            Batch(model, write, 2 * most).run(left)
+            if cluster is None:
+                with closing(open_model()) as model:
+                    model.answer(left, write)
+                return
+            from ovspec.serve.cluster.batch import answer_on_cluster
 
-        try:
-            with_progress(len(left), run)
-        finally:
-            pipeline.engine.close(finish=False)
+            answer_on_cluster(open_model, left, write, most, cluster[1], cluster[2])
+
+        with_progress(len(left), run)

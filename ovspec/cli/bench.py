@@ -33,6 +33,7 @@ from ovspec.cli.options import (
 )
 from ovspec.cli.output import print_table
 from ovspec.runtime.compile import CACHE_PRECISIONS
+from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.linear_backend import LinearBackend
 
 DEFAULT_BUDGET = 2048
@@ -70,9 +71,8 @@ VERIFY_COMMON = (
 )
 @click.option(
     "--backend",
-    default=",".join(DEFAULT_BACKENDS),
-    show_default=True,
-    help=f"What to time: {', '.join(BACKENDS)}.",
+    help=f"What to time: {', '.join(BACKENDS)}.  [default: {','.join(DEFAULT_BACKENDS)}; elsewhere than on a "
+    "CPU stock,sparse_stock]",
 )
 @click.option(
     "--kv-cache-precision",
@@ -80,6 +80,7 @@ VERIFY_COMMON = (
     help="Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
 )
 @weight_options
+@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
 @linear_option
 @property_option
 @click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
@@ -89,8 +90,9 @@ def verify(
     context: str,
     tokens: str,
     budget: int,
-    backend: str,
+    backend: str | None,
     kv_cache_precision: str | None,
+    device: str,
     linear: LinearBackend | None,
     properties: tuple[str, ...],
     repeat: int,
@@ -113,15 +115,20 @@ def verify(
         raise ValueError(
             "--budget 0: nothing would be limited; give --expert-budget or --ffn-density as well"
         )
+    device = resolve_device(device)
+    backends = tuple(backend.split(",")) if backend else DEFAULT_BACKENDS
+    if not backend and not is_cpu(device):
+        backends = ("stock", "sparse_stock")
     timing = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
         sparse=sparse,
         repeat=repeat,
-        backends=tuple(backend.split(",")),
+        backends=backends,
         properties=chosen,
         linear=linear,
+        device=device,
     )
     check_outputs(json_path, plot)
     report = run_and_show(timing, json_path, native="native" in timing.compiled_models)

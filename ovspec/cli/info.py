@@ -19,10 +19,12 @@ import ovspec_ops
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
+from ovspec.cli.device_report import report_device
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
 from ovspec.runtime.promises import promises
 from ovspec.runtime.row_check import check_rows
 from ovspec.runtime.row_rounding import row_bits
@@ -46,6 +48,7 @@ from ovspec_ops.self_check import self_check as run_self_check
     type=click.Path(path_type=Path),
     help="With --self-check: compute a text through this model in random splits and compare bits.",
 )
+@click.option("--device", default="CPU", help="With --self-check: check this device, and write a report.")
 @click.option("--splits", type=click.IntRange(1), help="Random splits of --model.  [default: 30]")
 @property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -55,6 +58,7 @@ def info(
     bandwidth: bool,
     self_check: bool,
     model: Path | None,
+    device: str,
     splits: int | None,
     properties: tuple[str, ...],
     as_json: bool,
@@ -69,6 +73,13 @@ def info(
             f"--property {properties[0]} is for a model: ovspec info --self-check --model DIR --property ..."
         )
     facts: dict[str, Any] = {"installation": installation()}
+    device = resolve_device(device)
+    if not is_cpu(device):
+        if not self_check or folder is not None or model is not None:
+            raise ValueError(
+                f"--device {device} is for the check of a device: ovspec info --self-check --device {device}"
+            )
+        return report_device(device, facts, as_json)
     if folder is not None:
         facts |= folder_facts(folder, bandwidth)
     elif bandwidth:
@@ -111,7 +122,7 @@ def info(
 
 def installation() -> dict[str, object]:
     """Versions, processor, devices, native library."""
-    core = ov.Core()
+    core = openvino_core()
     return {
         "ovspec": ovspec.__version__,
         "openvino": ov.get_version(),
@@ -119,6 +130,11 @@ def installation() -> dict[str, object]:
         "python": platform.python_version(),
         "processor": core.get_property("CPU", "FULL_DEVICE_NAME"),
         "devices": core.available_devices,
+        **{
+            name: core.get_property(name, "FULL_DEVICE_NAME")
+            for name in core.available_devices
+            if is_gpu(name)
+        },
         "extension": str(ovspec_ops.extension_path()),
         "instruction_sets": ovspec_ops.available_isas(),
         "instruction_set_in_use": ovspec_ops.active_isa(),
@@ -224,8 +240,8 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
         if memory[part] is not None:
             sizes = (f"{name} {size / 1e6:,.1f}" for name, size in memory[part].items())
             rows[f"{part}, MB"] = ", ".join(sizes)
-    for name in ("process", "total", "available"):
-        rows[f"{name}, MB"] = f"{memory[name] / 1e6:,.1f}"
+    for name in ("process", "total", "available", "prefix_cache"):
+        rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
         "largest context that fits": f"{memory['largest_context']:,} tokens",
         "fits": "yes" if memory["fits"] else "no",

@@ -82,9 +82,8 @@ BACKEND_OPTIONS = [
     click.option(
         "--attention",
         type=click.Choice(["native", "stock"]),
-        default="native",
-        show_default=True,
-        help="Verification attention: native is ovspec's operation, stock is OpenVINO's.",
+        help="Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  "
+        "[default: native on CPU]",
     ),
     experts_option,
     ffn_option,

@@ -22,9 +22,11 @@ from ovspec.cli.options import (
 )
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.prefix_files import load_prefix
-from ovspec.verify.verify_mode import VerifyMode, parse_verify
+from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify
+from ovspec_models import ModelInfo, OvspecConfig
 
 
 def _check_seed(context: click.Context, option: click.Parameter, seed: int | None) -> int | None:
@@ -121,6 +123,12 @@ class PipelineChoice:
             **self.arguments,
         )
 
+    def outline(self) -> Outline:
+        """The pipeline without its models, for a process that only makes its requests."""
+        info = ModelInfo.read(self.model)
+        verify = calibrated_mode(self.verify, OvspecConfig.load(self.model))
+        return Outline(info, verify, self.drafting.choice, max_context=self.arguments["max_context"])
+
 
 def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
     """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
@@ -145,10 +153,27 @@ def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
     """
     given = {**options, "do_sample": False}
     pipeline, _ = pipeline_from(given)
+    _set_defaults(pipeline, given)
+    return pipeline
+
+
+def serving_outline(options: dict[str, Any]) -> Outline:
+    """What makes the requests of a `serving_pipeline`, in another process.
+
+    Raises:
+        ValueError: as `pipeline_from`, as far as options and files are at fault.
+    """
+    given = {**options, "do_sample": False}
+    given.pop("prefix_cache", None)
+    outline = PipelineChoice.of(given).outline()
+    _set_defaults(outline, given)
+    return outline
+
+
+def _set_defaults(pipeline: LLMPipeline | Outline, given: dict[str, Any]) -> None:
     defaults = generation_options(given)
     del defaults["do_sample"]
     pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
-    return pipeline
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:

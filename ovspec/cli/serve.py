@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from ovspec.cli.pipeline_options import (
     max_context_option,
     pipeline_options,
     prefix_option,
+    serving_outline,
     serving_pipeline,
 )
+from ovspec.cli.ray_options import cluster_from, ray_options
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -81,6 +84,7 @@ _LIMITS = [
     "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
 )
 @option_group("Limits", _LIMITS)
+@ray_options
 @max_context_option
 @prefix_option
 @pipeline_options
@@ -92,6 +96,7 @@ def serve(**options: Any) -> None:
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
+    from ovspec.serve.backend import in_this_process
     from ovspec.serve.limits import Limits
     from ovspec.serve.start import ServerSettings, start
 
@@ -102,13 +107,25 @@ def serve(**options: Any) -> None:
     limits = Limits(
         **{entry.name: options.pop(entry.name) for entry in fields(Limits)},
     )
+    cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         host=options.pop("host"),
         port=options.pop("port"),
         keys=options.pop("api_keys"),
         origins=options.pop("origins"),
-        name=options.pop("served_model_name"),
+        name=name or options["model"].resolve().name,
         chat_template=options.pop("chat_template"),
         limits=limits,
     )
-    start(settings, options["model"], lambda: serving_pipeline(options))
+    load = partial(serving_pipeline, options)
+    if cluster is None:
+        start(settings, options["model"], in_this_process(load, limits.max_num_seqs))
+        return
+    from ovspec.serve.cluster.cluster import ClusterSettings, on_cluster
+
+    wide = replace(settings, limits=replace(limits, max_num_seqs=cluster[1] * limits.max_num_seqs))
+    replicas, outline = ClusterSettings(*cluster), serving_outline(options)
+    backend = on_cluster(
+        settings.name, load, outline, replicas, limits.max_num_seqs, limits.request_timeout
+    )
+    start(wide, options["model"], backend)

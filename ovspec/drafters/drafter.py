@@ -20,7 +20,7 @@ class Proposal:
     Attributes:
         tokens: token ids; empty if the drafter proposes nothing.
         q: distribution of each token. An empty list, or an entry `None`, means that the token was chosen
-            and not drawn. Greedy acceptance does not use q.
+            and not drawn. Only lenient acceptance reads q (`acceptance_threshold`).
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
     """

@@ -23,10 +23,7 @@ def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) ->
     settings, drafted = sequence.settings, proposal.tokens
     if settings.sampling.do_sample:
         q = sequence.processor.distribution(logits, drafted)
-        if settings.coupled:
-            token = sequence.coupling.draw(q, len(sequence.tokens) + len(drafted))
-        else:
-            token = q.sample(sequence.streams.draft.random())
+        token = sequence.coupling.draw(q, len(sequence.tokens) + len(drafted))
         proposal.q.append(q)
     else:
         token = sequence.processor.argmax(logits, drafted)

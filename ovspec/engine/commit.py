@@ -1,9 +1,7 @@
 """Committed speculation: sparse steps make tokens provisional, dense passes make them final.
 
-Under sampling the dense pass applies speculative sampling again. Acceptance and correction by the sparse
-verifier distribute every provisional token by its p_s. The dense pass therefore uses q = p_s, and its output
-follows the dense p. The decision to commit depends only on earlier tokens, never on those that the commit
-verifies next; otherwise the output would be biased.
+To the dense pass, provisional tokens are a draft like any other: those that are its own tokens stand, and the
+first that is not is replaced. The output is therefore that of dense decoding.
 """
 
 from __future__ import annotations
@@ -15,17 +13,14 @@ from ovspec.engine.accept import accept
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
-from ovspec.sampling.sampling import Distribution
 from ovspec.verify.limits import DENSE
 
 
-def take_provisional(
-    state: RequestState, tokens: list[int], p: list[Distribution | None], writers: list[Writer]
-) -> None:
+def take_provisional(state: RequestState, tokens: list[int], writers: list[Writer]) -> None:
     """Append tokens that a sparse pass accepted, up to a stop token."""
     stops = state.sequence.settings.stop_token_ids
     end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
-    state.sequence.add_provisional(tokens[:end], p[:end])
+    state.sequence.add_provisional(tokens[:end])
     state.provisional_writers += writers[:end]
 
 
@@ -52,13 +47,13 @@ def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> list[tuple[i
     Returns:
         Per request, how many tokens were provisional, and how many of them were kept.
     """
-    proposals = [Proposal(*state.sequence.take_back()) for state in states]
+    proposals = [Proposal(state.sequence.take_back()) for state in states]
     drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(states, proposals, strict=True)]
     logits = verifier.verify(drafts, [DENSE] * len(drafts))
     outcomes = []
     count_pass(verifier.stats, states)
     for index, (state, proposal, rows) in enumerate(zip(states, proposals, logits, strict=True)):
-        accepted, _ = accept(state.sequence, proposal, rows)
+        accepted = accept(state.sequence, proposal, rows)
         verifier.show(index, state.sequence, range(accepted.n))
         count = len(proposal.tokens)
         state.sequence.provisional.adapt(accepted.n, count)

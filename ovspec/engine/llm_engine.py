@@ -18,7 +18,7 @@ from ovspec.engine.speculation import Chunk, Speculation, Step
 from ovspec.errors import InvalidValueError
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
-from ovspec.memory.machine_memory import available_bytes
+from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan
@@ -26,12 +26,6 @@ from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
 
 _UNLIMITED = 2**31 - 1
-# What ended requests leave in the cache before it grows, where no limit of it is given: so much, and no
-# larger a share of the memory that is available at the start.
-_PREFIX_CACHE_BYTES = 2**30
-_PREFIX_CACHE_SHARE = 8
-# The same of a draft model, whose cache is smaller.
-_DRAFT_SHARE = 4
 MAX_NUM_SEQS = 256
 
 
@@ -49,8 +43,8 @@ class LLMEngine:
         max_model_len: positions of the model.
         config: calibrated values of the model, which complete a mode.
         cache_bytes: limit of the target's keys and values; `None`: as memory allows.
-        enable_prefix_caching: whether prompts share what they begin with, beside each other and after each
-            other.
+        prefix_cache_bytes: what ended requests leave in the target's cache before it grows, for prompts that
+            begin alike; 0: prompts share nothing.
     """
 
     def __init__(
@@ -63,18 +57,15 @@ class LLMEngine:
         max_model_len: int = _UNLIMITED,
         config: OvspecConfig | None = None,
         cache_bytes: int | None = None,
-        enable_prefix_caching: bool = True,
+        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.max_model_len = max_model_len
         self._config = config
-        kept = 0
-        if enable_prefix_caching:
-            kept = cache_bytes or min(_PREFIX_CACHE_BYTES, available_bytes() // _PREFIX_CACHE_SHARE)
-        target.limit_cache(cache_bytes, kept)
+        target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
-            drafter.limit_cache(kept // _DRAFT_SHARE)
+            drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
         self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
@@ -111,7 +102,7 @@ class LLMEngine:
             raise InvalidValueError(f"request_id={request.request_id!r} runs already; give another")
         settings, limit = request.settings, self.check(request)
         mode = self._mode(self.verify if request.verify is None else request.verify)
-        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index)
+        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index, request.answered)
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)

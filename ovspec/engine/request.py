@@ -36,6 +36,8 @@ class Request:
         metrics: what its passes are counted in; requests of one call may share them.
         cached: blocks in the target's and the draft's cache that hold the beginning of the prompt. They
             belong to the caller, who releases them.
+        blocks_read: whether outputs say which blocks of the context were read.
+        answered: what an engine answered that has ended since; the answer goes on behind it.
     """
 
     request_id: str
@@ -48,6 +50,8 @@ class Request:
     schedule: Schedule | None = None
     metrics: RawPerfMetrics = field(default_factory=RawPerfMetrics)
     cached: tuple[CachedSequence, CachedSequence] | None = None
+    blocks_read: bool = False
+    answered: SequenceOf[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class RequestOutput:
         finish_reason: NONE while the request goes on.
         metrics: counts of the request so far.
         error: why the request failed; such an output is its last.
+        blocks_read: for each block of the context, the share of layers and heads that read it in the last
+            verification; `None` where all was read, or nobody asked.
     """
 
     request_id: str
@@ -107,6 +113,7 @@ class RequestOutput:
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: Exception | None = None
+    blocks_read: list[float] | None = None
 
     @property
     def finished(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from typing import TypeVar
 
 from ovspec.drafters import AssistantDrafter, DrafterChoice, SparseSelf
 from ovspec.drafters.drafter import Drafter
@@ -13,6 +15,8 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
+
+_Config = TypeVar("_Config", ExpertConfig, FfnConfig)
 
 
 def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
@@ -56,14 +60,8 @@ def expert_routing(
     Raises:
         ValueError: verification and the drafter ask for different limits.
     """
-    asked = (expert_config(backend, sparse) for sparse in sparse_passes(verify, choice))
-    limits = [config for config in asked if config]
-    if limits and limits[-1] != limits[0]:
-        raise ValueError(
-            f"expert budget {limits[0].budget} of verify and {limits[-1].budget} of the drafter differ: one "
-            "model has one"
-        )
-    return limits[0] if limits else None
+    asked = [expert_config(backend, sparse) for sparse in sparse_passes(verify, choice)]
+    return _agreed("expert budget", "budget", asked)
 
 
 def ffn_routing(
@@ -74,13 +72,15 @@ def ffn_routing(
     Raises:
         ValueError: verification and the drafter ask for different limits, or the backend can't limit.
     """
-    asked = (ffn_config(backend, sparse) for sparse in sparse_passes(verify, choice))
+    asked = [ffn_config(backend, sparse) for sparse in sparse_passes(verify, choice)]
+    return _agreed("ffn density", "density", asked)
+
+
+def _agreed(what: str, field: str, asked: SequenceOf[_Config | None]) -> _Config | None:
     limits = [config for config in asked if config]
     if limits and limits[-1] != limits[0]:
-        raise ValueError(
-            f"ffn density {limits[0].density} of verify and {limits[-1].density} of the drafter differ: one "
-            "model has one"
-        )
+        first, last = (getattr(config, field) for config in (limits[0], limits[-1]))
+        raise ValueError(f"{what} {first} of verify and {last} of the drafter differ: one model has one")
     return limits[0] if limits else None
 
 

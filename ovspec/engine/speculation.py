@@ -17,7 +17,6 @@ from ovspec.engine.verifier import Verifier
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.sampling.sampling import Distribution
 from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan
 from ovspec.verify.commit_verify import MAX_INTERVAL
@@ -114,6 +113,9 @@ class Speculation:
         ends = [chunk.state for chunk in chunks if chunk.ends]
         logits = self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks])
         step.verify_duration = self.verifier.stats.duration
+        for index, state in enumerate(decoding):
+            if state.request.blocks_read:
+                state.output.blocks_read = self.verifier.target.blocks_read(index)
         read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
         count_pass(self.verifier.stats, decoding)
@@ -123,7 +125,7 @@ class Speculation:
         for index, chunk in enumerate(chunks, len(decoding)):
             self.verifier.show(index, chunk.state.sequence, ())
         for state, rows in zip(ends, read, strict=True):
-            first, _ = accept(state.sequence, Proposal(), rows)
+            first = accept(state.sequence, Proposal(), rows)
             state.emit([first.next_token], ["target"], rows, [0])
         step.sampling_duration = microseconds() - started
         due = [index for index, s in enumerate(decoding) if is_due(s, plans[index].commit_interval)]
@@ -167,12 +169,11 @@ class Speculation:
     ) -> list[int]:
         """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
         sequence, parents = state.sequence, proposal.parents
-        p: list[Distribution | None]
         if parents is None:
-            accepted, p = accept(sequence, proposal, logits)
+            accepted = accept(sequence, proposal, logits)
             nodes, last = list(range(accepted.n)), accepted.next_token
         else:
-            path, p = accept_tree(sequence, proposal, parents, logits)
+            path = accept_tree(sequence, proposal, parents, logits)
             self.verifier.keep(sequence, path.nodes)
             nodes, last = path.nodes, path.next_token
         depth_ = len(proposal.tokens) if parents is None else depth(parents)
@@ -187,7 +188,7 @@ class Speculation:
         writers: list[Writer] = ["draft" for _ in nodes]
         writers.append("target" if whole else "corrected")
         if state.mode.commits and not (dense and not sequence.provisional):
-            take_provisional(state, tokens, p, writers)
+            take_provisional(state, tokens, writers)
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
         return nodes

@@ -91,8 +91,6 @@ class GenerationSettings:
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
         max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
-        coupled: sampling uses random numbers by position (sampling/coupling.py), so that the text does not
-            depend on what is drafted.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
     """
@@ -108,7 +106,6 @@ class GenerationSettings:
     assistant_confidence_threshold: float
     max_ngram_size: int
     acceptance_threshold: float
-    coupled: bool
     num_return_sequences: int
     apply_chat_template: bool
 
@@ -232,8 +229,6 @@ def resolve(
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
         acceptance_threshold=_acceptance_threshold(config, has_draft),
-        # Neither a drafter nor a schedule that measures times may change the text.
-        coupled=sampling.do_sample,
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )

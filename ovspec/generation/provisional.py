@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from ovspec.sampling.sampling import Distribution
+from dataclasses import dataclass
 
 # Smallest and largest number of provisional tokens before a commit, if the user gives no interval.
 COMMIT_INTERVALS = (16, 24, 32)
@@ -15,15 +13,15 @@ class Provisional:
     """The last tokens of a sequence, which no dense pass has confirmed yet.
 
     Attributes:
-        q: distribution of the sparse verifier that each token was drawn from; `None` in greedy decoding.
+        count: how many they are.
         interval: number of provisional tokens that triggers the next dense pass.
     """
 
-    q: list[Distribution | None] = field(default_factory=list)
+    count: int = 0
     interval: int = COMMIT_INTERVALS[0]
 
     def __len__(self) -> int:
-        return len(self.q)
+        return self.count
 
     def adapt(self, confirmed: int, count: int) -> None:
         """Lengthen the interval after a commit that confirmed all tokens; reset it after a correction."""

@@ -14,10 +14,8 @@ from openvino_genai import GenerationFinishReason
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.provisional import Provisional
 from ovspec.runtime.cache import CachedSequence
-from ovspec.sampling.acceptance import RandomStreams
 from ovspec.sampling.coupling import Coupling
 from ovspec.sampling.logits_processors import LogitsProcessor
-from ovspec.sampling.sampling import Distribution
 
 
 @dataclass(slots=True)
@@ -31,7 +29,6 @@ class Sequence:
         limit: largest number of new tokens.
         settings: generation settings.
         processor: logits processors with the state of this sequence.
-        streams: random numbers of the sequence.
         coupling: random numbers by position.
         target: blocks in the target's cache.
         draft: blocks in the draft model's cache.
@@ -45,7 +42,6 @@ class Sequence:
     limit: int
     settings: GenerationSettings
     processor: LogitsProcessor
-    streams: RandomStreams
     coupling: Coupling
     target: CachedSequence = field(default_factory=CachedSequence)
     draft: CachedSequence = field(default_factory=CachedSequence)
@@ -54,15 +50,26 @@ class Sequence:
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
 
     @classmethod
-    def start(cls, prompt: SequenceOf[int], limit: int, settings: GenerationSettings, index: int) -> Sequence:
-        """A sequence that continues `prompt`; sequences with another `index` have other random numbers."""
+    def start(
+        cls,
+        prompt: SequenceOf[int],
+        limit: int,
+        settings: GenerationSettings,
+        index: int,
+        answered: SequenceOf[int] = (),
+    ) -> Sequence:
+        """A sequence that continues `prompt`, and what was `answered` to it already.
+
+        Sequences with another `index` have other random numbers.
+        """
+        processor = LogitsProcessor(settings.sampling, prompt)
+        processor.extend(answered)
         return cls(
-            tokens=list(prompt),
+            tokens=[*prompt, *answered],
             prompt_length=len(prompt),
             limit=limit,
             settings=settings,
-            processor=LogitsProcessor(settings.sampling, prompt),
-            streams=RandomStreams(settings.sampling.rng_seed, index),
+            processor=processor,
             coupling=Coupling(settings.sampling.rng_seed, index),
         )
 
@@ -106,24 +113,24 @@ class Sequence:
         self.trim_caches()
         return taken
 
-    def add_provisional(self, tokens: SequenceOf[int], q: SequenceOf[Distribution | None]) -> None:
-        """Append provisional tokens; `q` has one entry for each."""
+    def add_provisional(self, tokens: SequenceOf[int]) -> None:
+        """Append provisional tokens."""
         self.tokens.extend(tokens)
         self.processor.extend(tokens)
-        self.provisional.q.extend(q)
+        self.provisional.count += len(tokens)
         self.trim_caches()
 
-    def take_back(self) -> tuple[list[int], list[Distribution | None]]:
-        """Remove the provisional tokens and their keys and values in the target; return tokens and q.
+    def take_back(self) -> list[int]:
+        """Remove the provisional tokens and their keys and values in the target; return the tokens.
 
         The draft model's cache stays as it is: `append` removes the tokens that are not confirmed.
         """
-        tokens, q = self.tokens[self.confirmed :], self.provisional.q
+        tokens = self.tokens[self.confirmed :]
         del self.tokens[self.confirmed :]
         self.processor.rollback(len(tokens))
-        self.provisional.q = []
+        self.provisional.count = 0
         self.target.rollback(min(self.target.length, len(self.tokens) - 1))
-        return tokens, q
+        return tokens
 
     def truncate(self, length: int) -> None:
         """End the sequence after its first `length` tokens, e.g. at a stop string."""

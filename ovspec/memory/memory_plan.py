@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ovspec.memory.machine_memory import available_bytes
+from ovspec.memory.device_memory import device_bytes
 from ovspec.memory.model_plan import PROCESS_BYTES, ModelPlan, cache_use, plan_model
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.compile import precision_name
+from ovspec.runtime.compile import default_cache_precision, precision_name
+from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
 
 _GB = 1e9
+# What ended requests leave in the target's cache before it grows: so much, and no larger a share of the
+# memory that the plan leaves. A draft model's cache, which is smaller, keeps a part of that.
+PREFIX_CACHE_BYTES = 2**30
+_PREFIX_CACHE_SHARE = 8
+DRAFT_PREFIX_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class MemoryPlan:
             or those that the user allows.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         process: bytes of the process beside its models.
+        device: whose memory it is.
     """
 
     context: int
@@ -38,15 +45,26 @@ class MemoryPlan:
     available: int
     largest_context: int
     process: int = PROCESS_BYTES
+    device: str = "CPU"
 
     @property
     def total(self) -> int:
         """Peak bytes: while a model is made, or with the whole context in the cache."""
         return self.process + _peak(self.target, self.draft)
 
+    @property
+    def prefix_cache(self) -> int:
+        """Bytes beside `total` that ended requests may leave in the target's cache.
+
+        A part of what `total` leaves, so that they never take what the context needs; of all that is
+        available where the plan was overruled.
+        """
+        left = self.available - self.total if self.total <= self.available else self.available
+        return min(PREFIX_CACHE_BYTES, left // _PREFIX_CACHE_SHARE)
+
     def as_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return {**asdict(self), "total": self.total}
+        return {**asdict(self), "total": self.total, "prefix_cache": self.prefix_cache}
 
     def check(self) -> None:
         """Raise an error if the plan does not fit.
@@ -63,9 +81,10 @@ class MemoryPlan:
         else:
             working = self.total - weights - cache
             rest = f"KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory {working / _GB:.2f}"
+        where = "" if is_cpu(self.device) else f" on {self.device}"
         raise ValueError(
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
-            f"{weights / _GB:.2f}, {rest}), {self.available / _GB:.2f} GB are available; "
+            f"{weights / _GB:.2f}, {rest}), {self.available / _GB:.2f} GB are available{where}; "
             f"{self._remedy()}; or, as this is an estimate, allow more with --memory-limit SIZE or "
             "--no-memory-check (memory_limit= of LLMPipeline)"
         )
@@ -95,7 +114,10 @@ def _peak(target: ModelPlan, draft: ModelPlan | None) -> int:
 
 def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, int]:
     """The precision of a model's cache, and its bytes per token."""
-    precision = precision_name(settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", "f16")))
+    default = default_cache_precision(settings)
+    precision = precision_name(
+        settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", default))
+    )
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
     return precision, model.kv_cache_bytes_per_token(precision, mode)
 
@@ -117,7 +139,7 @@ def plan_memory(
     Args:
         info: the target.
         context: tokens that its cache shall hold.
-        draft: the draft model, or none.
+        draft: the draft model on the same device, or none.
         properties, device: of a model whose backends are not given.
         max_num_batched_tokens: rows of a pass while a prompt is read.
         available: bytes that may be taken; `None` asks the machine.
@@ -149,7 +171,8 @@ def plan_memory(
         target, *drafts = plans(blocks * BLOCK_SIZE)
         return PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
 
-    there = available_bytes() if available is None else available
+    on = models[0][2].device
+    there = device_bytes(on) if available is None else available
     target, *drafts = plans(context)
     return MemoryPlan(
         context=context,
@@ -158,4 +181,5 @@ def plan_memory(
         draft=drafts[0] if drafts else None,
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
+        device=on,
     )

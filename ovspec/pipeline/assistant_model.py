@@ -9,8 +9,9 @@ from typing import ClassVar
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.routing import sparse_attention
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
@@ -42,7 +43,7 @@ class AssistantChoices:
         draft: DraftModel,
         verify: VerifyMode,
         device: str,
-        attention: Attention,
+        attention: Attention | None,
         properties: Mapping[str, object],
         linear: LinearBackend | None,
     ) -> AssistantChoices:
@@ -58,12 +59,12 @@ class AssistantChoices:
             ValueError: its folder holds no model, or as `Backends.resolve`.
         """
         info = ModelInfo.read(draft.models_path)
-        device = draft.device or device
+        device = resolve_device(draft.device or device)
         # Our operations run on CPU; a draft elsewhere takes what its device has.
-        on_cpu = device.startswith("CPU")
+        on_cpu = is_cpu(device)
         if linear == "native" and not (on_cpu and info.weight_format() in WEIGHT_FORMATS):
             linear = None  # asked for the target's layers: this draft has none to take
-        backend: Attention = attention if on_cpu else "stock"
+        backend = attention_on(device, attention if on_cpu else None)
         sparse = attention_part(verify) if backend == "native" else None
         backends = Backends.resolve(
             info.folder,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ovspec.drafters.eagle3 import Eagle3Drafter, eagle3_boundaries, load_eagle3
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
@@ -51,7 +52,7 @@ class HeadChoices:
         draft: DraftModel,
         target: ModelInfo,
         device: str,
-        attention: Attention,
+        attention: Attention | None,
         properties: Mapping[str, object],
         linear: LinearBackend | None,
     ) -> HeadChoices:
@@ -73,8 +74,7 @@ class HeadChoices:
             )
         info = ModelInfo.read(draft.models_path)
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
-        device = draft.device or device
-        on_cpu = device.startswith("CPU")
+        device = resolve_device(draft.device or device)
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
         given = {
             name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"
@@ -83,7 +83,7 @@ class HeadChoices:
             info.folder,
             device,
             given,
-            AttentionConfig(attention if on_cpu else "stock"),
+            AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
             linear="stock" if linear == "stock" else None,
             boundaries=(info.num_hidden_layers,),
         )
@@ -104,7 +104,7 @@ def draft_choices(
     target: ModelInfo,
     verify: VerifyMode,
     device: str,
-    attention: Attention,
+    attention: Attention | None,
     properties: Mapping[str, object],
     linear: LinearBackend | None,
 ) -> AssistantChoices | HeadChoices | None:

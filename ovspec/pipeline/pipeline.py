@@ -21,21 +21,17 @@ from ovspec.drafters import (
     build_drafter,
     parse_drafter,
 )
-from ovspec.drafters.drafter import Drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
 from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
-from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.inputs import (
     as_turn,
     check_prompts,
     check_texts,
-    eos_token_ids,
-    read_generation_config,
-    read_tokenizer,
     templated,
     texts_of,
     token_rows,
@@ -46,10 +42,10 @@ from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
-from ovspec.pipeline.call_settings import check_settings
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall
 from ovspec.pipeline.head_model import draft_choices
+from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import Attention
@@ -70,8 +66,6 @@ _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
 _Config: TypeAlias = GenerationConfig | None
 _To: TypeAlias = "Streamer | None"
 
-_UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
-
 
 class LLMPipeline:
     """Generates text, verifying drafts densely or sparsely.
@@ -87,7 +81,8 @@ class LLMPipeline:
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
-        attention: "native" verifies with our CPU operation, "stock" with OpenVINO's own.
+        attention: "native" verifies with our operation, "stock" with OpenVINO's own. By default "native" on a
+            CPU, where our operations run, and "stock" elsewhere.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
             OpenVINO's own. By default as `attention`, and experts of a form that is not known as they are.
         ffn: the same for the gated MLPs of dense layers. By default "native" where channels are limited;
@@ -118,7 +113,7 @@ class LLMPipeline:
         draft_model: DraftModel | None = None,
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
-        attention: Attention = "native",
+        attention: Attention | None = None,
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
         linear: LinearBackend | None = None,
@@ -140,34 +135,29 @@ class LLMPipeline:
         self._info = ModelInfo.read(models_path)
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)
-        self._verify = calibrated_mode(mode, self._ovspec_config)
-        assistant = draft_choices(draft_model, self._info, self.verify, device, attention, properties, linear)
+        calibrated = calibrated_mode(mode, self._ovspec_config)
+        assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         boundaries = assistant.boundaries if assistant else ()
         choices = (attention, experts, ffn, linear, boundaries)
-        target = TargetChoices.of(self._info, self.verify, choice, device, properties, *choices)
-        self._tokenizer = given.tokenizer or read_tokenizer(self._info.folder)
-        self._config = read_generation_config(self._info.folder)
-        self._eos = eos_token_ids(self._info, self._config, self._tokenizer)
-        self._positions = max_context or self._info.max_position_embeddings or _UNLIMITED_POSITIONS
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
+        self._outline = Outline(self._info, calibrated, choice, given.tokenizer, max_context)
+        self._tokenizer = self._outline.get_tokenizer()
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._target = target.load()
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        self._choice = choice
-        self._drafter: Drafter | None = build_drafter(choice, parts)
-        if self._drafter is None:
-            self._config = without_assistant(self._config)
+        self._choice, self._drafter = choice, build_drafter(choice, parts)
         engine = LLMEngine(
             self._target,
             self._drafter,
             mode,
             chunk,
             given.max_num_seqs,
-            self._positions,
+            self.max_model_len,
             self._ovspec_config,
             given.cache_bytes,
-            given.enable_prefix_caching,
+            given.prefix_cache_bytes(self._plan),
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
@@ -285,7 +275,7 @@ class LLMPipeline:
             ValueError: when set to something that this pipeline's graph was not built for.
             PipelineBusyError: when set while a call runs.
         """
-        return self._verify
+        return self._outline.verify
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
@@ -301,7 +291,7 @@ class LLMPipeline:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
         limit_anew(self._target, self._assistant, chosen, self._choice)
-        self._verify, self._engine.engine.verify = chosen, mode
+        self._outline.verify, self._engine.engine.verify = chosen, mode
 
     @property
     def models_path(self) -> Path:
@@ -319,10 +309,12 @@ class LLMPipeline:
         Raises:
             ValueError: an unsupported or contradicting option.
         """
-        config = updated(self._config if config is None else config, kwargs)
-        settings = resolve(config, self._eos, self._drafter is not None)
-        check_settings(settings, self._choice, self.verify, self._info.vocab_size)
-        return settings
+        return self._outline.settings(config, **kwargs)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._outline.max_model_len
 
     @property
     def memory_plan(self) -> MemoryPlan:
@@ -346,7 +338,7 @@ class LLMPipeline:
             ValueError: the model has no chat template, or the history no message.
         """
         prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
-        return len(prompt) + new_tokens <= self._positions
+        return len(prompt) + new_tokens <= self.max_model_len
 
     def get_tokenizer(self) -> openvino_genai.Tokenizer:
         """The target's tokenizer."""
@@ -354,7 +346,7 @@ class LLMPipeline:
 
     def get_generation_config(self) -> GenerationConfig:
         """A copy of the configuration that calls start from."""
-        return updated(self._config, {})
+        return self._outline.get_generation_config()
 
     @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:
@@ -363,13 +355,12 @@ class LLMPipeline:
         Raises:
             ValueError: an unsupported or contradicting option.
         """
-        self.settings(config)
-        self._config = updated(config, {})
+        self._outline.set_generation_config(config)
 
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Answer]:
-        check_prompts(prompts, self._positions, self._info.vocab_size)
+        check_prompts(prompts, self.max_model_len, self._info.vocab_size)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)

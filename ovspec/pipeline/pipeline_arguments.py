@@ -12,6 +12,7 @@ from openvino_genai import SchedulerConfig, Tokenizer
 
 from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.memory.memory_plan import MemoryPlan
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
@@ -92,6 +93,10 @@ class PipelineArguments:
         if not isinstance(chunk, int) or chunk < 1:
             raise InvalidValueError(f"max_num_batched_tokens={chunk!r}: expected a number of at least 1")
         return chunk
+
+    def prefix_cache_bytes(self, plan: MemoryPlan) -> int:
+        """What ended requests leave in the target's cache: all of a limit that was given, or as planned."""
+        return (self.cache_bytes or plan.prefix_cache) if self.enable_prefix_caching else 0
 
     def _take(self, scheduler: object) -> None:
         if not isinstance(scheduler, SchedulerConfig):

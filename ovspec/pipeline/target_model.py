@@ -12,8 +12,9 @@ from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.head_model import HeadChoices
-from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import resolve_device
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
@@ -43,7 +44,7 @@ class TargetChoices:
         drafter: DrafterChoice | None,
         device: str,
         properties: Mapping[str, object],
-        attention: Attention,
+        attention: Attention | None,
         experts: ExpertBackend | None,
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
@@ -61,6 +62,8 @@ class TargetChoices:
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
+        device = resolve_device(device)
+        attention = attention_on(device, attention)
         graph = routing(attention, verify, drafter)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
@@ -91,18 +94,26 @@ class TargetChoices:
         number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         if limit is not None and not (number and limit >= 1):
             raise ValueError(f"memory_limit={limit!r}: expected bytes above 0, or math.inf for no limit")
+        together = assistant if assistant and assistant.backends.device == self.backends.device else None
         few = min(32, self.info.max_position_embeddings or 32)
         plan = plan_memory(
             self.info,
             few if max_context is None else max_context,
-            draft=assistant.info if assistant else None,
+            draft=together.info if together else None,
             max_num_batched_tokens=max_num_batched_tokens,
             available=None if limit is None or math.isinf(limit) else int(limit),
             backends=self.backends,
-            draft_backends=assistant.backends if assistant else None,
+            draft_backends=together.backends if together else None,
         )
         if limit != math.inf:
             plan.check()
+            if assistant and not together:
+                beside = plan_memory(
+                    assistant.info,
+                    min(plan.context, assistant.info.max_position_embeddings or plan.context),
+                    backends=assistant.backends,
+                )
+                beside.check()
         return plan
 
     def load(self) -> ModelRunner:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
+from ovspec.runtime.devices import is_cpu
 from ovspec_transforms import Selection
 
 Attention = Literal["native", "stock"]
+
+
+def attention_on(device: str, asked: Attention | None) -> Attention:
+    """Who computes attention: what the user asks for, else our operation where it runs."""
+    return asked or ("native" if is_cpu(device) else "stock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import openvino as ov
 
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.attention_config import AttentionConfig, attention_on
 from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend, linear_backend
@@ -73,7 +74,8 @@ class Backends:
             ValueError: a native operation on another device than a CPU, a device or property that is not
                 known, or settings that contradict each other.
         """
-        attention = attention or AttentionConfig()
+        device = resolve_device(device)
+        attention = attention or AttentionConfig(attention_on(device, None))
         asked = {
             "attention": attention.backend,
             "experts": experts and experts.backend,
@@ -81,12 +83,12 @@ class Backends:
             "linear": linear,
         }
         for name, backend in asked.items():
-            if backend == "native" and not device.startswith("CPU"):
+            if backend == "native" and not is_cpu(device):
                 verb = "runs" if name == "attention" else "run"
                 raise ValueError(f"device={device!r}: native {name} {verb} on CPU only; pass {name}='stock'")
         given = dict(properties or {})
         settings = given if plugin_defaults else with_defaults(given, device)
-        core = ov.Core()
+        core = openvino_core()
         check_properties(core, device, settings)
         rounding = rounding_settings(model, given)
         resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
@@ -99,14 +101,14 @@ class Backends:
             linear=resolved,
             linear_required=linear == "native",
             row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
-            arithmetic=arithmetic(settings) if device.startswith("CPU") else "f32",
+            arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
             boundaries=boundaries,
         )
 
     @property
     def on_cpu(self) -> bool:
         """Whether the device is a CPU, where our operations run."""
-        return self.device.startswith("CPU")
+        return is_cpu(self.device)
 
     @property
     def native(self) -> bool:

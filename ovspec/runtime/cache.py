@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.huge_pages import advise_huge_pages
+from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 
 _FIRST_BLOCKS = 64
 
@@ -98,14 +99,21 @@ class CacheTensor:
 class KVCache:
     """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
 
+    Args:
+        request: that reads and writes them.
+        tensors: what they are.
+        new_blocks: allocates blocks where the request's device has its caches.
+
     Attributes:
         max_bytes: limit for all tensors together, or `None`.
     """
 
-    def __init__(self, request: ov.InferRequest, tensors: Iterable[CacheTensor]) -> None:
-        self._request = request
+    def __init__(
+        self, request: ov.InferRequest, tensors: Iterable[CacheTensor], new_blocks: NewBlocks = HostBlocks
+    ) -> None:
+        self._request, self._new_blocks = request, new_blocks
         self.specs = tuple(tensors)
-        self._tensors: dict[str, ov.Tensor] = {}
+        self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
 
@@ -120,7 +128,7 @@ class KVCache:
         Doubling makes copies rare. One tensor is replaced at a time, so the additional peak is one layer.
 
         Raises:
-            RuntimeError: they would exceed `max_bytes`, or the memory of the machine.
+            RuntimeError: they would exceed `max_bytes`, or the memory of the machine or the device.
         """
         if num_blocks <= self._capacity:
             return
@@ -134,45 +142,46 @@ class KVCache:
                 )
             capacity = min(capacity, most)
         for spec in self.specs:
-            old = self._tensors.get(spec.name)
+            old = self._blocks.get(spec.name)
             grown = self._allocate(spec, capacity)
             if old is not None:
                 # After a failed attempt some tensors may be larger than others.
-                _bytes(grown)[: self._capacity] = _bytes(old)[: self._capacity]
-            self._tensors[spec.name] = grown
-            self._request.set_tensor(spec.name, grown)
+                grown.copy(old, 0, 0, self._capacity)
+            self._blocks[spec.name] = grown
+            self._request.set_tensor(spec.name, grown.tensor)
         self._capacity = capacity
 
-    def _allocate(self, spec: CacheTensor, blocks: int) -> ov.Tensor:
+    def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:
-            tensor = ov.Tensor(spec.element_type, ov.Shape([blocks, *spec.block_shape]))
+            return self._new_blocks(spec.element_type, [blocks, *spec.block_shape])
         except (MemoryError, RuntimeError) as error:
             raise RuntimeError(
                 f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
-                "out of memory; shorten the prompts or ask for KV_CACHE_PRECISION=u8"
+                f"out of memory; {self._capacity} are there; shorten the prompts or ask for "
+                "KV_CACHE_PRECISION=u8"
             ) from error
-        advise_huge_pages(tensor)
-        return tensor
 
-    def contents(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of every block of a tensor, `[blocks, bytes]`; NumPy has no bf16."""
-        return _bytes(self._tensors[name])
+    def read(self, name: str, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """A copy of blocks of a tensor, `[blocks, bytes]`; NumPy has no bf16."""
+        return self._blocks[name].read(blocks)
+
+    def write(self, name: str, blocks: NDArray[np.integer], data: NDArray[Any]) -> None:
+        """Write blocks of a tensor."""
+        if len(blocks):
+            self._blocks[name].write(blocks, data.view(np.uint8).reshape(len(blocks), -1))
 
     def copy(self, source: int, target: int) -> None:
         """Copy the contents of a block."""
-        for tensor in self._tensors.values():
-            data = _bytes(tensor)
-            data[target] = data[source]
+        for blocks in self._blocks.values():
+            blocks.copy(blocks, source, target, 1)
 
-    def tensor(self, name: str) -> ov.Tensor:
-        """The tensor that the request reads and writes under `name`."""
-        return self._tensors[name]
+    def tensor(self, name: str) -> Any:
+        """The tensor that the request reads and writes under `name`, on its device."""
+        return self._blocks[name].tensor
 
-
-def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:
-    # NumPy has no bf16, so blocks are copied as bytes.
-    data: NDArray[np.uint8] = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
-    return data
+    def token_axis(self, spec: CacheTensor) -> int:
+        """The axis of a block along which the tokens of keys or values lie, in a float type."""
+        return self._blocks[spec.name].key_axis if spec.name.startswith("key_cache.") else 1
 
 
 def cache_layout(spec: CacheTensor, block_size: int) -> str:

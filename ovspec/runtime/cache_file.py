@@ -49,7 +49,7 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
             f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
         )
     content: dict[str, NDArray[Any]] = {
-        spec.name: runner.cache.contents(spec.name)[sequence.table] for spec in runner.cache.specs
+        spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs
     }
     content[_TOKENS] = np.array(tokens[:found], np.int64)
     long_rope = str(sequence.long_rope)
@@ -93,7 +93,7 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     runner.cache.ensure(runner.blocks.required([(sequence, len(tokens))]))
     runner.blocks.reserve(sequence, len(tokens))
     for spec in runner.cache.specs:
-        runner.cache.contents(spec.name)[sequence.table] = content[spec.name]
+        runner.cache.write(spec.name, sequence.table, content[spec.name])
     sequence.length = len(tokens)
     runner.publish(sequence, tokens)
     runner.release(sequence)

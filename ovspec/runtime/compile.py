@@ -9,6 +9,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.runtime.cache import CacheTensor
+from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import last_line
@@ -68,6 +69,7 @@ def compile_paged(
                 f"KV_CACHE_PRECISION={asked} does not go with this INFERENCE_PRECISION_HINT on {device} "
                 f"({reason}); change one of them"
             ) from error
+        reason = _refused_property(core, device, settings) or reason
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
     _check_cache_precision(compiled, settings)
     return compiled
@@ -76,7 +78,7 @@ def compile_paged(
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
     """The user's properties with ovspec's defaults: a u8 cache by token, the fastest for verification."""
     settings = dict(properties)
-    if not device.startswith("CPU"):
+    if not is_cpu(device):
         return settings
     if not any(key in settings for key in _CACHE_PRECISION_KEYS):
         settings["KV_CACHE_PRECISION"] = "u8"
@@ -93,13 +95,41 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
         raise ValueError(
             f"device={device!r} is not available here: expected one of {core.available_devices}"
         ) from error
-    known |= {"CACHE_DIR", "CACHE_MODE", "KEY_CACHE_QUANT_MODE", "KV_CACHE_PRECISION"}
+    known |= {"CACHE_DIR", "CACHE_MODE", "KV_CACHE_PRECISION"}
+    known |= {"KEY_CACHE_QUANT_MODE"} if is_cpu(device) else set()
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(
             f"property {unknown[0]!r} is unknown to device {device}: check its spelling or remove it"
         )
     check_cache_precisions(settings)
+    if is_gpu(device) and _is_f32(settings) and _key_precision(settings) in ("u8", "i8"):
+        raise ValueError(
+            f"KV_CACHE_PRECISION={_key_precision(settings)} with an inference precision of f32: the plugin "
+            "compiles it and fails at the first pass; leave KV_CACHE_PRECISION out, or ask for "
+            "INFERENCE_PRECISION_HINT=f16"
+        )
+
+
+def default_cache_precision(settings: Mapping[str, object]) -> str:
+    """The largest precision that a plugin gives keys and values where the settings do not say it."""
+    return "f32" if _is_f32(settings) else "f16"
+
+
+def _refused_property(core: ov.Core, device: str, settings: Mapping[str, object]) -> str | None:
+    """The property that the device refuses with any model, and its own sentence about it."""
+    model = smallest_model()
+    for name, value in settings.items():
+        try:
+            core.compile_model(model, device, {name: value})
+        except RuntimeError as error:
+            return f"{name}={precision_name(value)}: {last_line(error)}"
+    return None
+
+
+def _is_f32(settings: Mapping[str, object]) -> bool:
+    hint = precision_name(settings.get("INFERENCE_PRECISION_HINT", ""))
+    return hint == "f32" or (not hint and str(settings.get("EXECUTION_MODE_HINT", "")).endswith("ACCURACY"))
 
 
 def check_cache_precisions(settings: Mapping[str, object]) -> None:
@@ -135,6 +165,13 @@ def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
             shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
             tensors.append(CacheTensor(name, port.get_element_type(), shape))
     return tensors
+
+
+def block_size_of(compiled: ov.CompiledModel) -> int:
+    """Tokens per block of a compiled paged model's caches, as its device lays values out."""
+    return next(
+        spec.block_shape[1] for spec in cache_tensors(compiled) if spec.name.startswith("value_cache.")
+    )
 
 
 def _key_precision(settings: Mapping[str, object]) -> str:

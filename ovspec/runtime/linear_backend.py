@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ovspec.runtime.devices import is_cpu
+
 LinearBackend = Literal["native", "stock"]
 
 
@@ -26,5 +28,5 @@ def linear_backend(
     """
     if asked not in (None, "native", "stock"):
         raise ValueError(f"linear={asked!r}: expected 'native' or 'stock'")
-    stock = plugin_defaults or attention != "native" or not device.startswith("CPU")
+    stock = plugin_defaults or attention != "native" or not is_cpu(device)
     return asked or ("stock" if stock else "native")

@@ -15,9 +15,11 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.block_manager import BlockManager
 from ovspec.runtime.cache import CachedSequence, KVCache
+from ovspec.runtime.cache_memory import blocks_on
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
-from ovspec.runtime.compile import cache_tensors, compile_paged, read_model
+from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
@@ -46,7 +48,8 @@ from ovspec_transforms import (
     round_rows,
 )
 
-GPU_BLOCK_SIZE = 16
+# That a graph with selection is made for, before the compiled one says it.
+_GPU_BLOCK_SIZE = 16
 _RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
@@ -99,8 +102,8 @@ class ModelRunner:
         self.backends, self.attention = backends, backends.attention
         self.experts, self.ffn = backends.experts, backends.ffn
         self.linear, self.row_bits = backends.linear, backends.row_bits
-        self.block_size = ovspec_ops.BLOCK_SIZE if backends.on_cpu else GPU_BLOCK_SIZE
-        core = ov.Core()
+        self.block_size = ovspec_ops.BLOCK_SIZE if backends.on_cpu else _GPU_BLOCK_SIZE
+        core = openvino_core()
         if backends.native:
             ovspec_ops.load(core)
         self._attach(*self._compile(core, model))
@@ -112,7 +115,8 @@ class ModelRunner:
             experts.check(facts.expert_layers)
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.cache = KVCache(self.request, cache_tensors(compiled))
+        self.block_size = block_size_of(compiled)
+        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device))
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
@@ -153,9 +157,18 @@ class ModelRunner:
             return graph, facts
 
         if self._watch or not backends.uses_cache_dir:
+            # The GPU plugin keeps what it compiles in CACHE_DIR by itself.
+            dropped = {"CACHE_DIR"} if backends.on_cpu else set()
+            settings = {name: value for name, value in backends.properties.items() if name not in dropped}
             graph, facts = build()
-            settings = {name: value for name, value in backends.properties.items() if name != "CACHE_DIR"}
-            return compile_paged(core, graph, backends.device, settings), facts
+            compiled = compile_paged(core, graph, backends.device, settings)
+            found = block_size_of(compiled)
+            if found != self.block_size and self.attention.selects:
+                raise ValueError(
+                    f"device {backends.device} has {found} tokens in a block with these properties, "
+                    f"selection expects {self.block_size}; leave the properties out, or use verify='dense'"
+                )
+            return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(
                 "CACHE_DIR: only the model of a folder can be kept; leave it out, or give a folder"
@@ -293,6 +306,22 @@ class ModelRunner:
         """An output of the last pass, valid until the next."""
         data: NDArray[np.generic] = self.request.get_tensor(name).data
         return data
+
+    def blocks_read(self, index: int) -> list[float] | None:
+        """For each block of a sequence of the last pass, the share of the anchors' lists that have it.
+
+        `None`: all blocks were read, or the graph does not say.
+        """
+        if self._selection is None or self.attention.backend == "stock":
+            return None
+        begins = self.request.get_tensor("verify_block_indices_begins").data
+        begin, end = int(begins[index]), int(begins[index + 1])
+        lists = self.request.get_tensor("selected_blocks").data[:, :, begin:end]
+        kept = lists[lists >= 0]
+        if not len(kept):
+            return None
+        shares = np.bincount(kept, minlength=end - begin) / (lists.shape[0] * lists.shape[1])
+        return [round(share, 2) for share in shares.tolist()]
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""

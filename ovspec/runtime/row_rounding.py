@@ -11,6 +11,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
+from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
 from ovspec_models.ir_facts import IrFacts
@@ -86,7 +87,7 @@ def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
     """
     if asks_exact_rows(properties):
         return 32
-    if not device.startswith("CPU") or ovspec_ops.active_isa() not in ISAS:
+    if not is_cpu(device) or ovspec_ops.active_isa() not in ISAS:
         return 16
     return 16 if _group_size(properties) < GROUP else 8
 

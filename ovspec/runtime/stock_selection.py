@@ -83,6 +83,7 @@ class StockSelection(NativeSelection):
         super().__init__(coverage, rule.refresh_interval, block_size, compiled)
         self._rule = rule
         self._cache = cache
+        self._summaries = [spec for spec in cache.specs if spec.name.startswith("key_summary.")]
         self._plan: list[SequencePass] = []
         # Per anchor layer: number of values of a token's key.
         self._anchors: dict[int, int] = {}
@@ -107,10 +108,11 @@ class StockSelection(NativeSelection):
             keys.unknown = {block for block in keys.unknown if block < one.written}
             if not one.known:
                 keys.unknown.add(one.written)
-                for anchor in self._anchors:
+                block = one.table[one.written : one.written + 1]
+                for spec in self._summaries:
                     # These blocks are read without counting their mass, so that coverage reads rather more
                     # blocks.
-                    self._cache.tensor(f"key_summary.{anchor}").data[one.table[one.written]] = np.nan
+                    self._cache.write(spec.name, block, np.full(spec.block_shape, np.nan, np.float32))
         return super().inputs(batch) | self._select_inputs() | self._summary_inputs()
 
     def _select_inputs(self) -> dict[str, NDArray[np.generic]]:
@@ -194,7 +196,7 @@ class StockSelection(NativeSelection):
         physical = np.concatenate(written)
         for anchor in self._anchors:
             summary = request.get_tensor(f"new_summary.{anchor}").data
-            self._cache.tensor(f"key_summary.{anchor}").data[physical] = summary[: len(physical)]
+            self._cache.write(f"key_summary.{anchor}", physical, summary[: len(physical)])
         self._hold(request)
         super().finish(batch, request)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ovspec.sampling.sampling import Distribution
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_STREAM = 3  # beside the three streams of `RandomStreams`
+_STREAM = 3
 
 
 class Coupling:

@@ -40,11 +40,6 @@ class LogitsProcessor:
         self._counts = np.zeros(self._ids.size, dtype=np.int64)
         self._slots: dict[int, int] = {int(token): slot for slot, token in enumerate(unique)}
 
-    @property
-    def num_generated(self) -> int:
-        """Number of generated tokens in the context."""
-        return len(self._tokens)
-
     def extend(self, tokens: Iterable[int]) -> None:
         """Add generated tokens to the context.
 

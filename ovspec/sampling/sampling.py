@@ -184,52 +184,6 @@ class Distribution:
         at = int(self.ids.searchsorted(token))
         return float(self.probs[at]) if at < self.ids.size and self.ids[at] == token else 0.0
 
-    def sample(self, uniform: float) -> int:
-        """Token id at the point `uniform` in [0, 1) of the cumulative distribution over ascending ids.
-
-        Raises:
-            ValueError: `uniform` is not in [0, 1).
-        """
-        _require(0 <= uniform < 1, f"uniform must be in [0, 1), got {uniform}; use Generator.random()")
-        at = _first_prefix_above(self.probs, uniform)
-        return at if self.ids is None else int(self.ids[at])
-
-    def dense(self, vocab_size: int) -> NDArray[np.float64]:
-        """Probabilities `[vocab_size]`, float64.
-
-        Raises:
-            ValueError: the support reaches past `vocab_size`.
-        """
-        _require(
-            self._end <= vocab_size,
-            f"vocab_size must be at least {self._end}, got {vocab_size}; use the size of the model",
-        )
-        return self._scattered(vocab_size)
-
-    def residual(self, q: Distribution) -> Distribution | None:
-        """norm(max(0, p - q)), the residual distribution; None if p <= q everywhere."""
-        # Drafter and target may pad the vocabulary to different sizes; past the end of p, max(0, p - q) is 0.
-        q_dense = q._scattered(self._end)
-        excess = self.probs - (q_dense if self.ids is None else q_dense[self.ids])
-        np.maximum(excess, 0.0, out=excess)
-        total = float(excess.sum())
-        return Distribution(excess / total, self.ids) if total > 0 else None
-
-    @property
-    def _end(self) -> int:
-        return self.probs.size if self.ids is None else int(self.ids[-1]) + 1
-
-    def _scattered(self, size: int) -> NDArray[np.float64]:
-        """Probabilities of ids 0 to `size - 1`."""
-        row = np.zeros(size)
-        if self.ids is None:
-            shared = min(size, self.probs.size)
-            row[:shared] = self.probs[:shared]
-        else:
-            shared = int(np.searchsorted(self.ids, size))
-            row[self.ids[:shared]] = self.probs[:shared]
-        return row
-
 
 def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
     """Apply top_k, temperature, min_p and top_p, in this order, to one row of logits.

@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Shift = Literal["down", "up"]
-
-# Drafts after which old ones have faded; a shift forgets them at once.
-_MEMORY = 256
-# Offers are soon forgotten: a text begins to repeat itself from one sentence to the next.
-_OFFER_MEMORY = 8
-# What the first draft of all is expected to do, and how many drafts this weighs.
-_PRIOR_RATE = 0.6
-_PRIOR_DRAFTS = 2.0
-# Drafts by which a position's rate leans on that of the position before it.
-_LEAN = 3.0
-# What acceptance is believed to lose from one position to the next: so drafts get longer step by step.
-_FADING = 0.98
-# Rate at which provisional tokens are taken to be confirmed before any was, and how many of them this weighs.
-_PRIOR_CONFIRMED = 0.99
-_PRIOR_CONFIRMATIONS = 30.0
-# A shift is seen in the last drafts, few or more, when their sum is this many deviations off.
-_SHIFT_WINDOWS = (3, 6, 12)
-_SHIFT_DEVIATIONS = 3.5
-
 Array = NDArray[np.float64]
+
+# Drafts after which old ones have faded.
+_MEMORY = 256
+# Those of earlier prompts weigh less, and so do offers, as a text begins to repeat itself suddenly.
+_SHORT_MEMORY = 8
+# Rate that a position has before any draft, and how many drafts this belief weighs.
+_PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
+# A position never tried has the rate of the one before it, times this: drafts get longer step by step.
+_FADING = 0.98
+# Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
+_PRIOR_CONFIRMATIONS = 64.0
+# A shift: the tokens accepted in the last drafts are so many standard deviations off their expectation.
+_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 6, 3.5
 
 
 class _Rates:
@@ -41,12 +33,12 @@ class _Rates:
 
     def __init__(self, positions: int, memory: int, prior: float, fading: float) -> None:
         self._kept, self.tried = [0.0] * positions, [0.0] * positions
-        self._decay, self._prior, self._fading = 1.0 - 1.0 / memory, prior, fading
+        self._memory, self._prior, self._fading = memory, prior, fading
 
     def observe(self, kept: int, tried: int) -> None:
         for i in range(tried):
-            self._kept[i] = self._kept[i] * self._decay + (i < kept)
-            self.tried[i] = self.tried[i] * self._decay + 1.0
+            self._kept[i] += (i < kept) - self._kept[i] / self._memory
+            self.tried[i] += 1.0 - self.tried[i] / self._memory
 
     def weaken(self, drafts: float) -> None:
         for i, total in enumerate(self.tried):
@@ -54,12 +46,10 @@ class _Rates:
                 self._kept[i], self.tried[i] = self._kept[i] * drafts / total, drafts
 
     def means(self, positions: int) -> Array:
-        """Positions never tried go on from the last one that was."""
-        rates, mean, weight = [], self._prior, _PRIOR_DRAFTS
+        rates, prior = [], self._prior
         for kept, total in zip(self._kept[:positions], self.tried[:positions], strict=True):
-            mean = (kept + weight * mean) / (total + weight)
-            rates.append(mean)
-            weight, mean = _LEAN, self._fading * mean
+            rates.append((kept + _PRIOR_DRAFTS * prior) / (total + _PRIOR_DRAFTS))
+            prior = self._fading * rates[-1]
         return np.array(rates)
 
 
@@ -75,8 +65,8 @@ class AcceptanceModel:
 
     def __init__(self, positions: int) -> None:
         self._accepted = _Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
-        self._offered = _Rates(positions, _OFFER_MEMORY, 1.0, 1.0)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_SHIFT_WINDOWS[-1])
+        self._offered = _Rates(positions, _SHORT_MEMORY, 1.0, 1.0)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_SHIFT_DRAFTS)
 
     def rates(self, positions: int) -> Array:
         """a_1 .. a_K, f64 `[positions]`."""
@@ -95,10 +85,10 @@ class AcceptanceModel:
         """Drafts that the rates rest on: those since the last shift, old ones faded."""
         return self._accepted.tried[0]
 
-    def weaken(self, drafts: float) -> None:
-        """Let what is known weigh at most this many drafts, as before another prompt."""
-        self._accepted.weaken(drafts)
-        self._offered.weaken(drafts)
+    def begin(self) -> None:
+        """Before another prompt: what is known shall weigh little."""
+        self._accepted.weaken(_SHORT_MEMORY)
+        self._offered.weaken(_SHORT_MEMORY)
         self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
@@ -108,56 +98,40 @@ class AcceptanceModel:
             self._accepted.observe(accepted, min(proposed, accepted + 1))
             self._recent.append((proposed, accepted))
 
-    def shift(self) -> Shift | None:
-        """Compare the last drafts with what was expected of them; where they differ, keep only them."""
+    def shift(self) -> bool:
+        """Compare the last drafts with what was expected of them; if they differ, only they count."""
         drafts = list(self._recent)
-        if len(drafts) < _SHIFT_WINDOWS[0]:
-            return None
-        means, variances = self._expected(max(proposed for proposed, _ in drafts))
-        first = float(self.rates(1)[0])
-        for window in _SHIFT_WINDOWS:
-            last = drafts[-window:]
-            if len(last) < window:
-                break
-            tokens = sum(accepted - means[proposed] for proposed, accepted in last)
-            starts = sum((accepted > 0) - first for _, accepted in last)
-            variance = sum(variances[proposed] for proposed, _ in last)
-            # How many tokens stand says more where drafts are short, whether any does where they are long.
-            for excess, square in ((tokens, variance), (starts, window * first * (1.0 - first))):
-                # A quarter of a token per draft: rates near 0 and 1 shift by no single token.
-                if abs(excess) > _SHIFT_DEVIATIONS * math.sqrt(square + window / 16):
-                    self._accepted.weaken(0.0)
-                    for proposed, accepted in last:
-                        self._accepted.observe(accepted, min(proposed, accepted + 1))
-                    self._recent.clear()
-                    return "up" if excess > 0 else "down"
-        return None
-
-    def _expected(self, longest: int) -> tuple[Array, Array]:
-        """Mean and variance of the accepted tokens by draft length."""
-        survival = np.cumprod(self.rates(longest))
-        means = np.concatenate([[0.0], np.cumsum(survival)])
-        squares = np.cumsum((2 * np.arange(1, longest + 1) - 1) * survival)
-        return means, np.concatenate([[0.0], squares]) - means**2
+        if len(drafts) < _SHIFT_DRAFTS:
+            return False
+        excess = variance = 0.0
+        survival = np.cumprod(self.rates(max(proposed for proposed, _ in drafts)))
+        squares = (2 * np.arange(1, len(survival) + 1) - 1) * survival
+        for proposed, accepted in drafts:
+            mean = float(survival[:proposed].sum())
+            excess += accepted - mean
+            # A quarter of a token per draft more: rates near 0 and 1 shift by no single token.
+            variance += float(squares[:proposed].sum()) - mean**2 + 1 / 16
+        if abs(excess) <= _SHIFT_DEVIATIONS * math.sqrt(variance):
+            return False
+        self._accepted.weaken(0.0)
+        for proposed, accepted in drafts:
+            self._accepted.observe(accepted, min(proposed, accepted + 1))
+        self._recent.clear()
+        return True
 
 
 class ConfirmationRates:
     """c: rate at which a dense pass confirms a provisional token after those before it, by sparse budget."""
 
     def __init__(self) -> None:
-        self._counts: dict[float, tuple[float, float]] = {}
+        self._rates: dict[float, tuple[float, float]] = {}
 
     def rate(self, scale: float) -> float:
         """The rate of a multiple of the configured budget; one never tried starts from the best that was."""
-        if scale not in self._counts:
-            prior = max((kept / tried for kept, tried in self._counts.values()), default=_PRIOR_CONFIRMED)
-            self._counts[scale] = prior * _PRIOR_CONFIRMATIONS, _PRIOR_CONFIRMATIONS
-        kept, tried = self._counts[scale]
-        return kept / tried
+        prior = max((rate for rate, _ in self._rates.values()), default=1.0 - 1.0 / _PRIOR_CONFIRMATIONS)
+        return self._rates.setdefault(scale, (prior, _PRIOR_CONFIRMATIONS))[0]
 
     def observe(self, scale: float, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
-        self.rate(scale)
-        (kept, total), tried = self._counts[scale], min(rows, confirmed + 1)
-        decay = (1.0 - 1.0 / _MEMORY) ** tried
-        self._counts[scale] = kept * decay + confirmed, total * decay + tried
+        rate, total, tried = self.rate(scale), self._rates[scale][1], min(rows, confirmed + 1)
+        self._rates[scale] = (rate * total + confirmed) / (total + tried), min(total + tried, _MEMORY)

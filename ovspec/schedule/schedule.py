@@ -113,17 +113,13 @@ class Schedule(ABC):
 
 
 class ConstantSchedule(Schedule):
-    """The same number of draft tokens in every step.
-
-    Args:
-        num_assistant_tokens: that number.
-    """
+    """The same number of draft tokens in every step."""
 
     def __init__(self, num_assistant_tokens: int) -> None:
         self._plan = Plan(num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
-        """The number; the engine cuts what a sequence has no room for."""
+        """That number; the engine cuts what a sequence has no room for."""
         return self._plan
 
     def observe(self, outcome: StepOutcome) -> None:

@@ -18,7 +18,6 @@ from ovspec.schedule.schedule import Plan, StepState
 
 Array = NDArray[np.float64]
 
-
 # The draft length to start from.
 DRAFT = 4
 
@@ -46,6 +45,7 @@ class Throughput:
         confirmations: rates at which a commit confirms tokens.
 
     Attributes:
+        costs: microseconds of a step, by choice.
         rates: tokens per microsecond by choice, for all sequences together.
         intervals: the best commit interval by budget scale, where there are commits.
     """
@@ -58,37 +58,23 @@ class Throughput:
         offered: Array,
         confirmations: ConfirmationRates,
     ) -> None:
+        self.costs: dict[Choice, float] = {}
         self.rates: dict[Choice, float] = {}
         self.intervals: dict[float, int] = {}
-        self._steps: dict[float, tuple[Array, Array]] = {}
         sequences = len(state.contexts)
         for scale in state.budget_scales:
             tokens, cost = _step(cell, scale, sequences, accepted, offered)
             if state.commit_intervals and scale < math.inf:
-                confirmed = confirmations.rate(scale)
-                options = [
-                    (*_with_commits(tokens, cost, cell, interval, sequences, confirmed), interval)
+                rate = confirmations.rate(scale)
+                options = {
+                    interval: _with_commits(tokens, cost, cell, interval, sequences, rate)
                     for interval in state.commit_intervals
-                ]
-                tokens, cost, interval = max(options, key=lambda option: float(_rates(*option[:2]).max()))
-                self.intervals[scale] = interval
-            self._steps[scale] = tokens, cost
-            for number, rate in enumerate(_rates(tokens, cost).tolist()):
-                self.rates[Choice(number, scale)] = rate
-
-    def cost(self, choice: Choice) -> float:
-        """Microseconds of a step; of the longest draft there is where it asks for a longer one."""
-        cost = self._steps[choice.scale][1]
-        return float(cost[min(choice.tokens, len(cost) - 1)])
-
-    def loss(self, choice: Choice, than: Choice) -> float:
-        """Microseconds that a step is expected to lose against another choice; a gain is negative."""
-        return self.cost(choice) - float(self._steps[choice.scale][0][choice.tokens]) / self.rates[than]
-
-
-def _rates(tokens: Array, cost: Array) -> Array:
-    rates: Array = tokens / np.maximum(cost, 1e-9)
-    return rates
+                }
+                best = max(options, key=lambda interval: float(np.max(np.divide(*options[interval]))))
+                (tokens, cost), self.intervals[scale] = options[best], best
+            for number in range(len(tokens)):
+                self.costs[Choice(number, scale)] = float(cost[number])
+                self.rates[Choice(number, scale)] = float(tokens[number] / cost[number])
 
 
 def _step(
@@ -107,7 +93,7 @@ def _step(
     changes = 1.0 - np.concatenate([[0.0], np.cumsum(ending**2)]) - survival**2
     cost = ends + survival * full + changes * cell.switch
     cost[0] = verified[0]
-    return tokens, cost
+    return tokens, np.maximum(cost, 1e-9)
 
 
 def _with_commits(

@@ -1,80 +1,19 @@
-"""The price of trying: what probes may cost, and what drafting may lose against plain decoding."""
+"""The price of trying: what drafting may lose against plain decoding, and when shadow drafts come."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
-from ovspec.schedule.throughput import Choice
+from ovspec.schedule.schedule import StepOutcome
+from ovspec.schedule.throughput import DRAFT
 
-# What every step pays in for trying, as a share of itself.
+# What may be lost, as a share of the time; a probe of another choice may cost so much of the time before it.
 SHARE = 0.015
 # Plain steps that may lie in store from that share, and from drafting that paid.
 STORE = 8.0
 _MOST_GAINED = 64.0
-# The share of probes shrinks with each that confirms what is known, down to this part of it.
-_CONFIRMED = 0.85
-_LEAST = 0.27
-# A probe is charged at most so many times what it was expected to cost: hiccups are no loss.
-_DEAREST = 3.0
-# Tries on evidence that failed, of which so many count.
-_MOST_FAILED = 2
-
-
-@dataclass(slots=True)
-class Probe:
-    """Some steps of another choice than the present one, and what came of them.
-
-    Attributes:
-        choice: what is tried.
-        left: steps that it still has.
-        cost: microseconds that it was expected to lose.
-        steps: it has taken.
-        emitted: tokens that stand for good.
-        duration: microseconds that the steps took, at the usual pace.
-    """
-
-    choice: Choice
-    left: int
-    cost: float
-    steps: int = 0
-    emitted: int = 0
-    duration: float = 0.0
-
-    def add(self, tokens: int | None, duration: float) -> None:
-        """Take a step; one whose tokens are provisional (`None`) is followed by another, up to the commit."""
-        self.duration += duration
-        self.steps += 1
-        self.left = max(self.left - 1, tokens is None)
-        self.emitted += tokens or 0
-
-
-class ProbeBudget:
-    """An account of time: every step pays a share in, every probe takes out what it loses."""
-
-    def __init__(self) -> None:
-        self._share, self._balance, self._wanted = SHARE, 0.0, 0.0
-
-    def affords(self, cost: float) -> bool:
-        """Whether a probe that is expected to lose `cost` may run; what is wanted is saved for."""
-        self._wanted = max(cost, 0.0)
-        return cost <= self._balance
-
-    def earn(self, duration: float) -> None:
-        """Take in steps that were no probe."""
-        if self._balance < self._wanted:
-            self._balance += self._share * duration
-
-    def charge(self, cost: float, expected: float) -> None:
-        """Take out what a probe lost; one that gained gives nothing back."""
-        self._balance -= max(0.0, min(cost, _DEAREST * expected))
-
-    def confirm(self) -> None:
-        """A probe changed nothing."""
-        self._share = max(_LEAST * SHARE, self._share * _CONFIRMED)
-
-    def renew(self) -> None:
-        """Something changed."""
-        self._share = SHARE
+# Share of the steps' time that shadow drafts may take; to judge them takes about as much again.
+_SHADOW_SHARE = 0.002
 
 
 class LossAllowance:
@@ -85,49 +24,28 @@ class LossAllowance:
     is plain decoding, until the store covers what one failed try costs. So nothing that is believed about
     acceptance can lose more than that share, what drafting had gained before, and the two bounds (the
     constraint of conservative bandits, arXiv 1602.04282).
-
-    Where shadow drafts can tell, a try needs evidence that it would have saved twice what it costs to fail,
-    and more of it after tries that failed.
     """
 
     def __init__(self) -> None:
-        self._store, self._gained, self._unsettled = STORE, 0.0, 0.0
-        self._failed, self._on_evidence = 0, False
+        self._store, self._unsettled = STORE, 0.0
 
     @property
     def is_spent(self) -> bool:
         """Whether there must be plain decoding."""
         return self._store < 0.0
 
-    def covers(self, stake: float, evidence: float | None = None) -> bool:
-        """Whether drafting may begin that costs so many steps if it fails; a full store covers all.
+    def covers(self, stake: float) -> bool:
+        """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
+        return self._store >= min(stake, STORE)
 
-        Args:
-            stake: those steps; 0: nothing is known that could be lost.
-            evidence: steps that shadow drafts say it would have saved; `None` where there can be none.
-        """
-        is_warranted = evidence is None or evidence >= min((2 + self._failed) * stake, STORE)
-        return is_warranted and self._store >= min(stake, STORE)
-
-    def renew(self) -> None:
-        """Another prompt: tries that failed on the last one say little of it."""
-        self._failed, self._unsettled = min(self._failed, 1), 0.0
-
-    def begin(self, on_evidence: bool) -> None:
-        """Drafting begins."""
-        self._gained, self._on_evidence = 0.0, on_evidence
-
-    def end(self) -> None:
-        """There is plain decoding again."""
-        if self._gained > 0.0:
-            self._failed = 0
-        elif self._on_evidence:
-            self._failed = min(self._failed + 1, _MOST_FAILED)
+    def begin(self) -> None:
+        """Another prompt: what was not settled is not carried over."""
+        self._unsettled = 0.0
 
     def earn(self, steps: int) -> None:
-        """Take in plain steps; half as much after each try that failed."""
+        """Take in plain steps."""
         if self._store < STORE:
-            self._store += SHARE * 0.5**self._failed * steps
+            self._store += SHARE * steps
 
     def settle(self, tokens: float | None, plain_steps: float) -> None:
         """Take in or out what another step yielded per sequence, against the plain steps of its time.
@@ -136,6 +54,31 @@ class LossAllowance:
         """
         self._unsettled += plain_steps
         if tokens is not None:
-            gained, self._unsettled = tokens - self._unsettled, 0.0
-            self._store = min(_MOST_GAINED, self._store + gained)
-            self._gained += gained
+            self._store = min(_MOST_GAINED, self._store + tokens - self._unsettled)
+            self._unsettled = 0.0
+
+
+class ShadowWatch:
+    """Spaces shadow drafts, so that they take a small share of the time; closer where one came true."""
+
+    def __init__(self) -> None:
+        self._next = self._apart = 0
+
+    def begin(self, step: int) -> None:
+        """Another prompt has a shadow draft at once."""
+        self._next = step
+
+    def tokens(self, step: int) -> int:
+        """Tokens that a step shall draft beside itself; 0 for most."""
+        return DRAFT if step >= self._next else 0
+
+    def observe(self, outcome: StepOutcome, step: int) -> bool:
+        """Learn from a step, `step` being the next one; whether a shadow draft came true."""
+        if outcome.shadow_duration:
+            duration = outcome.verify_duration + outcome.host_duration
+            self._apart = math.ceil(outcome.shadow_duration / duration / _SHADOW_SHARE)
+            self._next = step + self._apart
+        came_true = any(accepted for _, accepted in outcome.shadows)
+        if came_true:
+            self._next = min(self._next, step + self._apart // DRAFT)
+        return came_true

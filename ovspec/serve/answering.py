@@ -9,9 +9,9 @@ from types import TracebackType
 import anyio
 from starlette.requests import ClientDisconnect
 
-from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.serve.api_error import ApiError
+from ovspec.serve.backend import Answers
 from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock
 from ovspec.serve.limits import Slot
@@ -33,7 +33,7 @@ class Answering:
 
     def __init__(
         self,
-        engine: EngineThread,
+        engine: Answers,
         mailbox: Mailbox,
         requests: Sequence[Request],
         choices: Sequence[Choice],

@@ -11,9 +11,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from ovspec.engine.engine_thread import EngineThread
 from ovspec.serve.answering import Answering
 from ovspec.serve.api_error import ApiError
+from ovspec.serve.backend import Answers
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
 from ovspec.serve.counts import AnswerClock, Counts
@@ -33,7 +33,7 @@ class Answerer:
         counts: for Prometheus.
     """
 
-    def __init__(self, engine: EngineThread, limits: Limits, counts: Counts) -> None:
+    def __init__(self, engine: Answers, limits: Limits, counts: Counts) -> None:
         self._engine, self._limits, self._counts = engine, limits, counts
         self._mailbox: Mailbox | None = None
         self.admission = Admission(limits)
@@ -137,6 +137,8 @@ class StreamedAnswer(Response):
         event = call.objects.chunk(index, delta)
         if call.body.return_token_origins:
             event["metrics"] = self._answerer.metrics(call)
+        if call.body.return_blocks_read:
+            event["blocks_read"] = delta.blocks_read
         return [event]
 
     def _last_events(self) -> list[Json]:

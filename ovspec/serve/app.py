@@ -16,9 +16,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ovspec.engine.engine_thread import EngineThread
 from ovspec.serve.answers import Answerer
 from ovspec.serve.api_error import ApiError, answer_with_error
+from ovspec.serve.backend import Backend
 from ovspec.serve.bodies import (
     ChatBody,
     CompletionBody,
@@ -42,20 +42,14 @@ class Server:
 
     Args:
         model: that is served.
-        engine: makes the answers.
+        backend: makes the answers.
         limits: of the server.
     """
 
-    def __init__(self, model: ServedModel, engine: EngineThread, limits: Limits) -> None:
-        self._model, self._engine, self._limits = model, engine, limits
-        own = engine.engine
-        gauges = {
-            "num_requests_running": lambda: own.num_requests_running,
-            "num_requests_waiting": lambda: own.num_requests_waiting,
-            "kv_cache_usage_perc": lambda: own.kv_cache_usage,
-        }
-        self._counts = Counts(model.name, gauges)
-        self._answerer = Answerer(engine, limits, self._counts)
+    def __init__(self, model: ServedModel, backend: Backend, limits: Limits) -> None:
+        self._model, self._engine, self._limits = model, backend.answers, limits
+        self._counts = Counts(model.name, backend.gauges)
+        self._answerer = Answerer(backend.answers, limits, self._counts)
 
     def app(
         self, keys: Sequence[str] = (), origins: Sequence[str] = (), hosts: Sequence[str] = ()
@@ -124,8 +118,8 @@ class Server:
             "root": model.root,
             "parent": None,
             "max_model_len": model.max_model_len,
-            "verify": mode_name(model.pipeline.verify),
-            "drafts": model.pipeline.drafts,
+            "verify": mode_name(model.requests.verify),
+            "drafts": model.requests.drafts,
             "has_chat_template": bool(model.tokenizer.chat_template),
         }
         return JSONResponse({"object": "list", "data": [entry]})

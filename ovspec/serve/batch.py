@@ -6,9 +6,12 @@ import json
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.request import RequestOutput
+from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.answering import refusal
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.batch_file import BatchEntry
@@ -49,14 +52,14 @@ class Batch:
     """Answers the entries of a batch, in the order in which they end.
 
     Args:
-        model: answers.
+        model: makes the requests.
+        engine: answers them.
         write: takes name, status and body of every answer.
         ahead: answers that the engine knows of at a time, so that it never waits for the next one.
     """
 
-    def __init__(self, model: ServedModel, write: Write, ahead: int) -> None:
-        self._model, self._write, self._ahead = model, write, ahead
-        self._engine = model.pipeline.engine
+    def __init__(self, model: ServedModel, engine: EngineThread, write: Write, ahead: int) -> None:
+        self._model, self._engine, self._write, self._ahead = model, engine, write, ahead
         self._outputs: queue.SimpleQueue[RequestOutput] = queue.SimpleQueue()
         self._running: dict[str, tuple[_Running, int]] = {}
 
@@ -131,3 +134,40 @@ class Batch:
         self._engine.abort(ids)
         for request_id in ids:
             self._running.pop(request_id, None)
+
+
+class BatchModel:
+    """A pipeline that answers batches, from any number of threads.
+
+    Args:
+        load: makes it.
+        folder: of the model.
+        name: what the batch calls the model.
+        chat_template: in place of the model's.
+        max_num_seqs: answers that are made at the same time.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], LLMPipeline],
+        folder: Path,
+        name: str,
+        chat_template: str | None,
+        max_num_seqs: int,
+    ) -> None:
+        pipeline = load()
+        self._model = ServedModel(pipeline, folder, name, chat_template)
+        self._engine, self._ahead = pipeline.engine, 2 * max_num_seqs
+        self._engine.engine.max_num_seqs = max_num_seqs
+
+    def answer(self, entries: Iterable[BatchEntry], write: Write) -> None:
+        """Answer entries; `write` takes name, status and body of each as it ends.
+
+        Raises:
+            RuntimeError: the engine failed.
+        """
+        Batch(self._model, self._engine, write, self._ahead).run(entries)
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.close(finish=False)

@@ -155,6 +155,7 @@ class GenerationBody(StrictBody):
     num_assistant_tokens_schedule: Literal["constant", "heuristic", "auto"] | None = None
     verify: Literal["dense", "sparse", "commit"] | None = None
     return_token_origins: Flag = False
+    return_blocks_read: Flag = False
 
     logit_bias: OffList = None
     response_format: Annotated[None, _off({"type": "text"})] = None

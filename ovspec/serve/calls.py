@@ -67,6 +67,7 @@ class Call:
                 verify,
                 logprobs,
                 index=place * apart + index,
+                blocks_read=body.return_blocks_read,
             )
             for place, prompt in enumerate(prompts)
             for index in range(body.n)
@@ -80,6 +81,8 @@ class Call:
 def _check_combinations(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options: needs stream=true; leave it out", "stream_options")
+    if body.return_blocks_read and not body.stream:
+        raise ApiError(400, "return_blocks_read: needs stream=true; leave it out", "return_blocks_read")
     if body.n > 1 and body.temperature == 0:
         raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
     if not isinstance(body, ChatBody):

@@ -23,6 +23,7 @@ class Delta:
         pieces: the same text, token by token, with who wrote each; empty unless they were asked for.
         logprobs: of `tokens`; empty unless they were asked for.
         finish_reason: OpenAI's word for why the answer ended, or `None`.
+        blocks_read: as of `RequestOutput`.
     """
 
     text: str = ""
@@ -30,6 +31,7 @@ class Delta:
     pieces: list[tuple[str, Writer]] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
+    blocks_read: list[float] | None = None
 
 
 class Choice:
@@ -71,7 +73,7 @@ class Choice:
         An answer that a stop string ended has a `finish_reason` while its request still runs; whoever reads
         it aborts the request.
         """
-        delta = Delta()
+        delta = Delta(blocks_read=output.blocks_read)
         self.metrics = output.metrics
         if self.finish_reason is not None:
             return delta

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -42,7 +42,7 @@ class Counts:
         gauges: what is asked for when the metrics are read, by name without prefix.
     """
 
-    def __init__(self, model: str, gauges: dict[str, Callable[[], float]]) -> None:
+    def __init__(self, model: str, gauges: Mapping[str, Callable[[], float]]) -> None:
         # `vllm bench serve` adds every line of a name, so a time of creation would count as accepted tokens.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()

@@ -15,8 +15,8 @@ from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.inputs import templated, tokenized
 from ovspec.generation.token_text import TokenText
-from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.api_error import ApiError
+from ovspec.serve.backend import Requests
 from ovspec.serve.bodies import GenerationBody, Message
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
@@ -40,22 +40,22 @@ class ServedModel:
     """A pipeline under its served name.
 
     Args:
-        pipeline: with the model loaded.
+        requests: makes the settings of its requests.
         folder: of the model, as the user gave it.
         name: what clients call it.
         chat_template: in place of the model's.
     """
 
     def __init__(
-        self, pipeline: LLMPipeline, folder: Path, name: str, chat_template: str | None = None
+        self, requests: Requests, folder: Path, name: str, chat_template: str | None = None
     ) -> None:
         self.name, self.root = name, str(folder)
-        self.pipeline = pipeline
-        self.tokenizer = pipeline.get_tokenizer()
+        self.requests = requests
+        self.tokenizer = requests.get_tokenizer()
         if chat_template is not None:
             self.tokenizer.set_chat_template(chat_template)
         self.token_text = TokenText(self.tokenizer)
-        self.max_model_len = pipeline.engine.engine.max_model_len
+        self.max_model_len = requests.max_model_len
         self.vocab_size = ModelInfo.read(folder).vocab_size
         self.created = int(time.time())
 
@@ -138,7 +138,7 @@ class ServedModel:
         Raises:
             ApiError: 400, a combination of fields that can't be served.
         """
-        config = self.pipeline.get_generation_config()
+        config = self.requests.get_generation_config()
         # OpenAI's default is to sample at temperature 1; a folder that says how to sample is followed.
         temperature = body.temperature
         if temperature is None:
@@ -158,7 +158,7 @@ class ServedModel:
         if body.num_assistant_tokens:
             fields["num_assistant_tokens"] = body.num_assistant_tokens
         try:
-            settings = self.pipeline.settings(**fields)
+            settings = self.requests.settings(**fields)
         except (ValueError, RuntimeError) as error:
             if not raised_by_us(error):
                 raise
@@ -183,7 +183,7 @@ class ServedModel:
         Raises:
             ApiError: 400.
         """
-        own = self.pipeline.verify
+        own = self.requests.verify
         sparse = sparse_part(own)
         if name is None:
             return mode_name(own), own

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.app import Server
+from ovspec.serve.backend import Backend
 from ovspec.serve.limits import Limits
 from ovspec.serve.served_model import ServedModel, read_template
 from ovspec.serve.server import bind, serve
@@ -24,7 +25,7 @@ class ServerSettings:
         port: 0 takes a free one.
         keys: one of them must come with a request; none: everybody is served.
         origins: of pages in browsers that may call.
-        name: what clients call the model; `None`: its folder's name.
+        name: what clients call the model.
         chat_template: file with a template in place of the model's.
         limits: of requests.
     """
@@ -33,18 +34,18 @@ class ServerSettings:
     port: int
     keys: Sequence[str]
     origins: Sequence[str]
-    name: str | None
+    name: str
     chat_template: Path | None
     limits: Limits
 
 
-def start(settings: ServerSettings, folder: Path, load: Callable[[], LLMPipeline]) -> None:
+def start(settings: ServerSettings, folder: Path, backend: AbstractContextManager[Backend]) -> None:
     """Serve until a signal comes.
 
     Args:
         settings: how.
         folder: of the model.
-        load: makes the pipeline.
+        backend: answers; it is entered when the port is taken.
 
     Raises:
         ValueError: a setting that can't be served, or a port that is in use.
@@ -53,14 +54,11 @@ def start(settings: ServerSettings, folder: Path, load: Callable[[], LLMPipeline
         raise ValueError("--api-key: expected ASCII characters without spaces around them; give another key")
     template = read_template(settings.chat_template)
     listening = bind(settings.host, settings.port)
-    with listening:
-        pipeline = load()
-        pipeline.engine.engine.max_num_seqs = settings.limits.max_num_seqs
-        model = ServedModel(pipeline, folder, settings.name or folder.resolve().name, template)
+    with listening, backend as opened:
+        model = ServedModel(opened.requests, folder, settings.name, template)
         host, port = listening.getsockname()[:2]
         hosts = ("localhost", "127.0.0.1", "::1", host) if ip_address(host).is_loopback else ()
-        app = Server(model, pipeline.engine, settings.limits).app(settings.keys, settings.origins, hosts)
+        app = Server(model, opened, settings.limits).app(settings.keys, settings.origins, hosts)
         shown = f"[{host}]" if ":" in host else host
         print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
         serve(app, listening, settings.limits.request_timeout, settings.limits.client_timeout)
-        pipeline.engine.close(finish=False)

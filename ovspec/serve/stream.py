@@ -89,4 +89,5 @@ def joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         finish_reason=second.finish_reason,
         metrics=second.metrics,
         error=second.error,
+        blocks_read=second.blocks_read,
     )

@@ -94,6 +94,7 @@ def test_info() -> None:
     # Nothing is measured without --bandwidth, and the table has units.
     assert "times with --bandwidth" in " ".join(table.split()) and "GB/s" not in table
     assert "4,096 tokens" in table and "weights" in table and "{" not in table and "fits" in table
+    assert "prefix cache, MB" in table
     assert "--bandwidth needs a model" in one_line(ovspec("info", "--bandwidth"))
     assert "--splits 3 needs a model" in one_line(ovspec("info", "--self-check", "--splits", "3"))
 

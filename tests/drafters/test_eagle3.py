@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def answer(
 
 @functools.cache
 def plain(name: str, sampled: bool = False) -> list[list[int]]:
-    settings = replace(settings_of(**SAMPLING if sampled else {}), coupled=sampled)
+    settings = settings_of(**SAMPLING if sampled else {})
     engine = LLMEngine(target(name, (), "stock"), None, "dense", 32)
     return [answer(engine, [prompt], settings)[0][0] for prompt in pair(name).prompts]
 
@@ -155,7 +154,7 @@ def test_ir_of_optimum_intel(tmp_path: Path) -> None:
 def test_text_is_that_of_plain_decoding(mode: str, together: int, sampled: bool) -> None:
     models = pair()
     engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 32)
-    settings = replace(settings_of(**SAMPLING if sampled else {}), coupled=sampled)
+    settings = settings_of(**SAMPLING if sampled else {})
     prompts, texts = models.prompts[:together], plain("llama", sampled)[:together]
     got, metrics = answer(engine, prompts, settings)
     assert got == texts

@@ -150,7 +150,7 @@ def test_nothing_is_proposed_where_nothing_matches() -> None:
 def test_provisional_tokens_can_be_replaced(drafter: Drafter) -> None:
     sequence = sequence_of([1, 2, 3, 4, 5, 6, 1, 2])
     drafter.propose([sequence], [3])
-    sequence.add_provisional([3, 4, 9, 9, 7, 8], [None] * 6)
+    sequence.add_provisional([3, 4, 9, 9, 7, 8])
     drafter.propose([sequence], [3])
     sequence.take_back()
     sequence.append([3])

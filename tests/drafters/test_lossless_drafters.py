@@ -55,7 +55,7 @@ def generate(
 @functools.cache
 def plain(name: str, number: int, sampled: bool = False) -> list[int]:
     models = family(name)
-    settings = replace(settings_of(SAMPLING if sampled else {}), coupled=sampled)
+    settings = settings_of(SAMPLING if sampled else {})
     return generate(LLMEngine(models.stock, None, "dense", 128), models.prompts[number], settings)[0]
 
 
@@ -107,7 +107,7 @@ def test_coupled_sampling_gives_the_text_of_plain_decoding(drafter: str | None, 
     models = family("llama")
     engine = LLMEngine(models.target, DRAFTERS[drafter](models) if drafter else None, MODES[mode], 128)
     for options in ({"num_assistant_tokens": 2}, {"num_assistant_tokens": 9}):
-        settings = replace(settings_of({**SAMPLING, **options}), coupled=True)
+        settings = settings_of({**SAMPLING, **options})
         assert generate(engine, models.prompts[0], settings)[0] == plain("llama", 0, sampled=True)
     assert plain("llama", 0, sampled=True) != plain("llama", 0)
 
@@ -117,7 +117,7 @@ def test_coupled_sampling_gives_the_text_of_plain_decoding(drafter: str | None, 
 def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool) -> None:
     models = family("llama")
     engine = LLMEngine(models.target, DRAFTERS["sparse_self"](models), MODES[mode], 128)
-    settings = replace(settings_of(SAMPLING if sampled else {}), coupled=sampled)
+    settings = settings_of(SAMPLING if sampled else {})
     schedule = Restless()
     got, metrics = generate(engine, models.prompts[1], settings, schedule)
     assert got == plain("llama", 1, sampled)

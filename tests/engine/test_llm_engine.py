@@ -64,7 +64,7 @@ def engine_of(drafter: str | None = "prompt_lookup", **options: Any) -> LLMEngin
 
 @functools.cache
 def alone(number: int, drafter: str | None) -> list[int]:
-    engine = engine_of(drafter, enable_prefix_caching=False)
+    engine = engine_of(drafter, prefix_cache_bytes=0)
     return engine.generate([CASES[number].request()])["alone"]
 
 
@@ -93,7 +93,7 @@ def arrivals(seed: int) -> Iterator[list[int]]:
 def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | None, prefixes: bool) -> None:
     want = {str(number): alone(number, drafter) for number in range(len(CASES))}
     for seed, chunk in enumerate((16, 100)):
-        engine = engine_of(drafter, max_num_batched_tokens=chunk, enable_prefix_caching=prefixes)
+        engine = engine_of(drafter, max_num_batched_tokens=chunk, prefix_cache_bytes=prefixes * 2**30)
         assert collect(engine, arrivals(seed)) == want
         assert not engine.num_requests_running and not engine.kv_cache_usage
 
@@ -111,7 +111,7 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(drafter: str) -> N
 
     want = {}
     for request in requests():
-        want |= engine_of(drafter, enable_prefix_caching=False).generate([request])
+        want |= engine_of(drafter, prefix_cache_bytes=0).generate([request])
     target = family("llama").target
     engine = engine_of(drafter, cache_bytes=9 * target.cache.block_bytes, max_num_seqs=5)
     assert engine.generate(requests()) == want
@@ -137,7 +137,7 @@ def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_that_outgrows_the_
 def test_an_aborted_request_is_freed_before_the_next_step() -> None:
     want = alone(1, "prompt_lookup")
     for steps in (0, 1, 4):
-        engine = engine_of(enable_prefix_caching=False)
+        engine = engine_of(prefix_cache_bytes=0)
         engine.add_request(CASES[3].request("gone"))
         engine.add_request(CASES[1].request("stays"))
         stays: list[int] = []
@@ -181,7 +181,7 @@ def test_what_sparse_passes_wrote_is_shared_with_nobody() -> None:
     lossy = engine.generate([Case(3, verify=SPARSE).request("lossy")])["lossy"]
     prompt = family("llama").prompts[3]
     follows = Request("follows", [*prompt, *lossy, 1], settings_of())
-    fresh = engine_of("prompt_lookup", enable_prefix_caching=False)
+    fresh = engine_of("prompt_lookup", prefix_cache_bytes=0)
     want = fresh.generate([Request("fresh", [*prompt, *lossy, 1], settings_of())])["fresh"]
     engine = engine_of("prompt_lookup")
     engine.generate([Case(3, verify=SPARSE).request("lossy")])
@@ -224,3 +224,11 @@ def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:
     engine.add_request(Case(0).request("twice"))
     with pytest.raises(ValueError, match="request_id='twice' runs already"):
         engine.add_request(Case(0).request("twice"))
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 6, 7])
+def test_an_answer_goes_on_in_another_engine(number: int) -> None:
+    whole, case = alone(number, "prompt_lookup"), CASES[number]
+    for cut in {0, 1, len(whole) // 2, len(whole) - 1}:
+        rest = replace(case.request(), answered=whole[:cut])
+        assert engine_of().generate([rest])["alone"] == whole[cut:]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from openvino_genai import SchedulerConfig
 from prompts import PROMPTS
 from settings import F32
 
@@ -88,7 +89,29 @@ def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, 32, available=info.weight_bytes // 2).check()
 
 
+def test_ended_requests_keep_a_part_of_what_the_context_leaves(info: ModelInfo) -> None:
+    needed = plan(info, available=0).total
+    assert plan(info, available=needed + 80_000_000).prefix_cache == 10_000_000
+    assert plan(info, available=needed + 2**40).prefix_cache == 2**30
+    overruled = plan(info, available=needed - 8)
+    assert overruled.prefix_cache == (needed - 8) // 8 and overruled.as_json()["prefix_cache"] > 0
+
+
 class TestPipeline:
+    def test_ended_requests_keep_what_was_planned(self, demo_ir: Path) -> None:
+        def kept(**arguments: Any) -> float:
+            pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **arguments, **F32)
+            return pipe.runner.blocks.max_cached * pipe.runner.cache.block_bytes
+
+        total = ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **F32).memory_plan.total
+        block = 2_000_000  # blocks are whole
+        assert 4_000_000 - block < kept(memory_limit=total + 32_000_000) <= 4_000_000
+        config = SchedulerConfig()
+        config.cache_size, config.enable_prefix_caching = 1, True
+        assert 2**30 - block < kept(scheduler_config=config, memory_limit=total + 32_000_000) <= 2**30
+        config.enable_prefix_caching = False
+        assert kept(scheduler_config=config) == 0
+
     def test_refused_before_anything_is_compiled(
         self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -38,7 +38,6 @@ def test_demo_pair() -> None:
     assert info.weight_bytes == (demo_pair_path() / "openvino_model.bin").stat().st_size > 11_000_000
     assert info.has_tokenizer
     assert info.has_detokenizer
-    assert info.has_generation_config
     assert info.weight_format() == "fp16"
     assert info.eos_token_ids == {0}
 
@@ -227,7 +226,6 @@ def test_files_that_plain_optimum_cli_leaves_out(tmp_path: Path) -> None:
     info = ModelInfo.read(folder_with(tmp_path, BASE, files=("openvino_tokenizer.xml",)))
     assert info.has_tokenizer
     assert not info.has_detokenizer
-    assert not info.has_generation_config
     assert info.weight_bytes == 5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 from openvino import opset15 as ops
-from settings import F32
+from settings import F32, F32_CACHE
 
 from ovspec.runtime import model_runner
 from ovspec.runtime.attention_config import AttentionConfig
@@ -84,9 +85,11 @@ class Pass:
         tables: what the operations are to be given, computed here and not by `ovspec.runtime.tables`; as
             `physical_tables` every sequence's own.
         seen: `query.N`, `output.N` of every layer; `blocks.N`, `counts.N` of every anchor; `selected_counts`.
+        cache: contents of a cache by its name, blocks of keys as `[kv_heads, tokens, size]`.
         live: all sequences, those that were not in this pass included.
         contexts: per sequence of the pass its tokens after it; `None` for a prefill.
         names: the sequences of the pass.
+        block: tokens per block.
     """
 
     tables: dict[str, Any]
@@ -97,6 +100,7 @@ class Pass:
     logits: NDArray[np.float32]
     cache: Callable[[str], NDArray[np.float32]]
     names: list[str]
+    block: int = BLOCK
 
     def attention(
         self, layer: int, blocks: NDArray[np.int32], counts: NDArray[np.int32]
@@ -157,7 +161,7 @@ def probe(model: ov.Model) -> None:
     model.add_results(results)
 
 
-def probed_runner(demo_ir: Path, attention: AttentionConfig) -> ModelRunner:
+def probed_runner(demo_ir: Path, attention: AttentionConfig, device: str = "CPU") -> ModelRunner:
     """The runner as it is, except that its graph is probed after its own passes."""
     transform = model_runner.transform
 
@@ -168,11 +172,21 @@ def probed_runner(demo_ir: Path, attention: AttentionConfig) -> ModelRunner:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_runner, "transform", transform_and_probe)
-        return ModelRunner(demo_ir, "CPU", attention, F32)
+        return ModelRunner(demo_ir, device, attention, F32 if device == "CPU" else F32_CACHE)
+
+
+def contents(runner: ModelRunner, name: str) -> NDArray[np.float32]:
+    """Everything in a float cache; of a device a copy, with keys as a CPU lays them out."""
+    if isinstance(runner.cache.tensor(name), ov.Tensor):
+        return runner.cache.tensor(name).data
+    spec = next(spec for spec in runner.cache.specs if spec.name == name)
+    data = runner.cache.read(name, np.arange(runner.blocks.num_blocks)).view(np.float32)
+    blocks = data.reshape(-1, *spec.block_shape)
+    return blocks.swapaxes(2, 3) if name.startswith("key_cache.") else blocks
 
 
 def tables_of(
-    batch: list[Rows], ones: list[Live], attention: AttentionConfig
+    batch: list[Rows], ones: list[Live], attention: AttentionConfig, block: int
 ) -> tuple[dict[str, Any], list[int | None]]:
     """The operations' tables for rows whose pass has run, and the contexts under verification."""
     refresh = []
@@ -180,12 +194,12 @@ def tables_of(
     for rows, one in zip(batch, ones, strict=True):
         new, context = len(rows.tokens), rows.sequence.length
         verified = context > new and new <= 64
-        limited = rows.budget < -(-context // BLOCK) or attention.coverage < 1
+        limited = rows.budget < -(-context // block) or attention.coverage < 1
         selected = verified and rows.budget >= 0 and limited
         refresh.append(int(one.chooses(selected, attention.selection.refresh_interval)))
         contexts.append(context if verified else None)
         past.append(context - new if verified else -1)
-        blocks += rows.sequence.table[: -(-context // BLOCK)].tolist()
+        blocks += rows.sequence.table[: -(-context // block)].tolist()
         begins.append(begins[-1] + new)
         table_begins.append(len(blocks))
     values = {
@@ -201,8 +215,8 @@ def tables_of(
 
 def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass]:
     """Run the sequences' life pass by pass, and release them in the end."""
-    idle, live = CachedSequence(), dict[str, Live]()
-    runner.blocks.reserve(idle, IDLE_BLOCKS * BLOCK)
+    idle, live, block = CachedSequence(), dict[str, Live](), runner.block_size
+    runner.blocks.reserve(idle, IDLE_BLOCKS * block)
     names = {name for port in runner.compiled.outputs for name in port.get_names() if name != "logits"}
     rng = np.random.default_rng(11)
     for step in life or LIFE:
@@ -217,8 +231,8 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
         ]
         logits = np.array(runner.forward(batch))
         seen = {name: np.array(runner.request.get_tensor(name).data) for name in names}
-        tables, contexts = tables_of(batch, [one for one, *_ in ones], runner.attention)
-        tables["physical_tables"] = [one.cached.table[: -(-one.cached.length // BLOCK)] for one, *_ in ones]
+        tables, contexts = tables_of(batch, [one for one, *_ in ones], runner.attention, block)
+        tables["physical_tables"] = [one.cached.table[: -(-one.cached.length // block)] for one, *_ in ones]
         begins = tables["subsequence_begins"]
         for index, (one, count, _, _) in enumerate(ones):
             for layer in range(LAYERS if "key.0" in seen else 0):
@@ -234,8 +248,9 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             contexts,
             runner.last_pass,
             logits,
-            lambda name: runner.cache.tensor(name).data,
+            partial(contents, runner),
             [name for name, rows in step.items() if rows is not None],
+            block,
         )
         for one, count, _, back in ones:
             one.cached.rollback(one.cached.length - back)

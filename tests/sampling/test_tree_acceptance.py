@@ -2,86 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
-from sampling.table_models import CASES, LENGTH, TARGET, VOCAB, Context, exact_joint, p_value
+from sampling.table_models import DRAFTERS, LENGTH, TARGET, Context, exact_joint, p_value
 from tiers import by_tier
 
-from ovspec.sampling.acceptance import RandomStreams
-from ovspec.sampling.sampling import Distribution
-from ovspec.sampling.tree_acceptance import ROOT, AcceptedPath, depth, follow_choices, sample_path
+from ovspec.sampling.coupling import Coupling
+from ovspec.sampling.tree_acceptance import ROOT, AcceptedPath, depth, follow_choices
 
 # Three children of the root, and children of two of them, one of which has a child.
 PARENTS = [ROOT, ROOT, 0, 0, ROOT, 1, 3]
-Rule = Callable[..., AcceptedPath]
 
 
 def context_of(context: Context, tokens: Sequence[int], node: int) -> Context:
     return context if node == ROOT else (*context_of(context, tokens, PARENTS[node]), tokens[node])
 
 
-def decode(drafter: str, reports: Callable[[int], bool], rule: Rule, run: int) -> Context:
-    streams, context = RandomStreams(77, run), ()
+def decode(drafter: str, run: int, keeps_siblings: bool = True) -> tuple[Context, int]:
+    """First tokens of a run, and how many tokens of its trees were accepted."""
+    coupling, context, accepted = Coupling(77, run), Context(), 0
     while len(context) < LENGTH:
         tokens: list[int] = []
-        q: list[Distribution | None] = []
         for node, parent in enumerate(PARENTS):
-            q_node = CASES[drafter].drafter(context_of(context, tokens, parent))
-            tokens.append(q_node.sample(streams.draft.random()))
-            q.append(q_node if reports(node) else None)
+            before = context_of(context, tokens, parent)
+            # Siblings are drawn with numbers of their own; the first one with those of its position.
+            numbers = Coupling(node, run) if parent in PARENTS[:node] else coupling
+            tokens.append(numbers.draw(DRAFTERS[drafter](before), len(before)))
 
-        def p(path: list[int], c: Context = context, x: list[int] = tokens) -> Distribution:
-            return TARGET((*c, *(x[node] for node in path)))
+        def choice(path: list[int], c: Context = context, x: list[int] = tokens) -> int:
+            own = coupling.draw(TARGET((*c, *(x[node] for node in path))), len(c) + len(path))
+            return own if keeps_siblings else x[path[-1] if path else 0]
 
-        accepted = rule(tokens, PARENTS, q, p, streams)
-        context += (*(tokens[node] for node in accepted.nodes), accepted.next_token)
-    return context[:LENGTH]
-
-
-def p_value_of(drafter: str, reports: Callable[[int], bool], rule: Rule, runs: int) -> float:
-    return p_value([decode(drafter, reports, rule, run) for run in range(runs)], exact_joint(TARGET))
-
-
-@pytest.mark.parametrize("reports", [lambda node: True, lambda node: False, lambda node: node % 2 == 0])
-@pytest.mark.parametrize("drafter", by_tier(["random_q", "opposed_q", "q_with_zeros"], ["opposed_q"]))
-def test_three_positions_follow_the_target_exactly(drafter: str, reports: Callable[[int], bool]) -> None:
-    assert p_value_of(drafter, reports, sample_path, 3000) > 1e-3
+        path = follow_choices(tokens, PARENTS, choice)
+        accepted += len(path.nodes)
+        context += (*(tokens[node] for node in path.nodes), path.next_token)
+    return context[:LENGTH], accepted
 
 
-def test_a_rule_that_forgets_rejected_siblings_fails_the_same_test() -> None:
-    def forgetful(
-        tokens: list[int],
-        parents: list[int],
-        q: list[Distribution],
-        p: Callable[[list[int]], Distribution],
-        streams: RandomStreams,
-    ) -> AcceptedPath:
-        path: list[int] = []
-        while True:
-            last = path[-1] if path else ROOT
-            here = p(path)
-            for child in (node for node, parent in enumerate(parents) if parent == last):
-                if streams.accept.random() * q[child].prob(tokens[child]) < here.prob(tokens[child]):
-                    path = [*path, child]
-                    break
-            else:
-                return AcceptedPath(path, here.sample(streams.residual.random()))
+@pytest.mark.parametrize("drafter", by_tier(DRAFTERS, ["opposed"]))
+def test_three_positions_follow_the_target_exactly(drafter: str) -> None:
+    outputs, accepted = zip(*(decode(drafter, run) for run in range(2000)), strict=True)
+    assert sum(accepted) > 700
+    assert p_value(list(outputs), exact_joint(TARGET)) > 1e-3
 
-    assert p_value_of("random_q", lambda node: True, forgetful, 2000) < 1e-6
+
+def test_a_rule_that_takes_the_first_child_fails_the_same_test() -> None:
+    outputs = [decode("random", run, keeps_siblings=False)[0] for run in range(1000)]
+    assert p_value(outputs, exact_joint(TARGET)) < 1e-6
 
 
 def test_more_siblings_accept_more() -> None:
-    p, q = TARGET(()), CASES["random_q"].drafter(())
+    p, q = TARGET(()), DRAFTERS["random"](())
     accepted = []
     for siblings in (1, 2, 4):
         count = 0
         for run in range(1500):
-            streams = RandomStreams(4, run)
-            tokens = [q.sample(streams.draft.random()) for _ in range(siblings)]
-            path = sample_path(tokens, [ROOT] * siblings, [q] * siblings, lambda path: p, streams)
-            count += bool(path.nodes)
+            tokens = [Coupling(sibling, run).draw(q, 0) for sibling in range(siblings)]
+            own = Coupling(99, run).draw(p, 0)
+            count += bool(follow_choices(tokens, [ROOT] * siblings, lambda path, own=own: own).nodes)  # type: ignore[misc]
         accepted.append(count)
     assert accepted[0] + 50 < accepted[1] < accepted[2] - 50
 
@@ -101,10 +80,3 @@ def test_choices_are_followed_as_far_as_the_tree_has_them() -> None:
 
 def test_depth() -> None:
     assert [depth([]), depth([ROOT]), depth([ROOT, ROOT, 1]), depth(PARENTS)] == [0, 1, 2, 3]
-
-
-def test_equal_distributions_always_accept_the_first_child() -> None:
-    p = Distribution(np.full(VOCAB, 1 / VOCAB))
-    for run in range(100):
-        path = sample_path([run % VOCAB, 1], [ROOT, ROOT], [p, p], lambda path: p, RandomStreams(run))
-        assert path.nodes == [0]

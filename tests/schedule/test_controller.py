@@ -15,7 +15,6 @@ from settings import F32
 import ovspec
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
-from ovspec.schedule.trying import ProbeBudget
 
 LENGTHS = (0, 1, 2, 4, 8)
 TOKENS = 1000
@@ -103,11 +102,20 @@ def test_lookups_that_offer_now_more_now_less(rate: float, offers: float) -> Non
 
 def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() -> None:
     """The lookup finds nothing at first, and the first pass of a number of rows is slow: both mislead."""
-    machine = Machine(lambda rows, _, __: 1300 + 120 * rows, lambda _: 50, switch=600, cold=4.0)
-    repeats = World(machine, steady(0.98), offers=lambda emitted: 0.02 if emitted < 30 else 1.0, lookup=50.0)
-    over_best, over_plain = compare(repeats)
-    assert over_best > 0.95
-    assert over_plain > 2.0
+
+    def repeats(cold: float) -> World:
+        machine = Machine(lambda rows, _, __: 1300 + 120 * rows, lambda _: 50, switch=600, cold=cold)
+        offers = lambda emitted: 0.02 if emitted < 30 else 1.0  # noqa: E731
+        return World(machine, steady(0.98), offers=offers, lookup=50.0)
+
+    # Every call of `auto` has slow first passes, the fixed lengths have none: what they cost is small.
+    schedule = AutoSchedule(MAX_DRAFT)
+    auto = [repeats(4.0).run(schedule, 3000, seed).rate(30) for seed in SEEDS]
+    fixed = {
+        length: pooled([repeats(1.0).run(ConstantSchedule(length), 3000, seed).rate(30) for seed in SEEDS])
+        for length in (0, 4, 8, 16, 32)
+    }
+    assert pooled(auto) > 0.9 * max(fixed.values()) > 3.0 * fixed[0]
 
 
 def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:
@@ -210,29 +218,6 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
     ]
     assert auto > 0.9 * max(fixed)
     assert auto > 0.97 * plain
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_probes_are_paid_from_time_that_went_by(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Drafts are dear here and come right behind rests, whose plain steps are not."""
-    earned: list[float] = []
-    earn = ProbeBudget.earn
-
-    def counted(budget: ProbeBudget, duration: float) -> None:
-        earned.append(duration)
-        earn(budget, duration)
-
-    monkeypatch.setattr(ProbeBudget, "earn", counted)
-    machine = Machine(
-        lambda rows, _, __: 1200 if rows == 1 else 4000 + 100 * rows,
-        lambda _: 40,
-        switch=5000,
-        noise=0.0,
-        hiccup=0.0,
-    )
-    turns = World(machine, lambda emitted: 0.97 if emitted % 40 < 10 else 0.0, lookup=5.0)
-    run = turns.run(AutoSchedule(MAX_DRAFT), 3000, seed)
-    assert 0.9 < sum(earned) / run.clock[-1] < 1.02
 
 
 def test_bound_and_room_are_kept() -> None:

@@ -69,13 +69,6 @@ def test_configuration_of_openvino_genai_means_auto() -> None:
     assert found.num_assistant_tokens_schedule == "auto"
 
 
-def test_sampling_does_not_depend_on_what_a_schedule_measures() -> None:
-    assert settings(do_sample=True).coupled
-    assert settings(do_sample=True, num_assistant_tokens_schedule="heuristic").coupled
-    assert settings(do_sample=True, num_assistant_tokens=4).coupled
-    assert not settings(num_assistant_tokens=4).coupled
-
-
 @pytest.mark.parametrize("value", ["heuristic_transient", "Auto", 3])
 def test_unknown_schedules_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"num_assistant_tokens_schedule=.*'constant', 'heuristic', 'auto'"):

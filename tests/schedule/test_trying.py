@@ -7,11 +7,9 @@ import math
 import pytest
 from schedule.virtual_machine import MAX_DRAFT, Machine, World
 
-from ovspec.schedule.acceptance import AcceptanceModel
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule
-from ovspec.schedule.shadow import ShadowWatch
-from ovspec.schedule.trying import STORE, LossAllowance
+from ovspec.schedule.trying import LossAllowance
 
 
 def spent_allowance() -> LossAllowance:
@@ -53,7 +51,7 @@ def test_steps_whose_tokens_are_provisional_are_settled_together_with_the_commit
     # What was not settled is not carried over to another prompt.
     allowance = LossAllowance()
     allowance.settle(None, 100.0)
-    allowance.renew()
+    allowance.begin()
     allowance.settle(1.0, 1.0)
     assert allowance.covers(8.0)
 
@@ -65,58 +63,6 @@ def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
     assert not allowance.is_spent
     allowance.settle(0.0, 0.5)
     assert allowance.is_spent
-
-
-def test_evidence_of_shadow_drafts_is_needed_where_there_can_be_any_and_is_no_income() -> None:
-    allowance = LossAllowance()
-    assert allowance.covers(1.0) and not allowance.covers(1.0, 1.9) and allowance.covers(1.0, 2.1)
-    assert not spent_allowance().covers(1.0, 8.0)
-
-
-def test_after_tries_that_failed_more_evidence_is_needed_and_plain_steps_pay_less_in() -> None:
-    allowance = LossAllowance()
-    for evidence in (2.0, 3.0, 4.0, 4.0):
-        assert allowance.covers(1.0, evidence + 0.1) and not allowance.covers(1.0, evidence - 0.1)
-        allowance.begin(on_evidence=True)
-        allowance.settle(0.0, 1.5)
-        allowance.end()
-    allowance.settle(0.0, 3.0)
-    assert not allowance.covers(0.0)
-    allowance.earn(round(1.9 / (0.015 / 4)))
-    assert allowance.covers(0.8) and not allowance.covers(1.0)
-    allowance.renew()
-    allowance.settle(10.0, 0.0)
-    assert allowance.covers(1.0, 3.1) and not allowance.covers(1.0, 2.9)
-    allowance.begin(on_evidence=True)
-    allowance.settle(10.0, 0.0)
-    allowance.end()
-    assert allowance.covers(1.0, 2.1)
-
-
-def test_shadow_drafts_add_up_until_one_would_have_lost() -> None:
-    evidence = ShadowWatch(AcceptanceModel(8))
-    evidence.add(4, 4, 1)
-    assert evidence.saved == 0.0
-    evidence.price([0.0, 0.1, 0.2, 0.3, 0.4], switch=0.5, stake=1.4)
-    evidence.add(4, 2, 1)
-    assert evidence.saved == pytest.approx(2.0 - 0.4 - 0.5)
-    evidence.add(4, 1, 1)
-    assert evidence.saved == pytest.approx(1.7)
-    # Another number changes shapes, nothing at all too.
-    evidence.add(0, 0, 1)
-    evidence.add(2, 0, 1)
-    assert evidence.saved == pytest.approx(1.7 - 0.5 - 0.7)
-    evidence.add(2, 0, 1)
-    evidence.add(2, 0, 1)
-    evidence.add(2, 0, 1)
-    assert evidence.saved == 0.0
-    evidence.add(2, 2, 4)
-    assert evidence.saved == pytest.approx(1.8 / 4)
-    for _ in range(100):
-        evidence.add(4, 4, 1)
-    assert evidence.saved == STORE
-    evidence.begin(0)
-    assert evidence.saved == 0.0
 
 
 # A pass of some 1.3 ms; changing the number of rows costs more than half as much.

@@ -184,3 +184,18 @@ def test_tokenize_and_back(served: Served) -> None:
     by_tokens = served.client().completions.create(prompt=answer["tokens"], max_tokens=8, **GREEDY)
     by_text = served.client().completions.create(prompt=PROMPTS[0], max_tokens=8, **GREEDY)
     assert by_tokens.choices == by_text.choices
+
+
+def test_blocks_read_are_those_of_the_last_step(served: Served) -> None:
+    options = {"verify": "sparse", "return_blocks_read": True, "num_assistant_tokens": 3}
+    chunks = served.client().completions.create(
+        model="demo", prompt=" ".join([PROMPTS[0]] * 20), max_tokens=8, temperature=0, stream=True, extra_body=options
+    )
+    found = [chunk.blocks_read for chunk in chunks if chunk.blocks_read]
+    assert found and len(found[-1]) > 8
+    for blocks in found:
+        # The first block and the last are always read; a tenth of the others, and at least three blocks.
+        assert blocks[0] == blocks[-1] == 1.0 and all(0 <= share <= 1 for share in blocks)
+        assert 3 <= sum(blocks) < len(blocks) / 2
+    status, body = served.post("/v1/completions", {"prompt": PROMPTS[0], "return_blocks_read": True})
+    assert status == 400 and body["error"]["param"] == "return_blocks_read"

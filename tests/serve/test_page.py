@@ -85,6 +85,18 @@ def test_plain_and_speculative_side_by_side(browser: Browser) -> None:
     assert "accepted" not in text(browser, "plain-figures")
 
 
+def test_the_blocks_that_were_read(browser: Browser) -> None:
+    browser.run("document.getElementById('max-tokens').value = 12")
+    browser.run("document.getElementById('verify').value = 'sparse'")
+    send(browser, " ".join([PROMPT] * 20))
+    drawn = browser.run("[...document.querySelectorAll('#blocks rect')].map(r => +r.style.fillOpacity)")
+    assert len(drawn) > 8 and drawn[0] == 1 and min(drawn) < 0.1  # the first block is always read
+    assert f"of {len(drawn)} by some" in text(browser, "blocks-text")
+    browser.run("document.getElementById('verify').value = 'dense'")
+    send(browser, PROMPT)
+    assert "whole context" in text(browser, "blocks-text")
+
+
 def test_a_refusal_is_shown_and_the_message_kept(browser: Browser) -> None:
     browser.run("document.getElementById('temperature').value = 7")
     send(browser, PROMPT)

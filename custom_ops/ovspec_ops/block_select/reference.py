@@ -26,17 +26,19 @@ def block_scores(
 
 
 def sinks_and_tail(
-    past: int, rows: int, sink_blocks: int = 1, local_blocks: int = 1
+    past: int, rows: int, sink_blocks: int = 1, local_blocks: int = 1, block_size: int = BLOCK_SIZE
 ) -> tuple[set[int], set[int]]:
     """Blocks kept whatever they score: the first; the last of the context and those of the rows."""
-    last = max(past - 1, 0) // BLOCK_SIZE
-    total = (past + rows - 1) // BLOCK_SIZE + 1
+    last = max(past - 1, 0) // block_size
+    total = (past + rows - 1) // block_size + 1
     return {*range(min(sink_blocks, total))}, {*range(max(0, last - local_blocks + 1), total)}
 
 
-def block_masses(scores: NDArray[np.float64], tokens: int, scale: float) -> NDArray[np.float64]:
+def block_masses(
+    scores: NDArray[np.float64], tokens: int, scale: float, block_size: int = BLOCK_SIZE
+) -> NDArray[np.float64]:
     """Estimated attention mass of every block, up to a factor: softmax of the scores times tokens."""
-    in_block = np.minimum(BLOCK_SIZE, tokens - BLOCK_SIZE * np.arange(len(scores)))
+    in_block = np.minimum(block_size, tokens - block_size * np.arange(len(scores)))
     with np.errstate(invalid="ignore"):
         highest = max((s for s in scores if not np.isnan(s)), default=-np.inf)
         return np.asarray(np.nan_to_num(np.exp(scale * (scores - highest)) * in_block, nan=0.0))

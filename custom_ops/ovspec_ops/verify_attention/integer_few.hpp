@@ -14,22 +14,45 @@ namespace integer_path {
 
 typedef std::int8_t SmallVec __attribute__((vector_size(OVSPEC_LANES)));
 
+// The two bytes of rounded numbers; see store_parts().
+OVSPEC_INLINE void split_bytes(IVec x, std::uint8_t* high, std::uint8_t* low) {
+    const SmallVec upper = __builtin_convertvector((x + 128) >> 8, SmallVec);
+    const SmallVec lower = __builtin_convertvector(x, SmallVec);
+    __builtin_memcpy(high, &upper, sizeof(upper));
+    __builtin_memcpy(low, &lower, sizeof(lower));
+}
+
 // The bytes of a row's query, high ones and low ones, each `[few_stride]`, zero behind the last channel.
 OVSPEC_INLINE std::uint8_t* few_bytes(const HeadScratch& own, std::size_t row, bool low, std::size_t size) {
     return own.rows + (2 * row + low) * HeadScratch::few_stride(size);
 }
 
+// The numbers of prepare_queries, a row at a time: its largest entry and its sum of integers are exact in any
+// order.
 static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
-                        const HeadScratch& own, const Scratch& scratch) {
-    const std::size_t size = call.keys.size;
-    prepare_group<true>(call, Queries(call, head), g, own, scratch, 0);
-    __builtin_memset(own.rows, 0, 2 * few_rows(Path::integer) * HeadScratch::few_stride(size));
-    for (std::size_t r = 0; r < g.rows; r++)
-        for (std::size_t k = 0; k < size / 4; k++) {
-            const std::int32_t* lane = (const std::int32_t*)(own.parts + k);
-            __builtin_memcpy(few_bytes(own, r, false, size) + 4 * k, lane + r, 4);
-            __builtin_memcpy(few_bytes(own, r, true, size) + 4 * k, lane + half_lanes + r, 4);
+                        const HeadScratch& own, const Scratch&) {
+    const Queries from(call, head);
+    const std::size_t size = call.keys.size, full = size / lanes * lanes;
+    for (std::size_t r = 0; r < g.rows; r++) {
+        std::uint8_t *high = few_bytes(own, r, false, size), *low = few_bytes(own, r, true, size);
+        __builtin_memset(high, 0, 2 * HeadScratch::few_stride(size));
+        const auto entries = [&](std::size_t d) __attribute__((always_inline)) {
+            const float* at = from.row(r) + d;
+            return (d < full ? load(at) : load_part<Vec>(at, size - d)) * call.scale;
+        };
+        Vec most = {}, total = {};
+        for (std::size_t d = 0; d < size; d += lanes)
+            most = max(magnitude(entries(d)), most);
+        const float largest = max_lane(most);
+        const float factor = largest > 1e-30f ? max_query(size) / largest : 0.0f;
+        for (std::size_t d = 0; d < size; d += lanes) {
+            const Vec shifted = fused(entries(d), splat(factor), splat(rounder));
+            total += shifted - rounder;
+            split_bytes((IVec)shifted, high + d, low + d);
         }
+        own.units[r] = largest * (1.0f / max_query(size));
+        own.sums[r] = sum(total);
+    }
 }
 
 // Lane i of the result is the sum over the lanes of x[i].
@@ -78,7 +101,7 @@ template <std::size_t R> __attribute__((noinline)) void score_few(const Chunk& c
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t low = 0; low < 2; low++)
             bytes[low][r] = few_bytes(c.own, r, low, size);
-    for (std::size_t t0 = 0; t0 < block_size; t0 += lanes) {
+    for (std::size_t t0 = 0; t0 < pair.unit.blocks[b].tokens; t0 += lanes) { // the others are masked
         IVec sums[R][lanes];
         for (std::size_t t = 0; t < lanes; t++) {
             const std::uint8_t* key = pair.unit.blocks[b].keys + (t0 + t) * keys.row_bytes + 8;
@@ -148,11 +171,7 @@ OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float
             guard(weight, scale, zero);
         const Vec shifted = fused(weight, scale, splat(rounder));
         sum += shifted - rounder;
-        const IVec x = (IVec)shifted;
-        const SmallVec high = __builtin_convertvector((x + 128) >> 8, SmallVec);
-        const SmallVec low = __builtin_convertvector(x, SmallVec);
-        __builtin_memcpy(bytes + t, &high, sizeof(high));
-        __builtin_memcpy(bytes + most_slots + t, &low, sizeof(low));
+        split_bytes((IVec)shifted, bytes + t, bytes + most_slots + t);
         centred.add_products(weight * scale, zero);
     }
     float integers = 0.0f; // exact, below 2^24

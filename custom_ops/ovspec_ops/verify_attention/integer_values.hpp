@@ -20,7 +20,7 @@ static void read_pair(const Chunk& c, Pair& pair) {
         read_parameters(values, block.values, block.tokens, s.value_scales + slot, s.value_zeros + slot);
         if (keys.format == CacheFormat::u8_token)
             read_parameters(keys, block.keys, block.tokens, s.key_scales + slot, s.key_zeros + slot);
-        for (std::size_t t = 0; t < block_size; t += 4) {
+        for (std::size_t t = 0; t < block.tokens; t += 4) { // the others have weights of 0
             const std::uint8_t* row = block.values + t * values.row_bytes + 8;
             const std::uint8_t* rows[4] = {row, row + values.row_bytes, row + 2 * values.row_bytes,
                                            row + 3 * values.row_bytes};

@@ -115,6 +115,11 @@ class SelectBlocks(NodePass):
         chosen.set_friendly_name(f"{layer.name}/BlockSelect")
         return chosen
 
+    @property
+    def choosers(self) -> list[ov.Node]:
+        """The `BlockSelect` node of each anchor, in layer order."""
+        return [self._chosen[anchor] for anchor in sorted(self._chosen)]
+
     def chosen(self) -> list[ov.Node]:
         """The `BlockSelect` node whose list each sparse layer uses, in layer order."""
         layers = sorted(layer.index for layer in self._layers.values())
@@ -133,8 +138,8 @@ def select_blocks(
     `key_summary.N` f32 `[blocks, kv_heads, values of a summary]`; where lists outlive their pass also
     `verify_refresh` i32 `[sequences]` (0: reuse) and `kept_blocks.N` i32 `[entries of verify_block_indices,
     kv_heads]`, the lists of the pass's sequences, updated in place. Adds the
-    output `selected_counts` i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of
-    a pass is computed.
+    outputs `selected_counts` i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of
+    a pass is computed, and `selected_blocks` i32 `[anchor layers, kv_heads, N]`, the lists of the anchors.
 
     Args:
         model: a model after `route_rows`.
@@ -153,6 +158,7 @@ def select_blocks(
     node_pass = SelectBlocks(model, layers, anchors, selection or Selection())
     report = run_pass(model, node_pass).require(len(layers))
     _add_stacked(model, node_pass.chosen(), 1, SELECTED_COUNTS)
+    _add_stacked(model, node_pass.choosers, 0, SELECTED_BLOCKS)
     return report
 
 

@@ -1,0 +1,212 @@
+"""Every pattern of paged attention that ovspec asks of a device, against NumPy, with its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec.runtime.cache import KVCache
+from ovspec.runtime.cache_memory import blocks_on
+from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged
+from ovspec.runtime.devices import openvino_core
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic import build_model
+from ovspec_transforms import paged_layers, to_paged
+
+_HEADS, _KV_HEADS, _SIZE, _VOCABULARY = 4, 2, 64, 256
+#: Inference and cache precision, with the largest error of a value near 1 that rounding explains.
+PRECISIONS = (("f32", "f32", 2e-5), ("f16", "f16", 1e-2), ("f16", "u8", 6e-2))
+_BLOCKS, _REPEAT, _ROWS = 1024, 10, 4
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCheck:
+    """One pattern in one pair of precisions; `failure`: what the device says instead of computing it."""
+
+    pattern: str
+    inference: str
+    cache: str
+    error: float
+    tolerance: float
+    failure: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the device computes it as NumPy does; a NaN never does."""
+        return self.failure is None and bool(self.error <= self.tolerance)
+
+
+@dataclass(slots=True)
+class _Text:
+    """A sequence: the physical blocks it may use, keys and values of its tokens."""
+
+    table: list[int]
+    keys: Floats = field(default_factory=lambda: np.zeros((0, _KV_HEADS, _SIZE)))
+    values: Floats = field(default_factory=lambda: np.zeros((0, _KV_HEADS, _SIZE)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows of a text behind `past` tokens, as a sequence of their own that reads some of its blocks."""
+
+    text: _Text
+    past: int
+    rows: int
+    kept: list[int]
+
+
+class _Layer:
+    """A model of one layer on a device, whose queries, keys, values and attention are outputs."""
+
+    def __init__(self, device: str, inference: str, cache: str) -> None:
+        shape = replace(
+            get_shape("qwen3-0.6b", layers=1),
+            hidden_size=_SIZE,
+            intermediate_size=128,
+            num_attention_heads=_HEADS,
+            num_key_value_heads=_KV_HEADS,
+            head_dim=_SIZE,
+            vocab_size=_VOCABULARY,
+        )
+        model = build_model(shape)
+        to_paged(model)
+        node = paged_layers(model)[0].node
+        sources = [*(node.input_value(position) for position in range(3)), node.output(0)]
+        results = [ops.result(ops.convert(source, "f32")) for source in sources]
+        for result, name in zip(results, "qkvo", strict=True):
+            result.output(0).set_names({name})
+        model.add_results(results)
+        for result in model.get_results():
+            if result not in results and "logits" in result.output(0).get_names():
+                model.remove_result(result)
+        settings = {"INFERENCE_PRECISION_HINT": inference, "KV_CACHE_PRECISION": cache}
+        compiled = compile_paged(openvino_core(), model, device, settings)
+        self._request = compiled.create_infer_request()
+        self.block_size = block_size_of(compiled)
+        caches = cache_tensors(compiled)
+        KVCache(self._request, caches, blocks_on(device)).ensure(_BLOCKS)
+        self._names = {port.get_any_name() for port in compiled.inputs} - {spec.name for spec in caches}
+        self._rng = np.random.default_rng(0)
+
+    def run(self, pieces: list[_Piece]) -> list[Floats]:
+        """Run the pieces in one pass: per piece q, k, v and o, each `[rows, heads, size]`."""
+        self.infer(pieces)
+        seen = [np.array(self._request.get_tensor(name).data) for name in "qkvo"]
+        cuts = np.cumsum([piece.rows for piece in pieces])[:-1]
+        parts = [np.split(one.reshape(one.shape[0], -1, _SIZE), cuts) for one in seen]
+        return [list(piece) for piece in zip(*parts, strict=True)]  # type: ignore[misc]
+
+    def infer(self, pieces: list[_Piece]) -> float:
+        """Run the pieces; milliseconds."""
+        dropped = [self.block_size * (_blocks(one, self.block_size) - len(one.kept)) for one in pieces]
+        tables = [[one.text.table[block] for block in one.kept] for one in pieces]
+        past = [one.past - less for one, less in zip(pieces, dropped, strict=True)]
+        rows = [one.rows for one in pieces]
+        positions = [np.arange(one.past, one.past + one.rows) for one in pieces]
+        inputs = {
+            "input_ids": self._rng.integers(0, _VOCABULARY, sum(rows)),
+            "position_ids": np.concatenate(positions),
+            "past_lens": np.array(past, np.int32),
+            "subsequence_begins": np.cumsum([0, *rows]).astype(np.int32),
+            "block_indices": np.concatenate(tables).astype(np.int32),
+            "block_indices_begins": np.cumsum([0, *map(len, tables)]).astype(np.int32),
+            "max_context_len": np.array(max(map(sum, zip(past, rows, strict=True))), np.int32),
+        }
+        for name in self._names:
+            self._request.set_tensor(name, ov.Tensor(inputs[name]))
+        started = perf_counter()
+        self._request.infer()
+        return 1e3 * (perf_counter() - started)
+
+
+def check_device(device: str) -> Iterator[DeviceCheck]:
+    """Compute every pattern in every pair of precisions; what the device refuses is a failure."""
+    for inference, cache, tolerance in PRECISIONS:
+        try:
+            layer = _Layer(device, inference, cache)
+            for pattern, error in _errors(layer):
+                yield DeviceCheck(pattern, inference, cache, error, tolerance)
+        except (RuntimeError, ValueError) as error:
+            yield DeviceCheck("all that follow", inference, cache, float("nan"), tolerance, str(error))
+
+
+def time_device(device: str, contexts: tuple[int, ...] = (1024, 8192)) -> list[dict[str, float | int]]:
+    """Medians of one layer with four rows behind a context: stock's way, and those of ovspec."""
+    layer, found = _Layer(device, "f16", "f16"), []
+    for context in contexts:
+        text = _Text(list(range(-(-(context + _ROWS) // layer.block_size))))
+        whole = list(range(len(text.table)))
+        few = [*whole[:4], *whole[-12:]]
+        ways = {
+            "one sequence": [_Piece(text, context, _ROWS, whole)],
+            "a sequence per row": _apart(text, context, [whole] * _ROWS),
+            "a list of 16 blocks": [_Piece(text, context, _ROWS, few)],
+            "a list of 16 blocks per row": _apart(text, context, [few] * _ROWS),
+        }
+        times = {name: [layer.infer(pieces) for _ in range(2 + _REPEAT)][2:] for name, pieces in ways.items()}
+        found.append({"context": context, **{name: median(some) for name, some in times.items()}})
+    return found
+
+
+def _errors(layer: _Layer) -> Iterator[tuple[str, float]]:
+    size = layer.block_size
+    a, b = _Text([3, 9, 1, 7, 20]), _Text([5, 2, 11])
+    long, short = 4 * size + size // 2, 2 * size + 3
+    every, all_b = [0, 1, 2, 3, 4], [0, 1, 2]
+    for text, length, kept in ((a, long, every), (b, short, all_b)):
+        yield f"prompt of {length}", _largest_error(layer, [_Piece(text, 0, length, kept)])
+    last = size // 2 - 2  # rows that fit into the last block
+    patterns = {
+        "one row": [_Piece(a, long, 1, every)],
+        "rows of two sequences": [_Piece(a, long, last, every), _Piece(b, short, 3, all_b)],
+        "rows beside a prompt": [_Piece(_Text([30, 31]), 0, size + 1, [0, 1]), _Piece(a, long, 2, every)],
+        "blocks left out": [_Piece(a, long, last, [0, 2, 4]), _Piece(b, short, 3, [0, 2])],
+        "a sequence per row": _apart(a, long, [every] * last),
+        "a list per row": _apart(a, long, [[0, 1 + row % 3, 4] for row in range(last)]),
+        "behind a rollback": [_Piece(a, long - 3, 3, every)],
+    }
+    for name, pieces in patterns.items():
+        yield name, _largest_error(layer, pieces)
+
+
+def _apart(text: _Text, past: int, lists: list[list[int]]) -> list[_Piece]:
+    return [_Piece(text, past + row, 1, kept) for row, kept in enumerate(lists)]
+
+
+def _blocks(piece: _Piece, size: int) -> int:
+    return -(-(piece.past + piece.rows) // size)
+
+
+def _largest_error(layer: _Layer, pieces: list[_Piece]) -> float:
+    """The largest difference between the device's attention and NumPy's of its own rows."""
+    seen = layer.run(pieces)
+    for piece, (_, keys, values, _) in zip(pieces, seen, strict=True):  # all are written before any is read
+        text = piece.text
+        text.keys = np.concatenate([text.keys[: piece.past], keys])
+        text.values = np.concatenate([text.values[: piece.past], values])
+    errors = []
+    for piece, (query, _, _, out) in zip(pieces, seen, strict=True):
+        places = [np.arange(block * layer.block_size, (block + 1) * layer.block_size) for block in piece.kept]
+        for row in range(piece.rows):
+            read = np.concatenate(places)
+            read = read[read <= piece.past + row]
+            errors.append(np.abs(_attend(query[row], piece.text, read) - out[row]).max())
+    return float(np.max(errors))
+
+
+def _attend(query: Floats, text: _Text, read: NDArray[np.integer]) -> Floats:
+    """Attention of one row over some tokens, `[heads, size]`, in f64."""
+    grouped = query.astype(np.float64).reshape(_KV_HEADS, -1, _SIZE)
+    scores = np.einsum("hgd,thd->hgt", grouped, text.keys[read]) * _SIZE**-0.5
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("hgt,thd->hgd", weights, text.values[read]).reshape(_HEADS, _SIZE)

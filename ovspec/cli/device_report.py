@@ -1,0 +1,82 @@
+"""`ovspec info --self-check --device GPU`: what a device computes, in a file to report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ovspec.bench.device_check import DeviceCheck, check_device, time_device
+from ovspec.cli.output import print_table
+from ovspec.runtime.compile import check_properties
+from ovspec.runtime.devices import openvino_core
+
+_PROPERTIES = ("FULL_DEVICE_NAME", "DEVICE_TYPE", "GPU_DEVICE_TOTAL_MEM_SIZE", "OPTIMIZATION_CAPABILITIES")
+
+
+def report_device(device: str, facts: dict[str, Any], as_json: bool) -> int:
+    """Check a device, write the report, and return the exit code.
+
+    Raises:
+        ValueError: the device is not there, or the file can't be written.
+    """
+    core, path = openvino_core(), Path(f"ovspec-check-{device}.json")
+    check_properties(core, device, {})
+    checks: list[DeviceCheck] = []
+    for check in check_device(device):
+        checks.append(check)
+        if not as_json:
+            click.echo(
+                f"{check.pattern}, {check.inference}, cache {check.cache}: {'ok' if check.ok else 'FAILED'}"
+            )
+    report = {
+        **facts,
+        "device": {name: str(core.get_property(device, name)) for name in _PROPERTIES},
+        "checks": [{**asdict(check), "ok": check.ok} for check in checks],
+        "milliseconds": _times(device),
+    }
+    text = json.dumps(report, indent=2, default=str)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} can't be written ({error.strerror}); call it in another folder") from error
+    if as_json:
+        click.echo(text)
+    else:
+        _show(checks, report["milliseconds"])
+        click.echo(f"{path}: attach it to a report")
+    failed = [f"{check.pattern} ({check.inference}, {check.cache})" for check in checks if not check.ok]
+    if failed:
+        click.echo(f"ovspec: error: {device} fails: {', '.join(failed)}", err=True)
+    return 1 if failed else 0
+
+
+def _times(device: str) -> list[dict[str, Any]]:
+    try:
+        return time_device(device)
+    except (RuntimeError, ValueError) as error:  # the report says so
+        return [{"failure": str(error)}]
+
+
+def _show(checks: list[DeviceCheck], times: Any) -> None:
+    table = Table(title="attention against NumPy", title_justify="left")
+    for column in ("pattern", "inference", "cache", "error", "tolerance", "ok"):
+        table.add_column(column)
+    for check in checks:
+        table.add_row(
+            check.pattern,
+            check.inference,
+            check.cache,
+            check.failure or f"{check.error:.1e}",
+            f"{check.tolerance:.1e}",
+            "ok" if check.ok else "FAILED",
+        )
+    print_table(table)
+    for one in times:
+        click.echo(
+            "; ".join(f"{name} {value:.3g}" if name != "failure" else value for name, value in one.items())
+        )

@@ -1,0 +1,81 @@
+"""What is known of a pipeline without its models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openvino_genai import GenerationConfig, Tokenizer
+
+from ovspec.drafters import DrafterChoice
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
+from ovspec.pipeline.call_settings import check_settings
+from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models import ModelInfo
+
+_UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
+
+
+class Outline:
+    """Makes requests for a pipeline, which may run on another machine.
+
+    Args:
+        info: of the model's folder.
+        verify: how the pipeline verifies, calibrated values filled in.
+        choice: who drafts; `None`: nobody.
+        tokenizer: in place of the folder's.
+        max_context: the most tokens of prompt and answer; `None`: the model's positions.
+
+    Attributes:
+        verify: as given; the pipeline may change it.
+        max_model_len: tokens of prompt and answer together.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        verify: VerifyMode,
+        choice: DrafterChoice | None,
+        tokenizer: Tokenizer | None = None,
+        max_context: int | None = None,
+    ) -> None:
+        self.verify = verify
+        self._choice, self._vocab_size = choice, info.vocab_size
+        self._tokenizer = tokenizer or read_tokenizer(info.folder)
+        config = read_generation_config(info.folder)
+        self._eos = eos_token_ids(info, config, self._tokenizer)
+        self._config = config if self.drafts else without_assistant(config)
+        self.max_model_len = max_context or info.max_position_embeddings or _UNLIMITED_POSITIONS
+
+    @property
+    def drafts(self) -> bool:
+        """Whether drafts are proposed to the target."""
+        return self._choice is not None
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The target's tokenizer."""
+        return self._tokenizer
+
+    def get_generation_config(self) -> GenerationConfig:
+        """A copy of the configuration that requests start from."""
+        return updated(self._config, {})
+
+    def set_generation_config(self, config: GenerationConfig) -> None:
+        """Replace the configuration that requests start from.
+
+        Raises:
+            ValueError: an unsupported or contradicting option.
+        """
+        self.settings(config)
+        self._config = updated(config, {})
+
+    def settings(self, config: GenerationConfig | None = None, **kwargs: Any) -> GenerationSettings:
+        """The settings of a request.
+
+        Raises:
+            ValueError: an unsupported or contradicting option.
+        """
+        config = updated(self._config if config is None else config, kwargs)
+        settings = resolve(config, self._eos, self.drafts)
+        check_settings(settings, self._choice, self.verify, self._vocab_size)
+        return settings

@@ -1,0 +1,138 @@
+"""Where the blocks of a cache lie: in the memory of the machine, or in that of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.runtime.devices import is_gpu, openvino_core
+from ovspec.runtime.huge_pages import advise_huge_pages
+
+
+class CacheBlocks(Protocol):
+    """A tensor `[blocks, ...]`; what NumPy sees of it are bytes, because it has no bf16.
+
+    Attributes:
+        tensor: what a request reads and writes.
+        key_axis: axis of a block of keys along which its tokens lie.
+    """
+
+    tensor: Any
+    key_axis: int
+
+    def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """Return a copy of blocks, `[blocks, bytes]`."""
+
+    def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
+        """Write blocks."""
+
+    def copy(self, source: Any, begin: int, at: int, count: int) -> None:
+        """Copy `count` consecutive blocks of `source`, from `begin` on, to those from `at` on."""
+
+
+class HostBlocks:
+    """Blocks in the machine's memory, which NumPy reads and writes in place."""
+
+    key_axis = 1
+
+    def __init__(self, element_type: ov.Type, shape: list[int]) -> None:
+        self.tensor = ov.Tensor(element_type, ov.Shape(shape))
+        advise_huge_pages(self.tensor)
+
+    def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """As `CacheBlocks.read`."""
+        found: NDArray[np.uint8] = _bytes(self.tensor)[blocks]
+        return found
+
+    def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
+        """As `CacheBlocks.write`."""
+        _bytes(self.tensor)[blocks] = data
+
+    def copy(self, source: HostBlocks, begin: int, at: int, count: int) -> None:
+        """As `CacheBlocks.copy`."""
+        _bytes(self.tensor)[at : at + count] = _bytes(source.tensor)[begin : begin + count]
+
+
+class DeviceBlocks:
+    """Blocks in a device's own memory.
+
+    The GPU plugin copies a tensor of the machine to the device for every pass and never back: a cache there
+    would stay empty.
+
+    Args:
+        context: of the device.
+        element_type, shape: of the tensor. It begins with zeros: attention multiplies by 0 what a block holds
+            after its last token, and that may be NaN in fresh memory.
+    """
+
+    key_axis = 2
+
+    def __init__(self, context: ov.RemoteContext, element_type: ov.Type, shape: list[int]) -> None:
+        self._context, self._element_type, self._block_shape = context, element_type, shape[1:]
+        self.tensor = context.create_tensor(element_type, ov.Shape(shape), {})
+        self.tensor.copy_from(_zeros(element_type, shape))
+
+    def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """As `CacheBlocks.read`."""
+        parts = []
+        for begin, count in _runs(blocks):
+            host = _zeros(self._element_type, [count, *self._block_shape])
+            self._slice(begin, count).copy_to(host)
+            parts.append(_bytes(host))
+        return np.concatenate(parts)
+
+    def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
+        """As `CacheBlocks.write`.
+
+        OpenVINO 2026.4 copies wrong bytes from the machine to a part of a remote tensor; within the device
+        parts are copied right.
+        """
+        part = DeviceBlocks(self._context, self._element_type, [len(blocks), *self._block_shape])
+        host = _zeros(self._element_type, [len(blocks), *self._block_shape])
+        _bytes(host)[:] = data
+        part.tensor.copy_from(host)
+        done = 0
+        for begin, count in _runs(blocks):
+            self.copy(part, done, begin, count)
+            done += count
+
+    def copy(self, source: DeviceBlocks, begin: int, at: int, count: int) -> None:
+        """As `CacheBlocks.copy`."""
+        self._slice(at, count).copy_from(source._slice(begin, count))
+
+    def _slice(self, begin: int, count: int) -> ov.RemoteTensor:
+        first = [begin] + [0] * len(self._block_shape)
+        last = [begin + count, *self._block_shape]
+        return ov.RemoteTensor(self.tensor, ov.Coordinate(first), ov.Coordinate(last))
+
+
+NewBlocks = Callable[[ov.Type, list[int]], CacheBlocks]
+
+
+def blocks_on(device: str) -> NewBlocks:
+    """What allocates the blocks of a model's caches, on its device."""
+    if not is_gpu(device):
+        return HostBlocks
+    context = openvino_core().get_default_context(device)
+    return lambda element_type, shape: DeviceBlocks(context, element_type, shape)
+
+
+def _runs(blocks: NDArray[np.integer]) -> list[tuple[int, int]]:
+    """Consecutive blocks, as their first and their number."""
+    runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
+    return [(int(run[0]), len(run)) for run in runs]
+
+
+def _zeros(element_type: ov.Type, shape: list[int]) -> ov.Tensor:
+    tensor = ov.Tensor(element_type, ov.Shape(shape))
+    _bytes(tensor)[:] = 0
+    return tensor
+
+
+def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:
+    data: NDArray[np.uint8] = tensor.data.view(np.uint8).reshape(tensor.shape[0], -1)
+    return data

@@ -1,0 +1,65 @@
+"""OpenVINO's devices: one core for the process, and what a device's name means."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+_SPREAD = ("MULTI", "HETERO", "BATCH", "AUTO_BATCH")
+
+
+@functools.cache
+def openvino_core() -> ov.Core:
+    """The core of this process; memory of a GPU belongs to the core that allocated it."""
+    return ov.Core()
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device is the processor, where our operations run."""
+    return device.split(".")[0] == "CPU"
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device has its own memory, as a GPU."""
+    return device.split(".")[0] == "GPU"
+
+
+@functools.cache
+def resolve_device(device: str) -> str:
+    """The device that a name stands for: AUTO chooses one, as OpenVINO does, every other name is itself.
+
+    A cache lies in the memory of one device, so a model can't move to another while it runs.
+
+    Raises:
+        ValueError: an unknown device, or one that spreads a model over several.
+    """
+    core = openvino_core()
+    kind = device.split(":")[0]
+    if kind in _SPREAD:
+        raise ValueError(
+            f"device={device!r}: the cache lies on one device; expected one of {names(core)}, or AUTO"
+        )
+    if kind != "AUTO":
+        return device
+    try:
+        compiled = core.compile_model(smallest_model(), device, {"ENABLE_STARTUP_FALLBACK": False})
+        chosen: list[str] = compiled.get_property("EXECUTION_DEVICES")
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={device!r} finds no device: expected AUTO or one of {names(core)}"
+        ) from error
+    return chosen[0].strip("()")
+
+
+def smallest_model() -> ov.Model:
+    """A model that every device takes."""
+    parameter = ops.parameter([1], np.float32)
+    return ov.Model([ops.relu(parameter)], [parameter], "smallest")
+
+
+def names(core: ov.Core) -> str:
+    """The devices that OpenVINO lists here, for a message."""
+    return ", ".join(core.available_devices)

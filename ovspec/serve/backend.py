@@ -1,0 +1,90 @@
+"""What a server answers with: an engine in its process, or the replicas of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from openvino_genai import GenerationConfig, Tokenizer
+
+from ovspec.engine.engine_thread import OnOutput
+from ovspec.engine.request import Request
+from ovspec.generation.generation_config import GenerationSettings
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.verify_mode import VerifyMode
+
+
+class Answers(Protocol):
+    """Answers requests; an `EngineThread` is one."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether requests are taken and answered."""
+
+    def submit(self, request: Request, on_output: OnOutput) -> object:
+        """Take a request. `on_output` is called with every output, and must return at once.
+
+        Raises:
+            ValueError: a request that can never be answered.
+            RuntimeError: no more requests are taken.
+        """
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """End requests soon; those that have ended are no error."""
+
+
+class Requests(Protocol):
+    """Makes the settings of requests; an `LLMPipeline` does, and its `Outline`."""
+
+    @property
+    def verify(self) -> VerifyMode:
+        """How the target verifies."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether drafts are proposed to the target."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The target's tokenizer."""
+
+    def get_generation_config(self) -> GenerationConfig:
+        """A copy of the configuration that requests start from."""
+
+    def settings(self, config: GenerationConfig | None = None, **kwargs: Any) -> GenerationSettings:
+        """The settings of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a server answers with.
+
+    Attributes:
+        requests: makes their settings.
+        answers: answers them.
+        gauges: figures of now, by the names that Prometheus reads.
+    """
+
+    requests: Requests
+    answers: Answers
+    gauges: Mapping[str, Callable[[], float]]
+
+
+@contextmanager
+def in_this_process(load: Callable[[], LLMPipeline], max_num_seqs: int) -> Iterator[Backend]:
+    """One pipeline, until the block ends."""
+    pipeline = load()
+    engine = pipeline.engine.engine
+    engine.max_num_seqs = max_num_seqs
+    gauges = {
+        "num_requests_running": lambda: engine.num_requests_running,
+        "num_requests_waiting": lambda: engine.num_requests_waiting,
+        "kv_cache_usage_perc": lambda: engine.kv_cache_usage,
+    }
+    yield Backend(pipeline, pipeline.engine, gauges)
+    pipeline.engine.close(finish=False)

@@ -1,0 +1,1 @@
+"""Many engines: replicas on the machines of a Ray cluster."""

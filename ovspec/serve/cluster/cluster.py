@@ -1,0 +1,98 @@
+"""The replicas of a server on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.serve.backend import Backend, Requests
+from ovspec.serve.cluster.cluster_engine import ClusterEngine
+from ovspec.serve.cluster.replica import Replica
+from ovspec.serve.cluster.router import PrefixRouter
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How many replicas a cluster is to run.
+
+    Attributes:
+        least: that always run.
+        most: that run under load.
+        cpus: cores that each takes.
+    """
+
+    least: int
+    most: int
+    cpus: float
+
+
+def connect() -> None:
+    """Join the cluster of `RAY_ADDRESS` or of this machine; without one, start one here.
+
+    Raises:
+        ValueError: none answers, or none can be started.
+    """
+    try:
+        ray.init(logging_level="warning", log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"--ray: no Ray cluster ({said}); start one, or correct RAY_ADDRESS") from error
+
+
+@contextmanager
+def on_cluster(
+    name: str,
+    load: Callable[[], LLMPipeline],
+    requests: Requests,
+    settings: ClusterSettings,
+    max_num_seqs: int,
+    seconds: float,
+) -> Iterator[Backend]:
+    """Replicas, until the block ends.
+
+    Args:
+        name: of the model. One server at a time has it: a second one takes the replicas over.
+        load: makes the pipeline of a replica.
+        requests: makes the settings of requests, here.
+        settings: how many replicas.
+        max_num_seqs: requests that one runs at a time.
+        seconds: that a replica which is no longer needed has to end its answers.
+
+    Raises:
+        ValueError: the replicas can't be started.
+    """
+    deployment = serve.deployment(
+        name="replica",
+        ray_actor_options={"num_cpus": settings.cpus},
+        # As many again wait in the replica, so that its engine never waits for the next one.
+        max_ongoing_requests=2 * max_num_seqs,
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=settings.least,
+            max_replicas=settings.most,
+            target_ongoing_requests=max_num_seqs,
+        ),
+        graceful_shutdown_timeout_s=seconds,
+        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
+    )(Replica)
+    connect()
+    serve.start(proxy_location="Disabled")  # the server's own process speaks HTTP
+    app = f"ovspec-{name}"
+    try:
+        handle = serve.run(deployment.bind(load, max_num_seqs), name=app, route_prefix=None)
+    except RuntimeError as error:
+        serve.delete(app)
+        message = str(serve.status()) if not str(error) else str(error)
+        raise ValueError(f"--ray: the replicas do not start: {message.strip().splitlines()[-1]}") from error
+    engine = ClusterEngine(handle.options(stream=True))
+    try:
+        yield Backend(requests, engine, {"num_requests_running": lambda: engine.num_requests})
+    finally:
+        engine.lives = False
+        serve.delete(app)
+        ray.shutdown()

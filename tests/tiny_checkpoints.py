@@ -158,6 +158,7 @@ TINY: dict[str, Tiny] = {
         WINDOW,
         0,
         gated=0,
+        moe_layers=2,
         head_dim=32,
         num_local_experts=4,
         num_experts_per_tok=2,

@@ -71,7 +71,7 @@ FAMILIES = (
         ("gpt_oss",),
         _ALTERNATING,
         "",
-        "OpenVINO's operation: SparseMoE does not know their form",
+        _ROUTED,
         "attention sinks are kept",
     ),
     Family("Falcon", ("falcon",), _FULL, _PLAIN, note=f"with alibi=true refused: {_LOST_ALIBI}"),

@@ -60,6 +60,7 @@ _IR_NAMES = {
     "f8e4m3": "fp8",
     "f8e5m2": "fp8",
 }
+_EXPERTS_COPIED = ("gpt_oss",)  # into the order that SparseMoE reads
 _QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 
 
@@ -138,8 +139,9 @@ class ModelInfo:
 
     def weight_sizes(self) -> WeightSizes:
         """Return the bytes of the weights by what becomes of them; read from the XML, nothing is compiled."""
+        in_place = 0 if self.model_type in _EXPERTS_COPIED else self.num_experts
         return WeightSizes.read(
-            self.folder, self.vocab_size, self.hidden_size, self.intermediate_size, self.num_experts
+            self.folder, self.vocab_size, self.hidden_size, self.intermediate_size, in_place
         )
 
     def section(self, source: str, weight_format: str | None = None) -> ModelSection:

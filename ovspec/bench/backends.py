@@ -177,7 +177,7 @@ class Subject:
         return int(self.runner.compiled.get_property("INFERENCE_NUM_THREADS"))
 
     def settings(self) -> dict[str, str | int | None]:
-        """What is in force.
+        """The OpenVINO settings that are in force.
 
         Returns:
             Precisions `inference`, `key_cache`, `value_cache`, what computes `linear` layers, and

@@ -21,8 +21,10 @@ from ovspec_models.synthetic import build_model
 from ovspec_transforms import paged_layers, to_paged
 
 _HEADS, _KV_HEADS, _SIZE, _VOCABULARY = 4, 2, 64, 256
-#: Inference and cache precision, with the largest error of a value near 1 that rounding explains.
-PRECISIONS = (("f32", "f32", 2e-5), ("f16", "f16", 1e-2), ("f16", "u8", 6e-2))
+#: Inference and cache precision, with the largest error that rounding explains, by the largest value. The
+#: GPU plugin's softmax takes OpenCL's native exponential, in f32 as well; errors up to 2.8e-4 were seen
+#: where that runtime chooses its accuracy.
+PRECISIONS = (("f32", "f32", 2**-10), ("f16", "f16", 1e-2), ("f16", "u8", 6e-2))
 _BLOCKS, _REPEAT, _ROWS = 1024, 10, 4
 
 Floats = NDArray[np.floating]
@@ -187,7 +189,7 @@ def _blocks(piece: _Piece, size: int) -> int:
 
 
 def _largest_error(layer: _Layer, pieces: list[_Piece]) -> float:
-    """The largest difference between the device's attention and NumPy's of its own rows."""
+    """The largest difference from NumPy's attention of the device's own rows, by the largest value."""
     seen = layer.run(pieces)
     for piece, (_, keys, values, _) in zip(pieces, seen, strict=True):  # all are written before any is read
         text = piece.text
@@ -200,7 +202,8 @@ def _largest_error(layer: _Layer, pieces: list[_Piece]) -> float:
             read = np.concatenate(places)
             read = read[read <= piece.past + row]
             errors.append(np.abs(_attend(query[row], piece.text, read) - out[row]).max())
-    return float(np.max(errors))
+    largest = max(np.abs(piece.text.values).max() for piece in pieces)
+    return float(np.max(errors) / largest)
 
 
 def _attend(query: Floats, text: _Text, read: NDArray[np.integer]) -> Floats:
@@ -209,4 +212,5 @@ def _attend(query: Floats, text: _Text, read: NDArray[np.integer]) -> Floats:
     scores = np.einsum("hgd,thd->hgt", grouped, text.keys[read]) * _SIZE**-0.5
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("hgt,thd->hgd", weights, text.values[read]).reshape(_HEADS, _SIZE)
+    out: Floats = np.einsum("hgt,thd->hgd", weights, text.values[read]).reshape(_HEADS, _SIZE)
+    return out

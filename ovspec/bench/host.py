@@ -54,7 +54,7 @@ class HostBench:
         check_at_least(2, vocab_size=self.vocab_size, steps=self.steps)
 
     def shape(self) -> ModelShape:
-        """A model whose only real size is its vocabulary: nothing else reaches the host."""
+        """A small model with the given vocabulary: the host's work depends on no other size."""
         return replace(
             get_shape("qwen3-0.6b", layers=1, vocab_size=self.vocab_size),
             hidden_size=64,

@@ -1,4 +1,4 @@
-"""What benchmarks share that time settings round by round: order, spread, checks of options."""
+"""Helpers of the benchmarks that time their settings in rounds: order, spread, checks of options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spread:
 
 
 def rotated(settings: Sequence[T], turn: int) -> list[T]:
-    """The settings in the order of a round, so that none always runs after the same other."""
+    """The settings in the order of a round: no setting always follows the same other one."""
     first = turn % len(settings)
     return [*settings[first:], *settings[:first]]
 

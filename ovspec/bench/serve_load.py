@@ -1,4 +1,4 @@
-"""Load on a server: requests at a rate, or as many at a time as are wanted."""
+"""Load on a server: requests at a fixed rate, or a fixed number of requests at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ovspec.bench.serve_client import ServeClient, Timing
 from ovspec.bench.serve_report import ServeReport
 
-# Words of the prompts that nobody gave; every prompt begins otherwise, so that none is cached.
+# Words of the random prompts.
 _WORDS = (
     *("river", "stone", "light", "garden", "engine", "paper", "window", "morning", "quiet", "market"),
     *("bridge", "winter", "letter", "yellow", "music", "harbour", "forest", "question", "silver", "road"),
@@ -90,6 +90,6 @@ class ServeBench:
 
 
 def random_prompts(count: int, words: int, seed: int) -> list[str]:
-    """Prompts of random words, none of which begins as another does."""
+    """Prompts of random words; no two begin alike, so that the server's prefix cache finds nothing."""
     chosen = random.Random(seed)
     return [f"{number} " + " ".join(chosen.choices(_WORDS, k=words)) for number in range(count)]

@@ -26,14 +26,14 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
-        """Of times in seconds."""
+        """The distribution of times in seconds."""
         if not seconds:
             return cls(0.0, 0.0, 0.0, 0.0)
         values = 1e3 * np.asarray(seconds, np.float64)
         return cls(float(values.mean()), *(float(np.percentile(values, p)) for p in _PERCENTILES))
 
     def as_json(self) -> dict[str, float]:
-        """As JSON values."""
+        """The distribution as JSON values."""
         return {"mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99}
 
 
@@ -67,7 +67,7 @@ class ServeReport:
 
     @property
     def spreads(self) -> dict[str, Spread]:
-        """The times, by name."""
+        """The distributions of times, by name."""
         done = self.answered
         return {
             "ttft": Spread.of([one.ttft for one in done]),
@@ -122,7 +122,7 @@ class ServeReport:
         }
 
     def lines(self) -> list[str]:
-        """The figures that are no times."""
+        """Counts, rates and acceptance, one sentence per line."""
         body = self.as_json()
         lines = [
             f"{self.model}: {body['num_answered']} of {body['num_requests']} requests answered in "
@@ -140,11 +140,11 @@ class ServeReport:
         return lines
 
     def notes(self) -> list[str]:
-        """What went wrong."""
+        """The errors, one sentence per kind."""
         return [f"{count} requests failed: {error}" for error, count in self.errors.items()]
 
     def table(self) -> Table:
-        """The times."""
+        """A table of the times."""
         table = Table("ms", "mean", "50%", "90%", "99%", title="times", title_justify="left")
         for name, spread in self.spreads.items():
             values = (spread.mean, spread.p50, spread.p90, spread.p99)

@@ -129,7 +129,7 @@ class VerifyBench:
             repeat=self.repeat,
             num_threads=threads,
             bandwidth_gb_s=bandwidth,
-            bandwidth_method=method(threads),
+            bandwidth_method=method(threads) if threads else "not measured",
             device=self.device,
             settings=settings,
             records=[

@@ -1,4 +1,4 @@
-"""What a pass of a model reads from memory: an estimate of what verification costs, before any is run."""
+"""Estimate of the bytes that a verification pass reads from memory, without running one."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class WeightTraffic:
         return cls(always, experts, num_experts, top_k)
 
     def read_by(self, rows: int) -> float:
-        """Bytes that a pass of `rows` rows reads, if every row takes its experts as by chance."""
+        """Bytes that a pass of `rows` rows reads, if every row chooses its experts at random."""
         if not self.num_experts:
             return float(self.always)
         missed = (1.0 - self.top_k / self.num_experts) ** rows

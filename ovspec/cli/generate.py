@@ -79,14 +79,14 @@ def generate(
 
 
 def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
-    """What the pipeline is asked: the prompt, behind the system message if there is one."""
+    """The pipeline's input: the prompt, after the system message if there is one."""
     if system is None:
         return [prompt]
     return ChatHistory([{"role": "system", "content": system}, {"role": "user", "content": prompt}])
 
 
 def read_requests(name: str) -> list[dict[str, Any]]:
-    """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is wanted."""
+    """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is given."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         lines = lines_of(data)

@@ -143,7 +143,7 @@ def installation() -> dict[str, object]:
 
 
 def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
-    """What a model folder holds, what ovspec makes of its family, and about what its passes cost."""
+    """The contents of a model folder, what its family supports, and an estimate of the cost of its passes."""
     model = ModelInfo.read(folder)
     if head_kind(folder) is not None:
         return {"head": head_facts(model)}
@@ -183,7 +183,7 @@ def head_facts(model: ModelInfo) -> dict[str, object]:
 
 
 def family_facts(model: ModelInfo) -> dict[str, object]:
-    """What can be sparse in the model's family."""
+    """Which layers of the model's family can be sparse."""
     family = family_of(model.model_type)
     if family is None:
         return {"name": f"{model.model_type}: not tested; loading compares it with the exported graph"}

@@ -93,7 +93,7 @@ BACKEND_OPTIONS = [
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]
-    """Bytes, such as 6GB or 6GiB."""
+    """A number of bytes, such as 6GB or 6GiB."""
 
     name = "SIZE"
     _UNITS: ClassVar = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -130,7 +130,7 @@ ANCHORS_OPTION = click.option("--anchor-layers", help="Sparse: layers that selec
 
 
 def backend_options(command: Command) -> Command:
-    """`--device`, who computes which layers, and OpenVINO's properties."""
+    """`--device`, the implementation of each kind of layer, and OpenVINO's properties."""
     return option_group("Device and operations", BACKEND_OPTIONS)(command)
 
 
@@ -238,7 +238,7 @@ def _option_name(field: str) -> str:
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:
-    """Numbers of a comma-separated option."""
+    """The numbers in the value of a comma-separated option."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -246,7 +246,7 @@ def int_list(name: str, text: str) -> tuple[int, ...]:
 
 
 def float_list(name: str, text: str) -> tuple[float, ...]:
-    """Numbers of a comma-separated option."""
+    """The numbers in the value of a comma-separated option."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

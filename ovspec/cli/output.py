@@ -27,7 +27,7 @@ def output_console() -> Console:
 
 
 def print_table(table: Table) -> None:
-    """Print a table whole: a terminal that is too narrow for its headers breaks lines, and cuts nothing."""
+    """Print a table whole: in a terminal that is too narrow, lines are wrapped and nothing is cut off."""
     console = output_console()
     unlimited = console.options.update(width=10_000, max_width=10_000)
     needed = Measurement.get(console, unlimited, table)

@@ -1,4 +1,4 @@
-"""Options of commands that generate: which pipeline, and how it answers."""
+"""Options of commands that generate: those of the pipeline and those of an answer."""
 
 from __future__ import annotations
 

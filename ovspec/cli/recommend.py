@@ -1,4 +1,4 @@
-"""`ovspec recommend`: whether drafts are worth it for a model on this machine, and how many tokens."""
+"""`ovspec recommend`: whether drafts speed a model up on this machine, and which settings do."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def recommend(
     as_json: bool,
     **memory: Any,
 ) -> None:
-    """Measure whether drafts make the model in DIR faster here, by whom and by how many tokens.
+    """Measure whether drafts make the model in DIR faster here, with which drafter and draft length.
 
     Every drafter that needs no further files generates the same text; all of them are lossless. What pays
     depends on the text, so give a prompt like yours.

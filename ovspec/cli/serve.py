@@ -125,7 +125,5 @@ def serve(**options: Any) -> None:
 
     wide = replace(settings, limits=replace(limits, max_num_seqs=cluster[1] * limits.max_num_seqs))
     replicas, outline = ClusterSettings(*cluster), serving_outline(options)
-    backend = on_cluster(
-        settings.name, load, outline, replicas, limits.max_num_seqs, limits.request_timeout
-    )
+    backend = on_cluster(settings.name, load, outline, replicas, limits.max_num_seqs, limits.request_timeout)
     start(wide, options["model"], backend)

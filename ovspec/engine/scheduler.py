@@ -13,7 +13,7 @@ from ovspec.runtime.block_manager import BlockManager
 # While others decode, a pass with a part of a prompt may take so many times what one without takes.
 _MOST_SLOWDOWN = 2.0
 # Rows of prompts that a pass reads however slow it becomes.
-_LEAST_ROWS = 16
+_LEAST_ROWS = 8
 # Weight of the last measurement.
 _RATE = 0.3
 

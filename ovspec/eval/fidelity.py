@@ -36,7 +36,7 @@ _LOSSY_OPTION = "acceptance_threshold"
 
 @dataclass(frozen=True, slots=True)
 class FidelityEval:
-    """Compares settings with dense decoding, greedily, in two ways.
+    """Compares settings with dense decoding under greedy decoding, in two ways.
 
     * Free running: both generate; tokens and speed are compared. The reference and the settings take turns
       prompt by prompt, so that a change of the machine's speed affects all of them.
@@ -144,7 +144,7 @@ class FidelityEval:
         )
 
     def _settings(self, pipeline: LLMPipeline, info: ModelInfo) -> GenerationSettings:
-        """What the settings generate with."""
+        """The generation configuration of all settings."""
         config = updated(pipeline.get_generation_config(), self._options(self.max_new_tokens, True))
         eos = eos_token_ids(info, config, pipeline.get_tokenizer())
         return resolve(config, eos, pipeline.drafts)

@@ -49,13 +49,13 @@ class OvspecLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What the first token of a text follows."""
+        """The token that precedes the first token of a text."""
         first = int(self._tokenizer.get_bos_token_id())
         return first if first >= 0 else self.eot_token_id
 
     @property
     def tokenizer_name(self) -> str:
-        """For the harness's caches of requests."""
+        """Name in the keys of the harness's caches of requests."""
         return self._name
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
@@ -65,7 +65,7 @@ class OvspecLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A chat as text."""
+        """The text of a chat."""
         if not add_generation_prompt:
             raise ValueError(
                 "add_generation_prompt=False is not supported: leave the assistant's prefill out"
@@ -106,7 +106,7 @@ class OvspecLM(TemplateLM):
         return results
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answers; those with the same settings are made together."""
+        """Generate answers; requests with the same settings share a batch."""
         groups: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(index)
@@ -137,7 +137,7 @@ class OvspecLM(TemplateLM):
         return list(results.texts)
 
     def _cut(self, prompt: str, limit: int) -> str:
-        """The end of a prompt that leaves room for an answer."""
+        """The last tokens of a prompt, few enough to leave room for an answer."""
         tokens, room = self.tok_encode(prompt), self.max_length - limit
         if room < 1:
             raise ValueError(

@@ -228,7 +228,7 @@ class Report:
 
 
 def _verdict(summary: Summary, metrics: PerfMetrics) -> str:
-    """What was measured, and what is known of its cause."""
+    """A sentence about a measured difference and its cause, if that is known."""
     if metrics.why_lossy:
         return f"LOSSY, {metrics.why_lossy}"
     breakers = "".join(f"; {reason}" for reason in metrics.identity_breakers)

@@ -62,7 +62,7 @@ class KL:
 
     @classmethod
     def of(cls, values: list[float]) -> KL:
-        """Of one value or more."""
+        """Mean, percentiles and maximum of the values."""
         p50, p99 = np.percentile(values, (50, 99), method="higher")
         return cls(float(np.mean(values)), float(p50), float(p99), max(values))
 
@@ -161,7 +161,7 @@ class Result:
         )
 
     def prompts_json(self, references: list[Reference], low_margin: float) -> list[dict[str, Any]]:
-        """Per prompt what the JSON report says, KL position by position."""
+        """The part of the JSON report about each prompt, with the KL of every position."""
         return [
             {
                 "line": reference.line,
@@ -183,7 +183,7 @@ class Result:
 
 
 def tokens_per_s(metrics: PerfMetrics) -> float | None:
-    """Tokens per second after the first token; `None` where there was no second."""
+    """Tokens per second after the first token; `None` where only one was generated."""
     throughput = metrics.get_throughput().mean
     return throughput if throughput > 0 else None
 

@@ -16,7 +16,7 @@ SWEPT = ("budget", "rho", "coverage", "expert_budget", "ffn_density")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to verify, and what tables and pictures call it."""
+    """A verification mode, and its name in tables and plots."""
 
     verify: VerifyMode
 
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Its budget in a few words."""
+        """The name: its budget in a few words."""
         sparse = self.sparse
         if sparse is None:
             return "dense"
@@ -71,7 +71,7 @@ def _budget(sparse: SparseVerify) -> str:
 
 
 def _numbers(value: float | tuple[float, ...] | None) -> str:
-    """One number, or the mean of those of the layers."""
+    """One number, or the mean over the layers."""
     numbers = numbers_of(value)
     mean = sum(numbers) / len(numbers)
     return f"{mean:g}" if len(set(numbers)) == 1 else f"{mean:.2f}"

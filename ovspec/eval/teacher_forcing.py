@@ -91,7 +91,7 @@ class TeacherForcing:
             sequence.append(rest[: len(draft) + 1])
 
     def release(self) -> None:
-        """Give the cache's blocks back."""
+        """Release the blocks of the cache."""
         self._runner.release(self._cached)
 
     def _start(self) -> Sequence:

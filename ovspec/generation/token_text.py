@@ -45,7 +45,9 @@ class TokenText:
         """The text of several tokens, without the special ones."""
         if self._bytes is None:
             return str(self._tokenizer.decode(list(tokens)))
-        return b"".join([self._bytes[token] for token in tokens]).decode("utf-8", "replace")
+        # A model may have more tokens than its tokenizer, to fill a multiple of some number.
+        known = [token for token in tokens if token < len(self._bytes)]
+        return b"".join([self._bytes[token] for token in known]).decode("utf-8", "replace")
 
     def text(self, token: int) -> str:
         """One token as text; a special one by its name."""
@@ -55,7 +57,7 @@ class TokenText:
 
     def bytes(self, token: int) -> bytes:
         """One token as bytes; a special one by its name."""
-        known = b"" if self._bytes is None else self._bytes[token]
+        known = b"" if self._bytes is None or token >= len(self._bytes) else self._bytes[token]
         return known or self.text(token).encode()
 
 

@@ -74,14 +74,16 @@ class DeviceBlocks:
     def __init__(self, context: ov.RemoteContext, element_type: ov.Type, shape: list[int]) -> None:
         self._context, self._element_type, self._block_shape = context, element_type, shape[1:]
         self.tensor = context.create_tensor(element_type, ov.Shape(shape), {})
-        self.tensor.copy_from(_zeros(element_type, shape))
+        zeros = ov.Tensor(element_type, ov.Shape(shape))
+        _bytes(zeros)[:] = 0
+        self.tensor.copy_from(zeros)
 
     def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
         """As `CacheBlocks.read`."""
         parts = []
         for begin, count in _runs(blocks):
-            host = _zeros(self._element_type, [count, *self._block_shape])
-            self._slice(begin, count).copy_to(host)
+            host = ov.Tensor(self._element_type, ov.Shape([count, *self._block_shape]))
+            _slice(self.tensor, begin, count).copy_to(host)
             parts.append(_bytes(host))
         return np.concatenate(parts)
 
@@ -91,23 +93,18 @@ class DeviceBlocks:
         OpenVINO 2026.4 copies wrong bytes from the machine to a part of a remote tensor; within the device
         parts are copied right.
         """
-        part = DeviceBlocks(self._context, self._element_type, [len(blocks), *self._block_shape])
-        host = _zeros(self._element_type, [len(blocks), *self._block_shape])
+        host = ov.Tensor(self._element_type, ov.Shape([len(blocks), *self._block_shape]))
         _bytes(host)[:] = data
-        part.tensor.copy_from(host)
+        whole = self._context.create_tensor(self._element_type, host.shape, {})
+        whole.copy_from(host)
         done = 0
         for begin, count in _runs(blocks):
-            self.copy(part, done, begin, count)
+            _slice(self.tensor, begin, count).copy_from(_slice(whole, done, count))
             done += count
 
     def copy(self, source: DeviceBlocks, begin: int, at: int, count: int) -> None:
         """As `CacheBlocks.copy`."""
-        self._slice(at, count).copy_from(source._slice(begin, count))
-
-    def _slice(self, begin: int, count: int) -> ov.RemoteTensor:
-        first = [begin] + [0] * len(self._block_shape)
-        last = [begin + count, *self._block_shape]
-        return ov.RemoteTensor(self.tensor, ov.Coordinate(first), ov.Coordinate(last))
+        _slice(self.tensor, at, count).copy_from(_slice(source.tensor, begin, count))
 
 
 NewBlocks = Callable[[ov.Type, list[int]], CacheBlocks]
@@ -127,10 +124,10 @@ def _runs(blocks: NDArray[np.integer]) -> list[tuple[int, int]]:
     return [(int(run[0]), len(run)) for run in runs]
 
 
-def _zeros(element_type: ov.Type, shape: list[int]) -> ov.Tensor:
-    tensor = ov.Tensor(element_type, ov.Shape(shape))
-    _bytes(tensor)[:] = 0
-    return tensor
+def _slice(tensor: ov.RemoteTensor, begin: int, count: int) -> ov.RemoteTensor:
+    shape = list(tensor.get_shape())
+    first, last = [begin] + [0] * (len(shape) - 1), [begin + count, *shape[1:]]
+    return ov.RemoteTensor(tensor, ov.Coordinate(first), ov.Coordinate(last))
 
 
 def _bytes(tensor: ov.Tensor) -> NDArray[np.uint8]:

@@ -89,12 +89,15 @@ def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, ob
 
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
     """Refuse unknown devices and properties, and what `check_cache_precisions` refuses."""
+    missing = f"device={device!r} is not available here: expected one of {core.available_devices}"
+    kind, _, number = device.partition(".")
     try:
+        numbers = core.get_property(kind, "AVAILABLE_DEVICES")
         known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
     except RuntimeError as error:
-        raise ValueError(
-            f"device={device!r} is not available here: expected one of {core.available_devices}"
-        ) from error
+        raise ValueError(missing) from error
+    if is_gpu(device) and (not numbers or (number and number not in numbers)):
+        raise ValueError(missing)
     known |= {"CACHE_DIR", "CACHE_MODE", "KV_CACHE_PRECISION"}
     known |= {"KEY_CACHE_QUANT_MODE"} if is_cpu(device) else set()
     unknown = sorted(set(settings) - known)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
+
+
+@functools.cache
+def c_library() -> ctypes.CDLL:
+    """The C library, opened once: ctypes makes types at each opening, which only the collector frees."""
+    return ctypes.CDLL(None)
 
 
 def give_back_freed_memory() -> None:
@@ -11,6 +18,6 @@ def give_back_freed_memory() -> None:
 
     Intermediate results of transforms are as large as layers; without this they stay resident.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # of glibc
+    trim = getattr(c_library(), "malloc_trim", None) if os.name == "posix" else None  # of glibc
     if trim is not None:
         trim(ctypes.c_size_t(0))

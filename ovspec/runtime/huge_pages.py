@@ -8,6 +8,8 @@ import mmap
 import numpy as np
 import openvino as ov
 
+from ovspec.runtime.freed_memory import c_library
+
 # Page size of the kernel; buffers below two pages gain nothing.
 _HUGE_PAGE = 1 << 21
 _LEAST_BYTES = 2 * _HUGE_PAGE
@@ -26,4 +28,4 @@ def advise_huge_pages(tensor: ov.Tensor) -> None:
         return
     begin = -(-data.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (data.ctypes.data + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), ctypes.c_int(_ADVICE))
+    c_library().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), ctypes.c_int(_ADVICE))

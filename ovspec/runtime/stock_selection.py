@@ -21,6 +21,8 @@ _SHARED = (
     "select_sources", "summary_tokens", "summary_weights", "held_rows",
 )  # fmt: skip
 
+_FEWEST = 16  # columns of a table
+
 
 @dataclass(frozen=True, slots=True)
 class SequencePass:
@@ -115,9 +117,13 @@ class StockSelection(NativeSelection):
                     self._cache.write(spec.name, block, np.full(spec.block_shape, np.nan, np.float32))
         return super().inputs(batch) | self._select_inputs() | self._summary_inputs()
 
+    def _width(self) -> int:
+        """Columns of padded tables."""
+        return _padded(max(len(one.table) for one in self._plan))
+
     def _select_inputs(self) -> dict[str, NDArray[np.generic]]:
         """Padded tables `[sequences, blocks]`, and the blocks that are scored."""
-        rule, shape = self._rule, (len(self._plan), max(len(one.table) for one in self._plan))
+        rule, shape = self._rule, (len(self._plan), self._width())
         tables, always = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
         tokens = np.zeros(shape, np.float32)
         sources = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
@@ -150,7 +156,7 @@ class StockSelection(NativeSelection):
             "select_tokens": tokens,
             "select_sources": sources,
             "select_limits": limits,
-            "select_most": np.array(max(1, limits.max()), np.int32),
+            "select_most": np.array(min(shape[1], _padded(limits.max())), np.int32),
             "select_queries": np.stack([np.resize(rows, longest) for rows in queries]),
         }
 
@@ -202,10 +208,9 @@ class StockSelection(NativeSelection):
 
     def _lists(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`kept_blocks.N` i32 `[sequences, blocks]`, padded."""
-        longest = max(len(one.table) for one in self._plan)
         found: dict[str, NDArray[np.generic]] = {}
         for anchor in self._remembering:
-            lists = np.zeros((len(batch), longest), np.int32)
+            lists = np.zeros((len(batch), self._width()), np.int32)
             for one, kept in zip(self._plan, lists, strict=True):
                 known = one.rows.sequence.kept_blocks.get(anchor, lists[:0, :1])[: len(one.table), 0]
                 kept[: len(known)] = known
@@ -234,6 +239,12 @@ class StockSelection(NativeSelection):
             else:
                 begin = past + one.returned
             sequence.held_keys = HeldKeys(begin, rows, held.unknown)
+
+
+def _padded(count: int) -> int:
+    """At least `count`, out of few numbers: a GPU compiles programs for every new shape."""
+    step = max(_FEWEST, 1 << max(0, int(count).bit_length() - 3))
+    return max(_FEWEST, -(-int(count) // step) * step)
 
 
 def _first_held(context: int, block_size: int) -> int:

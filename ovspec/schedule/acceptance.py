@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Drafts after which old ones have faded.
-_MEMORY = 256
-# Those of earlier prompts weigh less, and so do offers, as a text begins to repeat itself suddenly.
-_SHORT_MEMORY = 8
+# Drafts after which old ones have faded; offers fade sooner, as a text begins to repeat itself suddenly.
+_MEMORY, _OFFER_MEMORY = 256, 8
+# Drafts that what earlier prompts accepted may weigh.
+_CARRIED = 16.0
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
 # A position never tried has the rate of the one before it, times this: drafts get longer step by step.
@@ -25,7 +25,7 @@ _FADING = 0.98
 # Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
 _PRIOR_CONFIRMATIONS = 64.0
 # A shift: the tokens accepted in the last drafts are so many standard deviations off their expectation.
-_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 6, 3.5
+_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 8, 3.5
 
 
 class _Rates:
@@ -65,7 +65,7 @@ class AcceptanceModel:
 
     def __init__(self, positions: int) -> None:
         self._accepted = _Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
-        self._offered = _Rates(positions, _SHORT_MEMORY, 1.0, 1.0)
+        self._offered = _Rates(positions, _OFFER_MEMORY, 1.0, 1.0)
         self._recent: deque[tuple[int, int]] = deque(maxlen=_SHIFT_DRAFTS)
 
     def rates(self, positions: int) -> Array:
@@ -87,8 +87,7 @@ class AcceptanceModel:
 
     def begin(self) -> None:
         """Before another prompt: what is known shall weigh little."""
-        self._accepted.weaken(_SHORT_MEMORY)
-        self._offered.weaken(_SHORT_MEMORY)
+        self._accepted.weaken(_CARRIED)
         self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:

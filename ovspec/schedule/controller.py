@@ -20,8 +20,10 @@ from ovspec.schedule.trying import SHARE, LossAllowance, ShadowWatch
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 0)
-# Steps between two looks at the choice.
-_LOOK_STEPS = 8
+# Steps between two looks at the choice, while there are drafts and in plain decoding.
+_LOOK_STEPS, _PLAIN_STEPS = 8, 32
+# A drafter that is behind is not asked where catching up would take this share of what is left to do.
+_READ_SHARE = 0.25
 # Another choice must promise so much more, as a share.
 _GAIN = 0.01
 
@@ -165,7 +167,7 @@ class AutoSchedule(Schedule):
         if not cell.verify:
             return
         state, plain = self._state, Choice(0, self._state.budget_scales[-1])
-        self._cell, self._plain, self._next_look = cell, plain, self._steps + _LOOK_STEPS
+        self._cell, self._plain = cell, plain
         before = self._acceptance.accepted_length(DRAFT)
         if self._acceptance.shift():
             self._collapses += self._acceptance.accepted_length(DRAFT) < before / 2
@@ -173,18 +175,16 @@ class AutoSchedule(Schedule):
         longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
         accepted, offered = self._acceptance.rates(longest), self._acceptance.offers(longest)
         self._expected = expected = Throughput(cell, state, accepted, offered, self._confirmations)
-        # A drafter that is behind catches up first, so that it must pay in what is left to do.
-        self._reading, left = state.unread * self._costs.read_cost, sum(state.remaining)
-
-        def rate(choice: Choice) -> float:
-            return left / (left / expected.rates[choice] + (self._reading if choice.tokens else 0.0))
-
-        best = max((choice for choice in candidates if self._is_covered(choice)), key=rate)
+        rates, self._reading = expected.rates, state.unread * self._costs.read_cost
+        if self._reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
+            candidates = [choice for choice in candidates if choice.tokens == 0]
+        best = max((choice for choice in candidates if self._is_covered(choice)), key=rates.__getitem__)
         needed = 1.0 + self._needed_gain(best)
-        if self._choice not in candidates or rate(best) > needed * rate(self._choice):
+        if self._choice not in candidates or rates[best] > needed * rates[self._choice]:
             self._choice, self._probe = best, None
+        self._next_look = self._steps + (_PLAIN_STEPS if self._choice == plain else _LOOK_STEPS)
         others = (choice for choice in candidates if choice != plain)
-        self._option = max(others, key=rate, default=plain) if self._choice == plain else plain
+        self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
 
     def _candidates(self, cell: CostCell, limit: int) -> list[Choice]:
         """What may be chosen: drafts up to `limit`, no longer than twice what was measured in the cell."""

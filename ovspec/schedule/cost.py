@@ -19,6 +19,8 @@ from ovspec.schedule.schedule import StepOutcome
 # Samples after which the cost of a size is known, and the most that are kept.
 KNOWN = 3
 _MEMORY = 24
+# What a row costs at most that was never measured, as a share of the largest pass that was.
+_UNSEEN_ROW = 0.02
 # Contexts within so many tokens share their costs.
 _CELL_TOKENS = 512
 
@@ -40,10 +42,10 @@ class CostCurve:
         self._medians[size] = median_low(samples)
 
     def seed(self, other: CostCurve) -> None:
-        """Start from another curve; what is measured soon outvotes it."""
-        for size, cost in other._medians.items():
+        """Start from what is known in another curve; what is measured soon outvotes it."""
+        for size in list(filter(other.is_known, other.sizes)) or other.sizes:
             for _ in range(KNOWN - 1):
-                self.add(size, cost)
+                self.add(size, other.at(size))
 
     @property
     def sizes(self) -> list[int]:
@@ -67,9 +69,9 @@ class CostCurve:
         costs = [self._medians[size] for size in known]
         result: Array = np.interp(sizes, known, costs)
         if len(known) > 1:
-            # Beyond what was measured it rises as it does on the whole, so that a longer draft is tried.
+            # Beyond what was measured it rises as it does on the whole, or less: a longer draft is tried.
             slope = max(0.0, (costs[-1] - costs[0]) / (known[-1] - known[0]))
-            result += slope * np.maximum(sizes - known[-1], 0)
+            result += min(slope, _UNSEEN_ROW * costs[-1]) * np.maximum(sizes - known[-1], 0)
         return result
 
 

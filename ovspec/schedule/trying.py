@@ -73,12 +73,12 @@ class ShadowWatch:
         return DRAFT if step >= self._next else 0
 
     def observe(self, outcome: StepOutcome, step: int) -> bool:
-        """Learn from a step, `step` being the next one; whether a shadow draft came true."""
+        """Learn from a step, `step` being the next one; whether half of a shadow draft came true."""
         if outcome.shadow_duration:
             duration = outcome.verify_duration + outcome.host_duration
             self._apart = math.ceil(outcome.shadow_duration / duration / _SHADOW_SHARE)
             self._next = step + self._apart
-        came_true = any(accepted for _, accepted in outcome.shadows)
+        came_true = any(accepted >= DRAFT // 2 for _, accepted in outcome.shadows)
         if came_true:
             self._next = min(self._next, step + self._apart // DRAFT)
         return came_true

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
-import anyio
 from starlette.requests import ClientDisconnect
 
 from ovspec.engine.request import Request, RequestOutput
@@ -43,8 +42,8 @@ class Answering:
     ) -> None:
         self._engine, self._mailbox = engine, mailbox
         self._requests, self._choices, self._seconds = requests, choices, seconds
-        self._ready: asyncio.Queue[OutputStream | None] = asyncio.Queue()
-        self._ends_at = 0.0
+        self._ready: asyncio.Queue[OutputStream | Exception] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
         self._running: set[str] = set()
         self._streams = [
             OutputStream(index, self._ready, clock, slot)
@@ -52,7 +51,12 @@ class Answering:
         ]
 
     async def __aenter__(self) -> Answering:
-        self._ends_at = asyncio.get_running_loop().time() + self._seconds
+        late = ApiError(
+            504, f"the answer took longer than {self._seconds:g} s; ask for fewer tokens", code="timeout"
+        )
+        # One timer for the whole answer: one for each token would take as long as the token's text.
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._ready.put_nowait, late)
         for request, stream in zip(self._requests, self._streams, strict=True):
             try:
                 self._engine.submit(request, self._poster(stream))
@@ -68,6 +72,8 @@ class Answering:
         self._end()
 
     def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._running:
             self._engine.abort(list(self._running))
         for stream in self._streams:
@@ -76,7 +82,7 @@ class Answering:
 
     def hang_up(self) -> None:
         """The client has gone: `deltas` ends with `ClientDisconnect`."""
-        self._ready.put_nowait(None)
+        self._ready.put_nowait(ClientDisconnect())
 
     def _poster(self, stream: OutputStream) -> Callable[[RequestOutput], None]:
         return lambda output: self._mailbox.post(stream, output)
@@ -90,7 +96,9 @@ class Answering:
         """
         unfinished = len(self._choices)
         while unfinished:
-            stream = await self._next()
+            stream = await self._ready.get()
+            if isinstance(stream, Exception):
+                raise stream
             output, choice = stream.take(), self._choices[stream.index]
             request_id = self._requests[stream.index].request_id
             if output.finished:
@@ -108,19 +116,6 @@ class Answering:
                     self._running.discard(request_id)
                     self._engine.abort([request_id])
             yield stream.index, delta
-
-    async def _next(self) -> OutputStream:
-        left = self._ends_at - asyncio.get_running_loop().time()
-        try:
-            with anyio.fail_after(max(0.0, left)):
-                stream = await self._ready.get()
-        except TimeoutError:
-            raise ApiError(
-                504, f"the answer took longer than {self._seconds:g} s; ask for fewer tokens", code="timeout"
-            ) from None
-        if stream is None:
-            raise ClientDisconnect
-        return stream
 
 
 def refusal(error: Exception) -> ApiError:

@@ -61,7 +61,7 @@ class Answerer:
         """The call in work, from its admission until its end or until the client has gone."""
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())
-        clocks = [AnswerClock(self._counts, len(request.prompt_token_ids)) for request in call.requests]
+        clocks = [AnswerClock(self._counts, request) for request in call.requests]
         seconds = self._limits.request_timeout
         slots = self.admission.admit(len(call.requests))
         made = Answering(self._engine, self._mailbox, call.requests, call.choices, clocks, slots, seconds)

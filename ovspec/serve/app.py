@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import TypeVar
@@ -133,9 +134,10 @@ class Server:
         return await self._answer(request, CompletionBody)
 
     async def _answer(self, request: Request, kind: type[GenerationBody]) -> Response:
+        arrived = time.perf_counter()
         body = await self._body(request, kind)
         # Reading a long prompt takes the tokenizer a while, in which others are to be answered.
-        call = await asyncio.to_thread(Call.of, body, self._model)
+        call = await asyncio.to_thread(Call.of, body, self._model, arrived)
         return await self._answerer.answer(call, request)
 
     async def tokenize(self, request: Request) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class Batch:
         body = _BODIES[entry.url].parse(json.dumps(entry.body).encode())
         if body.stream:
             raise ApiError(400, "stream: a batch has no streams; leave it out", "stream")
-        call = Call.of(body, self._model)
+        call = Call.of(body, self._model, time.perf_counter())
         running = _Running(entry, call, [Delta() for _ in call.choices])
         for index, request in enumerate(call.requests):
             self._running[request.request_id] = running, index

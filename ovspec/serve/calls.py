@@ -36,8 +36,13 @@ class Call:
     num_spec_tokens: int
 
     @classmethod
-    def of(cls, body: GenerationBody, model: ServedModel) -> Call:
+    def of(cls, body: GenerationBody, model: ServedModel, arrived: float) -> Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
+
+        Args:
+            body: what is asked.
+            model: answers.
+            arrived: `time.perf_counter()` when the body began to come.
 
         Raises:
             ApiError: 400 or 404; it names the field.
@@ -66,6 +71,7 @@ class Call:
                 settings,
                 verify,
                 logprobs,
+                arrived,
                 index=place * apart + index,
                 blocks_read=body.return_blocks_read,
             )

@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from ovspec.engine.request import RequestMetrics, RequestOutput
+from ovspec.engine.request import Request, RequestMetrics, RequestOutput
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _COUNTERS = {
@@ -119,15 +119,15 @@ class AnswerClock:
 
     Args:
         counts: of the server.
-        num_prompt_tokens: of its prompt.
+        request: for the answer.
 
     Attributes:
         seconds: from the begin to the end; 0 before the end.
     """
 
-    def __init__(self, counts: Counts, num_prompt_tokens: int) -> None:
-        self._counts, self._prompt = counts, num_prompt_tokens
-        self._started = self._first = self._last = time.perf_counter()
+    def __init__(self, counts: Counts, request: Request) -> None:
+        self._counts, self._prompt = counts, len(request.prompt_token_ids)
+        self._started = self._first = self._last = request.arrival_time
         self._tokens = 0
         self._metrics = RequestMetrics()
         self.seconds = 0.0

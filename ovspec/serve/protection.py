@@ -90,18 +90,20 @@ class WriteTimeout:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and watch what is sent."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
 
         async def send_in_time(message: Message) -> None:
+            timer = loop.call_later(self._seconds, task.cancel)
             try:
-                with anyio.fail_after(self._seconds):
-                    await send(message)
-            except TimeoutError:
-                raise ClientDisconnect from None
+                await send(message)
+            finally:
+                timer.cancel()
 
         try:
             await self._app(scope, receive, send_in_time if scope["type"] == "http" else send)
         except (ClientDisconnect, asyncio.CancelledError):
-            return  # the latter: the server ends, and waits no longer
+            return  # the latter: the client reads too slowly, or the server ends and waits no longer
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -46,9 +46,7 @@ class ServedModel:
         chat_template: in place of the model's.
     """
 
-    def __init__(
-        self, requests: Requests, folder: Path, name: str, chat_template: str | None = None
-    ) -> None:
+    def __init__(self, requests: Requests, folder: Path, name: str, chat_template: str | None = None) -> None:
         self.name, self.root = name, str(folder)
         self.requests = requests
         self.tokenizer = requests.get_tokenizer()

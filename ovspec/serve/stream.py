@@ -55,7 +55,7 @@ class OutputStream:
     """
 
     def __init__(
-        self, index: int, ready: asyncio.Queue[OutputStream | None], clock: AnswerClock, slot: Slot
+        self, index: int, ready: asyncio.Queue[OutputStream | Exception], clock: AnswerClock, slot: Slot
     ) -> None:
         self.index, self.clock, self.slot = index, clock, slot
         self._ready = ready

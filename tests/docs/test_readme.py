@@ -33,6 +33,10 @@ NOT_RUN = {
     "ovspec batch": "tests/serve/test_batch.py runs it",
     "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
     "docker ": "needs Docker",
+    "ovspec info --self-check --device": "needs a GPU; tests/bench/test_device_check.py runs it on the CPU",
+    "ovspec bench verify --device": "needs a GPU",
+    "ray start": "needs several machines; tests/serve/test_cluster.py starts a cluster",
+    "RAY_ADDRESS=": "the same",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.

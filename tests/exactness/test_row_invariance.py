@@ -95,9 +95,7 @@ def test_families(family: str, weights: str, precision: str, cache: str, exporte
                 if f"KV_CACHE_PRECISION={cache} does not go with" not in str(error):
                     raise
                 pytest.skip(str(error))
-            if runner.identity_breakers:
-                assert family == "GPT-OSS"
-                pytest.skip("; ".join(runner.identity_breakers))
+            assert runner.identity_breakers == ()
             prove(runner, text_of(case), SPLITS, 80)
 
 

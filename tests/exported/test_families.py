@@ -233,10 +233,3 @@ def test_soft_capping_of_attention_is_left_out_as_transformers_leaves_it_out(
     spread = reference("Gemma 2").std()
     assert np.abs(logits["sdpa"] - reference("Gemma 2")).max() < TOLERANCE * spread
     assert np.abs(logits["eager"] - reference("Gemma 2")).max() > 50 * TOLERANCE * spread
-
-
-def test_experts_of_another_form_are_named(exported_family: Exported) -> None:
-    """GPT-OSS clamps the activations of its experts."""
-    limited = ovspec.SparseVerify(expert_budget=3)
-    with pytest.raises(ValueError, match=r"expert budget 3: layer .*mlp.* stands where MatMul was expected"):
-        ovspec.LLMPipeline(exported_family("GPT-OSS"), "CPU", drafter="prompt_lookup", verify=limited, **F32)

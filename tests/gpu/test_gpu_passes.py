@@ -61,7 +61,7 @@ def compare(runners: Runners, batches: list[list[Rows]]) -> None:
 def test_lists_and_attention_are_those_of_the_oracle(demo_ir: Path, gpu: str, name: str) -> None:
     runner = probed_runner(demo_ir, RULES[name], gpu)
     assert runner.block_size == 16
-    check_life(runner)
+    check_life(runner, exp_error=2**-11)  # of native_exp on a CPU's OpenCL, as measured
 
 
 def test_prompts_drafts_and_rollbacks(runners: Runners) -> None:

@@ -115,14 +115,14 @@ class TestPipeline:
     def test_refused_before_anything_is_compiled(
         self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 50_000_000)
+        monkeypatch.setattr("ovspec.memory.memory_plan.device_bytes", lambda device: 50_000_000)
         monkeypatch.setattr("ovspec.pipeline.pipeline.ModelRunner", None)  # calling it would be another error
         with pytest.raises(ValueError, match=r"0\.05 GB are available") as caught:
             ovspec.LLMPipeline(demo_ir, "CPU")
         assert "\n" not in str(caught.value)
 
     def test_a_limit_of_the_users_holds_instead(self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 50_000_000)
+        monkeypatch.setattr("ovspec.memory.memory_plan.device_bytes", lambda device: 50_000_000)
         for limit in (10**9, math.inf):
             pipe = ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=limit, **F32)
             assert pipe.generate(PROMPTS[0], max_new_tokens=2)
@@ -165,7 +165,7 @@ class TestCommands:
 
         def run(*options: str) -> tuple[object, str]:
             arguments = ["ovspec", "generate", "-m", str(demo_ir), "-p", "Once", "--max-new-tokens", "2"]
-            monkeypatch.setattr("ovspec.memory.memory_plan.available_bytes", lambda: 1)
+            monkeypatch.setattr("ovspec.memory.memory_plan.device_bytes", lambda device: 1)
             monkeypatch.setattr("sys.argv", [*arguments, *options])
             with pytest.raises(SystemExit) as ended:
                 main()

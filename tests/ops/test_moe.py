@@ -56,6 +56,33 @@ def test_odd_sizes(isa: str, fmt: str, hidden: int, intermediate: int) -> None:
         check(experts, *route(np.random.default_rng(rows), rows, 3, 5))
 
 
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_clamped_gates_and_biases(isa: str, fmt: str) -> None:
+    """GPT-OSS's: some gates and ups lie beyond the limit on either side."""
+    experts, rng = Experts(5, 130, 70, fmt), np.random.default_rng(3)
+    hidden = rng.standard_normal((7, 130)).astype(np.float32)
+    routing = route(rng, 7, 3, 5)
+    biases = tuple(rng.standard_normal(values.shape[:2]).astype(np.float32) for values in experts.values)
+    options = {"limit": 0.9, "alpha": 1.702}
+    clamped, _ = sparse_moe(hidden, *routing, *experts.values, biases, **options)
+    assert np.abs(clamped - sparse_moe(hidden, *routing, *experts.values, biases, 9.0, 1.702)[0]).max() > 0.1
+    tensors = tensors_of(hidden, *routing, experts)
+    tensors |= {name: ov.Tensor(bias) for name, bias in zip(("12", "13", "14"), biases, strict=True)}
+    got, _ = evaluate("SparseMoE", tensors, options)
+    assert_close("output", clamped, got, TOLERANCE)
+
+
+def test_bad_biases_are_refused() -> None:
+    experts = Experts(3, 64, 32, "f32")
+    routing = route(np.random.default_rng(1), 2, 2, 3)
+    tensors = tensors_of(np.zeros((2, 64), np.float32), *routing, experts)
+    tensors |= {name: ov.Tensor(np.zeros((3, 31), np.float32)) for name in ("12", "13", "14")}
+    with pytest.raises(ValueError, match="gate bias"):
+        evaluate("SparseMoE", tensors, {"limit": 1.0})
+    with pytest.raises(ValueError, match="limit is -1"):
+        evaluate("SparseMoE", tensors_of(np.zeros((2, 64), np.float32), *routing, experts), {"limit": -1.0})
+
+
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
 def test_groups_of_int4(isa: str, group: int) -> None:
     for hidden, intermediate in ((512, 768), (1280, 256)):

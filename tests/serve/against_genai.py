@@ -1,4 +1,4 @@
-"""Many requests at once against OpenVINO GenAI: `python tests/serve/against_genai.py --users 16 --context 512`.
+"""Many requests at once against OpenVINO GenAI: `python tests/serve/against_genai.py --users 16`.
 
 Random weights of a real shape, the same IR for both, keys and values in u8. Both engines read the same random
 prompts, then decode; a round of one follows a round of the other. Drafts follow a trace: of every four tokens
@@ -49,7 +49,9 @@ class Trace:
     def propose(self, context: Any, k: int) -> tuple[list[int], None, None]:
         return self._random.integers(10, VOCABULARY, min(k, 4)).tolist(), None, None
 
-    def follow(self, forward: Callable[[list[Rows]], Any], commits: Callable[[], bool]) -> Callable[[list[Rows]], Any]:
+    def follow(
+        self, forward: Callable[[list[Rows]], Any], commits: Callable[[], bool]
+    ) -> Callable[[list[Rows]], Any]:
         """`forward` with the logits of a trace."""
 
         def traced(batch: list[Rows]) -> Any:
@@ -91,7 +93,6 @@ class Ours:
         return {output.request_id: len(output.token_ids) for output in self.engine.step()}
 
 
-
 class Theirs:
     """OpenVINO GenAI's continuous batching."""
 
@@ -117,9 +118,10 @@ class Theirs:
         return found
 
 
-
-def measure(engine: Any, prompts: list[list[int]], options: dict[str, Any], tokens: int, decode: bool) -> float:
-    """Tokens/s of answers to all prompts, from their arrival, or the first token of the last one, to the end."""
+def measure(
+    engine: Any, prompts: list[list[int]], options: dict[str, Any], tokens: int, decode: bool
+) -> float:
+    """Tokens/s of all answers, from the arrival of the prompts or the last one's first token to the end."""
     begin, made, first, seen = time.perf_counter(), 0, 0, set[str]()
     engine.start(prompts, options, tokens)
     while made < tokens * len(prompts):
@@ -133,7 +135,9 @@ def measure(engine: Any, prompts: list[list[int]], options: dict[str, Any], toke
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, help="a folder in place of a shape")
     parser.add_argument("--shape", default="qwen3-0.6b")
     parser.add_argument("--layers", type=int)
@@ -155,7 +159,9 @@ def main() -> None:
         engines: dict[str, Any] = {}
         for mode in given.modes:
             verify = None if mode == "genai" else MODES[mode][1]
-            engines[mode] = Theirs(folder, cache_gb) if verify is None else Ours(folder, verify, mode != "plain")
+            engines[mode] = (
+                Theirs(folder, cache_gb) if verify is None else Ours(folder, verify, mode != "plain")
+            )
         for _ in range(given.rounds):
             for mode in given.modes:
                 options = MODES.get(mode, ({}, None))[0]

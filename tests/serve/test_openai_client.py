@@ -189,7 +189,12 @@ def test_tokenize_and_back(served: Served) -> None:
 def test_blocks_read_are_those_of_the_last_step(served: Served) -> None:
     options = {"verify": "sparse", "return_blocks_read": True, "num_assistant_tokens": 3}
     chunks = served.client().completions.create(
-        model="demo", prompt=" ".join([PROMPTS[0]] * 20), max_tokens=8, temperature=0, stream=True, extra_body=options
+        model="demo",
+        prompt=" ".join([PROMPTS[0]] * 20),
+        max_tokens=8,
+        temperature=0,
+        stream=True,
+        extra_body=options,
     )
     found = [chunk.blocks_read for chunk in chunks if chunk.blocks_read]
     assert found and len(found[-1]) > 8

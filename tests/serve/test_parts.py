@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 import tracemalloc
 
 import openvino_genai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openvino_genai import GenerationFinishReason
+from openvino_genai import GenerationConfig, GenerationFinishReason
 
-from ovspec.engine.request import RequestMetrics, RequestOutput
+from ovspec.engine.request import Request, RequestMetrics, RequestOutput
 from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import CompletionBody
@@ -34,6 +36,11 @@ TEXT = TokenText(TOKENIZER)
 def test_bytes_of_tokens_give_the_tokenizers_text(tokens: list[int]) -> None:
     assert TEXT.is_bytes
     assert TEXT.decode(tokens) == (TOKENIZER.decode(tokens) if tokens else "")
+
+
+def test_a_token_that_only_the_model_has_has_no_text() -> None:
+    known = TOKENIZER.encode(" cat", add_special_tokens=False).input_ids.data.reshape(-1).tolist()
+    assert TEXT.decode([*known, 10**6]) == TEXT.decode(known) and TEXT.bytes(10**6) == b""
 
 
 @given(st.text(max_size=60), st.integers(1, 5))
@@ -89,16 +96,21 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
     assert whole.metrics.num_drafts == 2 and first.token_ids == [1, 2]
 
     async def run() -> None:
-        ready: asyncio.Queue[OutputStream | None] = asyncio.Queue()
+        ready: asyncio.Queue[OutputStream | Exception] = asyncio.Queue()
         counts, admission = Counts("m", {}), Admission(Limits())
         (slot,) = admission.admit(1)
-        stream = OutputStream(0, ready, AnswerClock(counts, 3), slot)
+        # It came ten seconds ago, and its body was read since.
+        asked = Request(
+            "r", [1, 2, 3], resolve(GenerationConfig(), (), False), arrival_time=time.perf_counter() - 10
+        )
+        stream = OutputStream(0, ready, AnswerClock(counts, asked), slot)
         mailbox = Mailbox(asyncio.get_running_loop())
         for one in (output([1, 2]), output([3]), output([4], ends=True)):
             mailbox.post(stream, one)
         assert (await ready.get()) is stream and ready.empty()
         assert stream.take().token_ids == [1, 2, 3, 4] and admission.in_work == 0
         assert b'vllm:generation_tokens_total{model_name="m"} 4.0' in counts.text()
+        assert b'vllm:time_to_first_token_seconds_bucket{le="10.0",model_name="m"} 0.0' in counts.text()
 
     asyncio.run(run())
 

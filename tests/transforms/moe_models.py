@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 
-FAMILIES = ("qwen3_moe", "mixtral", "qwen2_moe")
+FAMILIES = ("qwen3_moe", "mixtral", "qwen2_moe", "gpt_oss")
 LAYERS, EXPERTS, TOP_K = 2, 8, 3
 
 # Weights alone are compressed: stock would round activations to 8 bits in its dense layers, and a row then
@@ -62,6 +62,7 @@ def export_family(family: str, folder: Path) -> Path:
     extra = {
         "qwen3_moe": {**_EXPERTS, "head_dim": 16, "norm_topk_prob": True},
         "mixtral": {"num_local_experts": EXPERTS},
+        "gpt_oss": {"num_local_experts": EXPERTS, "head_dim": 16},
         "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 64},
     }[family]
     return export_checkpoint(family, {**_SIZES, **extra}, folder)

@@ -22,7 +22,7 @@ from ovspec_transforms.graph import nodes_of_type
 
 # The form of the weights does not depend on the family: one stands for all.
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [
-    ("qwen3_moe", fmt) for fmt in ("f16", "int8_sym", "int4_sym")
+    (family, fmt) for family in ("qwen3_moe", "gpt_oss") for fmt in ("f16", "int8_sym", "int4_sym")
 ]
 
 
@@ -36,6 +36,8 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
             ("qwen3_moe", "int4_sym"),
             ("mixtral", "int4"),
             ("qwen2_moe", "f32"),
+            ("gpt_oss", "int8"),
+            ("gpt_oss", "int4"),
         ],
     ),
 )

@@ -1,4 +1,4 @@
-"""What budgets of experts and channels cost on trained weights: loss, agreement, acceptance.
+"""Measures how budgets of experts and channels change loss, agreement and acceptance on trained weights.
 
     python tools/demo/upcycle.py --data PACKED --out new/moe
     ovspec export -m new/moe new/moe-ir --weight-format fp16
@@ -58,7 +58,7 @@ def observed(folder: Path, kind: Callable[[Model], Statistics], texts: Texts) ->
 
 
 def expert_settings(statistics: ExpertStatistics) -> Iterator[tuple[str, SparseVerify]]:
-    """Budgets of experts, the mildest first."""
+    """Budgets of experts, the largest first."""
     experts, top_k = statistics.layers[0].experts, statistics.layers[0].top_k
     for budget in range(experts - 2, top_k - 1, -2):
         yield f"{budget} of a pass", SparseVerify(expert_budget=budget)
@@ -67,7 +67,7 @@ def expert_settings(statistics: ExpertStatistics) -> Iterator[tuple[str, SparseV
 
 
 def channel_settings(statistics: ChannelStatistics) -> Iterator[tuple[str, SparseVerify]]:
-    """Densities of channels, the mildest first."""
+    """Densities of channels, the largest first."""
     for density in (0.9, 0.75, 0.5, 0.25):
         yield f"{density:g}", SparseVerify(ffn_density=density)
     for energy in (0.999, 0.99, 0.95, 0.8):

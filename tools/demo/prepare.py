@@ -1,4 +1,4 @@
-"""Text -> the demo pair's tokenizer and packed tokens.
+"""Makes the demo pair's tokenizer and its packed token streams from texts.
 
     python tools/demo/prepare.py DATA OUT [--tokenizer tools/demo/target]
 

@@ -56,7 +56,7 @@ def upcycled(target: Qwen3ForCausalLM, experts: int, top_k: int) -> Qwen3MoeForC
 
 @torch.no_grad()
 def fill(mixture: torch.nn.Module, dense: torch.nn.Module, size: int, top_k: int) -> None:
-    """Give every expert so many of the dense layer's channels, at random."""
+    """Copy a random subset of the dense layer's channels to every expert."""
     torch.nn.init.normal_(mixture.gate.weight, std=0.02)
     gate, up, down = (getattr(dense, f"{name}_proj").weight for name in ("gate", "up", "down"))
     for index in range(mixture.gate.weight.shape[0]):
@@ -82,7 +82,7 @@ def held_out(model: Qwen3MoeForCausalLM, corpus: Corpus, count: int = 16) -> dic
 def fine_tune(
     model: Qwen3MoeForCausalLM, batches: Batches, minutes: float, every: int, bf16: bool, out: Path
 ) -> None:
-    """Train on next tokens, and on an even use of the experts, for so many minutes."""
+    """Train on next tokens, and on an even use of the experts, for a given number of minutes."""
     optimizer = optimizer_of(model, LEARNING_RATE)  # type: ignore[arg-type]
     start, step = time.monotonic(), 0
     model.train()

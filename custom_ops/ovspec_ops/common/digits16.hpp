@@ -12,7 +12,10 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace digits16 {
 
-constexpr float largest = 32639.0f; // 127 * 256 + 127
+constexpr float largest = 32639.0f; // 127 * 256 + 127: its high digit fits
+
+// Adding it rounds a float below 2^22 to an integer, whose two's complement is then in the low bits.
+constexpr float rounder = 12582912.0f; // 1.5 * 2^23
 
 typedef std::int8_t DigitVec __attribute__((vector_size(OVSPEC_LANES)));
 
@@ -38,16 +41,17 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
     return {value + sum(poison), value >= 1e-37f ? 1.0f / value : 0.0f};
 }
 
-// Digits of `lanes` values. What is not finite becomes arbitrary digits.
-OVSPEC_INLINE void split(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
-    constexpr float rounder = 12582912.0f; // 1.5 * 2^23: rounds to an integer in the low bits
-    const IVec number = (IVec)fused(values, splat(inverse), splat(rounder)) - (IVec)(splat(rounder));
-    const IVec low_digit = (IVec)((UVec)number << 24) >> 24;
-    const IVec high_digit = (IVec)((UVec)number - (UVec)low_digit) >> 8;
-    const DigitVec highs = __builtin_convertvector(high_digit, DigitVec);
-    const DigitVec lows = __builtin_convertvector(low_digit, DigitVec);
+// Digits of `lanes` numbers, which are in the low 16 bits: the low digit is signed, so half of it goes up.
+OVSPEC_INLINE void split(IVec numbers, std::int8_t* high, std::int8_t* low) {
+    const DigitVec highs = __builtin_convertvector((IVec)((UVec)numbers + 128u) >> 8, DigitVec);
+    const DigitVec lows = __builtin_convertvector(numbers, DigitVec);
     __builtin_memcpy(high, &highs, sizeof(highs));
     __builtin_memcpy(low, &lows, sizeof(lows));
+}
+
+// Digits of `lanes` values. What is not finite becomes arbitrary digits.
+OVSPEC_INLINE void split(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
+    split((IVec)fused(values, splat(inverse), splat(rounder)), high, low);
 }
 
 // Digits of `count` values, followed by zeros up to a multiple of `lanes`.

@@ -22,6 +22,11 @@ OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
 #endif
 }
 
+// The same four bytes in every lane.
+OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
+    return load_as<std::int32_t>(four) - IVec{};
+}
+
 } // namespace OVSPEC_ISA
 } // namespace ovspec
 

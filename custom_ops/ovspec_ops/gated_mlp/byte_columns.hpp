@@ -79,7 +79,7 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
             const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
 #pragma GCC unroll 8
             for (std::size_t r = 0; r < R; r++) {
-                const IVec x = integer_columns::splat_bytes(integers[r] + 4 * k);
+                const IVec x = splat_bytes(integers[r] + 4 * k);
                 sums[2 * r] = dot(sums[2 * r], a, x);
                 sums[2 * r + 1] = dot(sums[2 * r + 1], b, x);
             }

@@ -149,10 +149,6 @@ OVSPEC_INLINE void fill(const ChannelMatrix& m, const ChannelView& view, std::si
     }
 }
 
-OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
-    return load_as<std::int32_t>(four) - IVec{};
-}
-
 // acc[r * 2 + t]: sums of R rows for two vectors of outputs.
 template <std::size_t R>
 __attribute__((noinline)) void products(const std::uint8_t* first, const std::uint8_t* second,

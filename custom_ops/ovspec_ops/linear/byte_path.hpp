@@ -26,8 +26,7 @@ OVSPEC_INLINE void add_products(const std::uint8_t* weights, std::size_t quads, 
         weights, quads, asks, [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
             for (std::size_t r = 0; r < R; r++)
-                sums[r] =
-                    dot(sums[r], weight, IVec{} + load_as<std::int32_t>(integers + r * span + 4 * quad));
+                sums[r] = dot(sums[r], weight, splat_bytes(integers + r * span + 4 * quad));
         });
 }
 

@@ -15,9 +15,6 @@ using digit_rows::BlockLayout;
 
 // Rows whose sums the registers hold.
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
-OVSPEC_INLINE IVec spread(const std::uint8_t* digits) {
-    return IVec{} + load_as<std::int32_t>(digits);
-}
 
 // Adds the products of up to a slab of inputs: both digits of R rows, for the `lanes` neurons at `weights`.
 template <WeightFormat format, std::size_t R>
@@ -28,8 +25,8 @@ OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, cons
 #pragma GCC unroll 8
                                   for (std::size_t r = 0; r < R; r++) {
                                       const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
-                                      high_sums[r] = dot(high_sums[r], weight, spread(at));
-                                      low_sums[r] = dot(low_sums[r], weight, spread(at + low));
+                                      high_sums[r] = dot(high_sums[r], weight, splat_bytes(at));
+                                      low_sums[r] = dot(low_sums[r], weight, splat_bytes(at + low));
                                   }
                               });
 }

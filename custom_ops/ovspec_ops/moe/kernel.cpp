@@ -115,14 +115,32 @@ OVSPEC_INLINE Vec silu_times(Vec gate, Vec up) {
     return times_sigmoid(gate * up, gate);
 }
 
-void swiglu(float* gate, const float* up, std::size_t count) {
+// gate[i] = gated(gate[i], up[i])
+template <class Gated> void gate_all(float* gate, const float* up, std::size_t count, const Gated& gated) {
     std::size_t i = 0;
     for (; i + lanes <= count; i += lanes)
-        store(gate + i, silu_times(load(gate + i), load(up + i)));
+        store(gate + i, gated(load(gate + i), load(up + i)));
     if (i < count)
-        store_part(gate + i,
-                   silu_times(load_part<Vec>(gate + i, count - i), load_part<Vec>(up + i, count - i)),
+        store_part(gate + i, gated(load_part<Vec>(gate + i, count - i), load_part<Vec>(up + i, count - i)),
                    count - i);
+}
+
+void swiglu(float* gate, const float* up, std::size_t count) {
+    gate_all(gate, up, count, [](Vec g, Vec u) __attribute__((always_inline)) { return silu_times(g, u); });
+}
+
+void clamped_swiglu(float* gate, const float* up, const GatedActivation& activation, std::size_t count) {
+    const Vec limit = splat(activation.limit), alpha = splat(activation.alpha);
+    gate_all(gate, up, count, [=](Vec g, Vec u) __attribute__((always_inline)) {
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        return times_sigmoid(g * (u + 1.0f), g * alpha);
+    });
+}
+
+void add(float* to, const float* from, std::size_t count) {
+    for (std::size_t i = 0; i < count; i++)
+        to[i] += from[i];
 }
 
 void add_scaled(float* to, const float* from, float share, std::size_t count) {
@@ -135,7 +153,7 @@ void add_scaled(float* to, const float* from, float share, std::size_t count) {
 
 } // namespace
 
-const MoeKernels moe_kernels = {packed_bytes, pack, product, swiglu, add_scaled};
+const MoeKernels moe_kernels = {packed_bytes, pack, product, swiglu, clamped_swiglu, add, add_scaled};
 
 } // namespace OVSPEC_ISA
 } // namespace ovspec

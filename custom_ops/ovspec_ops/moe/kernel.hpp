@@ -24,6 +24,13 @@ struct ExpertMatrix {
 // Largest number of groups in a row of u4 weights.
 constexpr std::size_t max_groups = 512;
 
+// What a gate does to the neuron beside it.
+struct GatedActivation {
+    float limit = 0.0f; // 0: silu(gate) * up. Else GPT-OSS's, whose gates are at most so large, and whose ups
+                        // lie between its negative and itself
+    float alpha = 1.0f; // by which GPT-OSS multiplies a gate inside the sigmoid
+};
+
 struct MoeKernels {
     // Bytes of one packed row of `in` values for weights of this format, a multiple of 64.
     std::size_t (*packed_bytes)(WeightFormat format, std::size_t in);
@@ -37,6 +44,13 @@ struct MoeKernels {
 
     // gate[i] = silu(gate[i]) * up[i]
     void (*swiglu)(float* gate, const float* up, std::size_t count);
+
+    // gate[i] = g * sigmoid(alpha * g) * (u + 1), g and u within the activation's limit
+    void (*clamped_swiglu)(float* gate, const float* up, const GatedActivation& activation,
+                           std::size_t count);
+
+    // to[i] += from[i]
+    void (*add)(float* to, const float* from, std::size_t count);
 
     // to[i] += share * from[i]
     void (*add_scaled)(float* to, const float* from, float share, std::size_t count);

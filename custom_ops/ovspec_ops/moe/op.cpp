@@ -20,7 +20,11 @@ enum Input : std::size_t {
     gate, // of each projection: data, scales, zero points
     up = gate + 3,
     down = up + 3,
-    input_count = down + 3,
+    without_biases = down + 3,
+    gate_bias = without_biases, // f32 `[experts, out]`, or no element
+    up_bias,
+    down_bias,
+    with_biases,
 };
 
 constexpr const char* projection_name(std::size_t first) {
@@ -92,6 +96,28 @@ struct Projections {
     ExpertMatrix gate, up, down;
     std::size_t experts;
 };
+
+// Biases `[experts, out]` of the projections; null where there are none.
+struct Biases {
+    const float* gate = nullptr;
+    const float* up = nullptr;
+    const float* down = nullptr;
+};
+
+const float* bias(const ov::TensorVector& inputs, std::size_t input, const char* what,
+                  const ExpertMatrix& matrix, std::size_t experts) {
+    if (inputs.size() <= input || inputs[input].get_size() == 0)
+        return nullptr;
+    check_tensor(name, inputs, input, what, ov::element::f32,
+                 {static_cast<std::int64_t>(experts), static_cast<std::int64_t>(matrix.out)});
+    return inputs[input].data<const float>();
+}
+
+Biases biases_of(const ov::TensorVector& inputs, const Projections& p) {
+    return {bias(inputs, gate_bias, "gate bias", p.gate, p.experts),
+            bias(inputs, up_bias, "up bias", p.up, p.experts),
+            bias(inputs, down_bias, "down bias", p.down, p.experts)};
+}
 
 // The three projections of rows of `hidden_size` values, from types and shapes that `type_of(input)` and
 // `shape_of(input)` give; throws where they do not fit each other.
@@ -173,6 +199,8 @@ std::size_t blocks_of(std::size_t neurons) {
 struct Round {
     const MoeKernels& kernels;
     ExpertMatrix gate, up, down;
+    Biases biases;
+    GatedActivation activation;
     std::size_t hidden_size, intermediate_size;
     Workspace& work;
 
@@ -208,7 +236,16 @@ struct Round {
         }
     }
 
-    // inner[pair] = silu(gate . row) * (up . row)
+    // y of `rows` rows += the biases of neurons of an expert, from the first on.
+    void add_bias(const float* biases_of_all, const ExpertMatrix& matrix, std::size_t expert,
+                  std::size_t first, std::size_t neurons, float* y_of_rows, std::size_t row_count) const {
+        if (biases_of_all != nullptr)
+            for (std::size_t i = 0; i < row_count; i++)
+                kernels.add(y_of_rows + i * block_neurons, biases_of_all + expert * matrix.out + first,
+                            neurons);
+    }
+
+    // inner[pair] = silu(gate . row) * (up . row), or as the activation has it
     void gate_and_up() {
         const ExpertGroups& groups = work.groups;
         float* inner = work.inner.reserve(groups.pairs() * intermediate_size);
@@ -224,9 +261,14 @@ struct Round {
             kernels.product(gate, expert, first, neurons, work.gate_of.data() + begin, count, gates,
                             block_neurons);
             kernels.product(up, expert, first, neurons, work.up_of.data() + begin, count, ups, block_neurons);
+            add_bias(biases.gate, gate, expert, first, neurons, gates, count);
+            add_bias(biases.up, up, expert, first, neurons, ups, count);
             for (std::size_t i = 0; i < count; i++) {
                 float* gated = gates + i * block_neurons;
-                kernels.swiglu(gated, ups + i * block_neurons, neurons);
+                if (activation.limit > 0.0f)
+                    kernels.clamped_swiglu(gated, ups + i * block_neurons, activation, neurons);
+                else
+                    kernels.swiglu(gated, ups + i * block_neurons, neurons);
                 std::copy(gated, gated + neurons, inner + (begin + i) * intermediate_size + first);
             }
         });
@@ -253,6 +295,7 @@ struct Round {
                 float* outputs = tiles->first.reserve(count * block_neurons);
                 kernels.product(down, groups.experts[entry], first, neurons, work.down_of.data() + begin,
                                 count, outputs, block_neurons);
+                add_bias(biases.down, down, groups.experts[entry], first, neurons, outputs, count);
                 for (std::size_t i = 0; i < count; i++)
                     kernels.add_scaled(y + groups.rows[begin + i] * hidden_size + first,
                                        outputs + i * block_neurons, groups.shares[begin + i], neurons);
@@ -263,12 +306,15 @@ struct Round {
 
 } // namespace
 
-SparseMoE::SparseMoE(const ov::OutputVector& inputs) : Op(inputs) {
+SparseMoE::SparseMoE(const ov::OutputVector& inputs, const SparseMoE& attributes)
+    : Op(inputs), limit_(attributes.limit_), alpha_(attributes.alpha_) {
     constructor_validate_and_infer_types();
 }
 
 void SparseMoE::validate_and_infer_types() {
-    check_input_count(*this, input_count);
+    check_input_count(*this, get_input_size() > without_biases ? with_biases : without_biases);
+    if (!(limit_ >= 0.0))
+        fail(name, "limit is " + std::to_string(limit_) + ", expected 0 or more");
     check_input(*this, hidden, "hidden", ov::element::f32, {-1, -1});
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});
@@ -292,7 +338,13 @@ void SparseMoE::validate_and_infer_types() {
 }
 
 std::shared_ptr<ov::Node> SparseMoE::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<SparseMoE>(inputs);
+    return std::make_shared<SparseMoE>(inputs, *this);
+}
+
+bool SparseMoE::visit_attributes(ov::AttributeVisitor& visitor) {
+    visitor.on_attribute("limit", limit_);
+    visitor.on_attribute("alpha", alpha_);
+    return true;
 }
 
 bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
@@ -313,6 +365,8 @@ bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inpu
                 projections.gate,
                 projections.up,
                 projections.down,
+                biases_of(inputs, projections),
+                {static_cast<float>(limit_), static_cast<float>(alpha_)},
                 size,
                 projections.gate.out,
                 *work,

@@ -33,17 +33,26 @@ def sparse_moe(
     gate: F64,
     up: F64,
     down: F64,
+    biases: tuple[NDArray[np.float32], ...] | None = None,
+    limit: float = 0.0,
+    alpha: float = 1.0,
 ) -> tuple[F64, int]:
-    """Output `[rows, hidden]` and the number of experts read; projections from `dequantise`."""
+    """Output `[rows, hidden]` and the number of experts read; projections from `dequantise`.
+
+    `biases` are those of gate, up and down, `[experts, out]`; `limit` and `alpha` the operation's attributes.
+    """
     output = np.zeros(hidden.shape, np.float64)
+    gates, ups, downs = biases or [np.zeros(part.shape[:2], np.float32) for part in (gate, up, down)]
     for row, (chosen, shares) in enumerate(zip(indices.tolist(), weights.tolist(), strict=True)):
         for expert, share in zip(chosen, shares, strict=True):
             if expert < 0:
                 continue
             x = hidden[row].astype(np.float64)
-            gated = gate[expert] @ x
-            inner = gated * np.exp(-np.logaddexp(0, -gated)) * (up[expert] @ x)
-            output[row] += share * (down[expert] @ inner)
+            gated, other = gate[expert] @ x + gates[expert], up[expert] @ x + ups[expert]
+            if limit:
+                gated, other = np.minimum(gated, limit), np.clip(other, -limit, limit) + 1
+            inner = gated * np.exp(-np.logaddexp(0, -alpha * gated)) * other
+            output[row] += share * (down[expert] @ inner + downs[expert])
     return output, len(set(indices[indices >= 0].tolist()))
 
 

@@ -11,6 +11,7 @@
 // of each.
 #pragma once
 
+#include "common/digits16.hpp"
 #include "common/dot.hpp"
 #include "common/simd.hpp"
 #include "verify_attention/fetch.hpp"
@@ -20,10 +21,8 @@ namespace OVSPEC_ISA {
 namespace integer {
 
 constexpr std::size_t half_lanes = lanes / 2;
-constexpr float max_weight = 32639.0f; // 256 * 127 + 127: the largest number whose high byte fits
-
-// Adding it rounds a float below 2^22 to an integer, whose two's complement is then in the low bits.
-constexpr float rounder = 12582912.0f; // 1.5 * 2^23
+constexpr float max_weight = digits16::largest;
+using digits16::rounder;
 
 // Largest query entry such that the sum over `size` channels of 255 times it fits 32 bits.
 OVSPEC_INLINE float max_query(std::size_t size) {
@@ -31,10 +30,6 @@ OVSPEC_INLINE float max_query(std::size_t size) {
 }
 
 #ifdef OVSPEC_DOT
-
-OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
-    return load_as<std::int32_t>(four) - IVec{};
-}
 
 // The lower halves of a and b, and the upper halves.
 OVSPEC_INLINE IVec lower_halves(IVec a, IVec b) {

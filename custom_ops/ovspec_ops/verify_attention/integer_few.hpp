@@ -12,19 +12,9 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
 
-typedef std::int8_t SmallVec __attribute__((vector_size(OVSPEC_LANES)));
-
-// The two bytes of rounded numbers; see store_parts().
-OVSPEC_INLINE void split_bytes(IVec x, std::uint8_t* high, std::uint8_t* low) {
-    const SmallVec upper = __builtin_convertvector((x + 128) >> 8, SmallVec);
-    const SmallVec lower = __builtin_convertvector(x, SmallVec);
-    __builtin_memcpy(high, &upper, sizeof(upper));
-    __builtin_memcpy(low, &lower, sizeof(lower));
-}
-
 // The bytes of a row's query, high ones and low ones, each `[few_stride]`, zero behind the last channel.
-OVSPEC_INLINE std::uint8_t* few_bytes(const HeadScratch& own, std::size_t row, bool low, std::size_t size) {
-    return own.rows + (2 * row + low) * HeadScratch::few_stride(size);
+OVSPEC_INLINE std::int8_t* few_bytes(const HeadScratch& own, std::size_t row, bool low, std::size_t size) {
+    return (std::int8_t*)own.rows + (2 * row + low) * HeadScratch::few_stride(size);
 }
 
 // The numbers of prepare_queries, a row at a time: its largest entry and its sum of integers are exact in any
@@ -34,7 +24,7 @@ static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Ge
     const Queries from(call, head);
     const std::size_t size = call.keys.size, full = size / lanes * lanes;
     for (std::size_t r = 0; r < g.rows; r++) {
-        std::uint8_t *high = few_bytes(own, r, false, size), *low = few_bytes(own, r, true, size);
+        std::int8_t *high = few_bytes(own, r, false, size), *low = few_bytes(own, r, true, size);
         __builtin_memset(high, 0, 2 * HeadScratch::few_stride(size));
         const auto entries = [&](std::size_t d) __attribute__((always_inline)) {
             const float* at = from.row(r) + d;
@@ -48,7 +38,7 @@ static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Ge
         for (std::size_t d = 0; d < size; d += lanes) {
             const Vec shifted = fused(entries(d), splat(factor), splat(rounder));
             total += shifted - rounder;
-            split_bytes((IVec)shifted, high + d, low + d);
+            digits16::split((IVec)shifted, high + d, low + d);
         }
         own.units[r] = largest * (1.0f / max_query(size));
         own.sums[r] = sum(total);
@@ -97,7 +87,7 @@ template <std::size_t R> __attribute__((noinline)) void score_few(const Chunk& c
     const CacheView& keys = c.call.keys;
     const Scratch& s = c.scratch;
     const std::size_t size = keys.size, full = size / sizeof(IVec) * sizeof(IVec);
-    const std::uint8_t* bytes[2][R];
+    const std::int8_t* bytes[2][R];
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t low = 0; low < 2; low++)
             bytes[low][r] = few_bytes(c.own, r, low, size);
@@ -161,7 +151,7 @@ OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r
 
 // One row's weights as bytes, `[2, most_slots]` high and low; see pack_weights().
 OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float* scales, const float* zeros,
-                            float factor, bool guarded, std::uint8_t* bytes, float* total, float* zero_part) {
+                            float factor, bool guarded, std::int8_t* bytes, float* total, float* zero_part) {
     Vec sum = {};
     softmax::FourSums centred;
     for (std::size_t t = 0; t < slots; t += lanes) {
@@ -171,7 +161,7 @@ OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float
             guard(weight, scale, zero);
         const Vec shifted = fused(weight, scale, splat(rounder));
         sum += shifted - rounder;
-        split_bytes((IVec)shifted, bytes + t, bytes + most_slots + t);
+        digits16::split((IVec)shifted, bytes + t, bytes + most_slots + t);
         centred.add_products(weight * scale, zero);
     }
     float integers = 0.0f; // exact, below 2^24
@@ -232,8 +222,8 @@ template <std::size_t R> void attend_few(const Chunk& c, Pair& pair) {
             spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, row);
         const float factor = largest > 1e-30f ? max_weight / largest : 0.0f;
         float sum, centred;
-        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, c.guarded, bytes[r][0], &sum,
-                 &centred);
+        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, c.guarded,
+                 (std::int8_t*)bytes[r][0], &sum, &centred);
         if (pair.unit.gaps)
             centred = bias_of(c.sequence, r / c.call.group, c.window, pair.unit, scores, 1, factor,
                               s.value_scales, s.value_zeros, centre);

@@ -3,6 +3,7 @@
 
 #ifdef OVSPEC_DOT
 
+#include "common/transpose.hpp"
 #include "verify_attention/integer_scratch.hpp"
 
 namespace ovspec {
@@ -57,11 +58,18 @@ template <bool half>
 OVSPEC_INLINE void spread_queries(const VerifyCall& call, const Queries& from, const Geometry& g,
                                   std::size_t first, float* to) {
     constexpr std::size_t width = half ? half_lanes : lanes;
-    for (std::size_t i = 0; i < lanes; i++) {
-        const std::size_t r = first + i % width;
-        const float* row = from.row(r < g.rows ? r : 0);
-        for (std::size_t d = 0; d < from.size; d++)
-            to[d * lanes + i] = r < g.rows ? row[d] * call.scale : 0.0f;
+    const float* rows[lanes];
+    for (std::size_t i = 0; i < lanes; i++)
+        rows[i] = first + i % width < g.rows ? from.row(first + i % width) : nullptr;
+    for (std::size_t d = 0; d < from.size; d += lanes) {
+        const std::size_t some = smaller(lanes, from.size - d);
+        Vec parts[lanes] = {}, columns[lanes];
+        for (std::size_t i = 0; i < lanes; i++)
+            if (rows[i])
+                parts[i] =
+                    (some == lanes ? load(rows[i] + d) : load_part<Vec>(rows[i] + d, some)) * call.scale;
+        transpose((const IVec*)parts, 1, (IVec*)columns);
+        __builtin_memcpy(to + d * lanes, columns, some * sizeof(Vec));
     }
 }
 

@@ -58,9 +58,11 @@ def answer_on_cluster(
         RuntimeError: the replicas do not start, or fail.
     """
     connect()
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the command has one of its own
     try:
         rows = [
-            {"entry": json.dumps({"custom_id": one.custom_id, "url": one.url, "body": one.body})} for one in entries
+            {"entry": json.dumps({"custom_id": one.custom_id, "url": one.url, "body": one.body})}
+            for one in entries
         ]
         data = ray.data.from_items(rows, override_num_blocks=math.ceil(len(rows) / part)).map_batches(
             BatchReplica,

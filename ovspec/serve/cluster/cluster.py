@@ -39,7 +39,7 @@ def connect() -> None:
         ValueError: none answers, or none can be started.
     """
     try:
-        ray.init(logging_level="warning", log_to_driver=False)
+        ray.init(include_dashboard=False, logging_level="warning", log_to_driver=False)
     except (ConnectionError, RuntimeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"--ray: no Ray cluster ({said}); start one, or correct RAY_ADDRESS") from error

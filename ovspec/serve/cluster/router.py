@@ -24,15 +24,16 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
             return [candidate_replicas]
         loads = {one.replica_id: self.load(one.replica_id) for one in candidate_replicas}
         good = self._readers.best(prefixes(pending_request.args[0].prompt_token_ids), loads)
-        groups = ([one for one in candidate_replicas if (one.replica_id in good) is wanted] for wanted in (True, False))
+        groups = (
+            [one for one in candidate_replicas if (one.replica_id in good) is wanted]
+            for wanted in (True, False)
+        )
         return [group for group in groups if group]
 
     def load(self, replica: ReplicaID) -> int:
         """Requests that a replica has, as far as is known here."""
         return self.replica_queue_len_cache.get(replica) or 0
 
-    def on_request_routed(
-        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
-    ) -> None:
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Remember who reads the prompt."""
         self._readers.add(prefixes(pending_request.args[0].prompt_token_ids), replica_id)

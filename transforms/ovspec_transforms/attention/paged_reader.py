@@ -45,6 +45,10 @@ class PagedAttentionReader(ov.Op):
         return False  # there is nothing to infer; the node is whole
 
     def outputs(self) -> list[ov.Output]:
-        """Those of the stock node, which takes this one's place."""
+        """Those of the stock node, which takes this one's place; asked for once.
+
+        OpenVINO never frees this object, so it lets go of the node, which holds the graph in front of it.
+        """
         assert self._node is not None
-        return list(self._node.outputs())
+        outputs, self._node = list(self._node.outputs()), None
+        return outputs

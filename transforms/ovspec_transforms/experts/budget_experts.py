@@ -8,7 +8,14 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.attention.route_rows import ROW_PAST_LENS, VERIFY_PAST_LENS
-from ovspec_transforms.experts.moe_layers import INDICES, SPARSE_MOE, WEIGHTS, MoELayer, moe_layers
+from ovspec_transforms.experts.moe_layers import (
+    INDICES,
+    SPARSE_MOE,
+    WEIGHTS,
+    MoELayer,
+    layer_name,
+    moe_layers,
+)
 from ovspec_transforms.graph import (
     NodePass,
     add_output,
@@ -52,7 +59,7 @@ class BudgetExperts(NodePass):
         """Limit one layer's routing."""
         if source_node(node, INDICES).get_type_name() == EXPERT_BUDGET:
             return False
-        layer = self._layers[node.get_friendly_name()]
+        layer = self._layers[layer_name(node)]
         routing = [node.input(position).get_source_output() for position in (INDICES, WEIGHTS)]
         attributes = {"experts": layer.experts, "layer": layer.index}
         limited = ovspec_ops.create(EXPERT_BUDGET, [*routing, *self._shared], attributes)

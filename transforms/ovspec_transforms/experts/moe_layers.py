@@ -7,11 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import openvino as ov
 
+from ovspec_transforms.experts.gated_experts import (
+    GatedExperts,
+    behind,
+    expect,
+    match_gated,
+    peel,
+    product_of,
+)
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
 
 SPARSE_MOE = "SparseMoE"
 INDICES, WEIGHTS, GATE = 1, 2, 3
+EXPERTS_OF = "/experts"  # behind the name of a layer whose SparseMoE another operation brings into shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +51,12 @@ class ExpertPattern:
 
     total: ov.Node
     tokens: ov.Output
-    gate: ov.Node
-    up: ov.Node
-    down: ov.Node
+    gated: GatedExperts
     scatter: ov.Node
     indices: ov.Output
     shares: ov.Output
     experts: int
     top_k: int
-
-
-def _expect(node: ov.Node, *types: str) -> ov.Node:
-    if node.get_type_name() not in types:
-        found = f"{node.get_type_name()} {node.get_friendly_name()!r}"
-        raise UnknownPatternError(f"{found} stands where {' or '.join(types)} was expected")
-    return node
-
-
-def _behind(node: ov.Node, position: int, *types: str) -> ov.Node:
-    return _expect(source_node(node, position), *types)
-
-
-def _peel(node: ov.Node, *types: str) -> ov.Node:
-    while node.get_type_name() in types:
-        node = source_node(node)
-    return node
 
 
 def _shares(scatter: ov.Node) -> ov.Output:
@@ -75,7 +65,7 @@ def _shares(scatter: ov.Node) -> ov.Output:
     node = output.get_node()
     if node.get_type_name() != "Slice":
         return output
-    start, stop = source_node(node, 1), _peel(source_node(node, 2), "Convert")
+    start, stop = source_node(node, 1), peel(source_node(node, 2), "Convert")
     whole = start.get_type_name() == "Constant" and not np.any(start.get_data())
     if not whole or stop.get_type_name() != "ShapeOf":
         raise UnknownPatternError(f"Slice {node.get_friendly_name()!r} takes a part of the routing weights")
@@ -88,34 +78,28 @@ def match_experts(total: ov.Node) -> ExpertPattern:
     Raises:
         UnknownPatternError: the graph before `total` has another form.
     """
-    weighted = _behind(total, 0, "Multiply")
-    down = _expect(_peel(source_node(weighted, 0), "Reshape"), "MatMul")
-    inner = _behind(down, 0, "Multiply")
-    swish, up = source_node(inner, 0), source_node(inner, 1)
-    if up.get_type_name() == "Swish":
-        swish, up = up, swish
-    gate = _behind(_expect(swish, "Swish"), 0, "MatMul")
-    up = _expect(up, "MatMul")
-    copies = _behind(gate, 0, "Reshape")
-    if source_node(up, 0).get_friendly_name() != copies.get_friendly_name():
+    weighted = behind(total, 0, "Multiply")
+    gated = match_gated(peel(source_node(weighted, 0), "Reshape"))
+    copies = behind(gated.gate.matmul, 0, "Reshape")
+    if source_node(gated.up.matmul, 0).get_friendly_name() != copies.get_friendly_name():
         raise UnknownPatternError("gate and up projections take different rows")
-    tile = _behind(copies, 0, "Tile")
-    spread = _peel(source_node(weighted, 1), "Unsqueeze", "Reshape", "Transpose")
-    scatter = _expect(spread, "ScatterElementsUpdate", "ScatterUpdate")
+    tile = behind(copies, 0, "Tile")
+    spread = peel(source_node(weighted, 1), "Unsqueeze", "Reshape", "Transpose")
+    scatter = expect(spread, "ScatterElementsUpdate", "ScatterUpdate")
     indices, shares = scatter.input(1).get_source_output(), _shares(scatter)
-    shape, dims = indices.get_partial_shape(), gate.input(1).get_partial_shape()
+    shape, dims = indices.get_partial_shape(), gated.gate.matmul.input(1).get_partial_shape()
     if len(shape) != 2 or shape[1].is_dynamic or len(dims) != 3 or dims[0].is_dynamic:
         raise UnknownPatternError(f"routing is of shape {shape} over experts of shape {dims}")
     tokens = tile.input(0).get_source_output()
     top_k, experts = int(shape[1].get_length()), int(dims[0].get_length())
-    return ExpertPattern(total, tokens, gate, up, down, scatter, indices, shares, experts, top_k)
+    return ExpertPattern(total, tokens, gated, scatter, indices, shares, experts, top_k)
 
 
 def is_sum_of_experts(node: ov.Node) -> bool:
     """Whether a ReduceSum adds up experts: its terms are `[experts, rows, hidden]` products, weighted."""
     if node.get_type_name() != "ReduceSum" or source_node(node).get_type_name() != "Multiply":
         return False
-    product = _peel(source_node(source_node(node)), "Reshape")
+    product = product_of(peel(source_node(source_node(node)), "Reshape"))[0]
     return product.get_type_name() == "MatMul" and len(product.input(1).get_partial_shape()) == 3
 
 
@@ -130,6 +114,12 @@ def router_of(output: ov.Output) -> ov.Node | None:
     while node.get_type_name() in ("Convert", "Slice", "ExpertBudget"):
         node = source_node(node)
     return node if node.get_type_name() == "TopK" else None
+
+
+def layer_name(node: ov.Node) -> str:
+    """The name of the layer whose experts a node computes."""
+    name: str = node.get_friendly_name()
+    return name.removesuffix(EXPERTS_OF)
 
 
 def moe_layers(model: ov.Model) -> list[MoELayer]:
@@ -149,5 +139,5 @@ def moe_layers(model: ov.Model) -> list[MoELayer]:
             experts, top_k = pattern.experts, pattern.top_k
         else:
             continue
-        layers.append(MoELayer(node.get_friendly_name(), len(layers), experts, top_k, native))
+        layers.append(MoELayer(layer_name(node), len(layers), experts, top_k, native))
     return layers

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
+from ovspec_transforms.experts.gated_experts import Projection
 from ovspec_transforms.experts.moe_layers import (
+    EXPERTS_OF,
     INDICES,
     SPARSE_MOE,
     is_sum_of_experts,
@@ -36,17 +39,26 @@ class SparseMoE(OperationPass):
     def operation(self, node: ov.Node) -> ov.Node:
         """Their SparseMoE."""
         found = match_experts(node)
+        gated = found.gated
+        parts = {"gate": gated.gate, "up": gated.up, "down": gated.down}
         weights: list[ov.Node] = []
-        for part in ("gate", "up", "down"):
-            weights += expert_weights(getattr(found, part), part)
+        for name, part in parts.items():
+            weights += expert_weights(part.matmul, name, part.columns)
+        if any(part.bias is not None for part in parts.values()):
+            weights += [_bias(part) for part in parts.values()]
         indices = ops.convert(found.indices, ov.Type.i32)
         inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
         try:
-            experts = ovspec_ops.create(SPARSE_MOE, inputs, {})
+            experts = ovspec_ops.create(SPARSE_MOE, inputs, {"limit": gated.limit, "alpha": gated.alpha})
         except ValueError as error:
             raise UnknownPatternError(str(error)) from error
-        experts.set_friendly_name(f"{node.get_friendly_name()}/experts")
+        experts.set_friendly_name(node.get_friendly_name() + EXPERTS_OF)
         return _in_shape_of(node, experts)
+
+
+def _bias(part: Projection) -> ov.Node:
+    """The biases of a projection's neurons, no element without."""
+    return ops.constant(np.zeros(0, np.float32) if part.bias is None else part.bias[:, part.columns])
 
 
 def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
@@ -70,7 +82,7 @@ def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
 def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
     """Replace the routed experts of every layer by SparseMoE, which reads the chosen experts only.
 
-    Knows Qwen3-MoE, Mixtral and Qwen2-MoE as optimum-intel 2.1 exports them, stateful or paged, with
+    Knows Qwen3-MoE, Mixtral, Qwen2-MoE and GPT-OSS as optimum-intel 2.1 exports them, stateful or paged, with
     weights of 4, 8, 16 or 32 bits; shared experts stay as they are. The result needs this library
     wherever it runs, also in a stock pipeline.
 

@@ -10,6 +10,8 @@ from ovspec_transforms.experts.moe_layers import (
     SPARSE_MOE,
     WEIGHTS,
     MoELayer,
+    is_sum_of_experts,
+    layer_name,
     match_experts,
     moe_layers,
 )
@@ -26,7 +28,11 @@ def watch_routing(model: ov.Model) -> list[MoELayer]:
         The layers, as `moe_layers` numbers them; none for a model without experts of a known form.
     """
     layers = moe_layers(model)
-    nodes = {node.get_friendly_name(): node for node in model.get_ops()}
+    nodes = {
+        layer_name(node): node
+        for node in model.get_ops()
+        if node.get_type_name() == SPARSE_MOE or is_sum_of_experts(node)
+    }
     for layer in layers:
         node = nodes[layer.name]
         if node.get_type_name() == SPARSE_MOE:

@@ -62,24 +62,30 @@ def split_weights(node: ov.Node, what: str) -> tuple[ov.Node, ov.Node | None, ov
     return _constant_behind(node, f"weights of {what}"), zero_point, scale
 
 
-def expert_weights(matmul: ov.Node, what: str) -> list[ov.Node]:
+def expert_weights(matmul: ov.Node, what: str, columns: slice = slice(None)) -> list[ov.Node]:
     """Data, scales and zero points of one projection, for SparseMoE.
 
     Weights of 8 and 4 bits without a sign and of 16 and 32 bits stay where they are, mapped files
-    included; those with a sign are copied, as they get a zero point instead.
+    included; those with a sign are copied, as they get a zero point instead, and so are those that are not
+    transposed or that hold the neurons of another projection too, into the order that the operation reads.
 
     Args:
-        matmul: product of rows `[experts, rows, in]` with transposed weights `[experts, out, in]`.
+        matmul: product of rows `[experts, rows, in]` with weights `[experts, out, in]`, transposed, or
+            `[experts, in, out]`.
         what: name of the projection, for messages.
+        columns: outputs of the product that the projection takes.
 
     Raises:
         UnknownPatternError: weights of another form.
     """
     dims = matmul.input(1).get_partial_shape()
-    if not matmul.get_attributes()["transpose_b"] or not dims.is_static or len(dims) != 3:
-        raise UnknownPatternError(f"weights of {what} are {dims}, expected transposed [experts, out, in]")
+    if not dims.is_static or len(dims) != 3:
+        raise UnknownPatternError(f"weights of {what} are {dims}, expected [experts, out, in]")
     experts, out, inputs = (int(dim.get_length()) for dim in dims)
     data, zero_point, scale = split_weights(source_node(matmul, 1), what)
+    transposed = bool(matmul.get_attributes()["transpose_b"])
+    if not transposed or columns != slice(None):
+        return _copied(data, zero_point, scale, (experts, out, inputs), what, columns, transposed)
     dtype = data.get_element_type()
     empty = ops.constant(np.zeros((0,), np.uint8))
     if scale is None:
@@ -93,6 +99,48 @@ def expert_weights(matmul: ov.Node, what: str) -> list[ov.Node]:
     zero_points = zero_points_of(dtype, zero_point, (experts, out, groups), what)
     stored = _data(data, dtype, (experts, out, inputs), what)
     return [stored, ops.constant(scales), ops.constant(zero_points)]
+
+
+def _copied(
+    data: ov.Node,
+    zero_point: ov.Node | None,
+    scale: ov.Node | None,
+    shape: tuple[int, int, int],
+    what: str,
+    columns: slice,
+    transposed: bool,
+) -> list[ov.Node]:
+    """The three tensors of some outputs of weights `[experts, in, out]`, or of transposed ones."""
+
+    def rows(values: NDArray[Any]) -> NDArray[Any]:
+        return np.array((values if transposed else values.swapaxes(1, 2))[:, columns], order="C")
+
+    def constant(values: NDArray[Any]) -> ov.Node:
+        return ops.constant(values, shared_memory=True)
+
+    dtype, experts = data.get_element_type(), shape[0]
+    if scale is None:
+        if dtype not in (ov.Type.f32, ov.Type.f16):
+            raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
+        numbers = rows(data.data)
+        empty = ops.constant(np.zeros((0,), np.uint8))
+        return [constant(numbers if dtype == ov.Type.f32 else numbers.view(np.uint8)), empty, empty]
+    out = shape[1] if transposed else shape[2]
+    groups = math.prod(scale.get_output_shape(0)) // (experts * out)
+    of_groups = (experts, out, groups) if transposed else (experts, groups, out)
+    stored_scales = _scales(scale, (*of_groups[:2], 2 * of_groups[2]), what)
+    scales = rows(stored_scales.view(np.float16)).view(np.uint8)
+    zero_points = rows(zero_points_of(dtype, zero_point, of_groups, what))
+    if dtype in (ov.Type.u8, ov.Type.i8):
+        stored = data.data.view(np.uint8).reshape(shape)
+        kept = rows(stored if dtype == ov.Type.u8 else stored ^ 0x80)
+    elif dtype in (ov.Type.u4, ov.Type.i4):
+        pairs = data.data.view(np.uint8) ^ (0x88 if dtype == ov.Type.i4 else 0)
+        halves = rows(np.stack([pairs & 15, pairs >> 4], -1).reshape(shape))
+        kept = halves[..., 0::2] | halves[..., 1::2] << 4
+    else:
+        raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
+    return [constant(kept), constant(scales), constant(zero_points)]
 
 
 def _scales(scale: ov.Node, shape: tuple[int, ...], what: str) -> NDArray[np.uint8]:

@@ -1,0 +1,134 @@
+"""The products of one layer's experts, and the activation between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A batched product with the weights of all experts.
+
+    Attributes:
+        matmul: the product.
+        columns: which of its outputs the projection are.
+        bias: f32 `[experts, out of the matmul]`, `None` without one.
+    """
+
+    matmul: ov.Node
+    columns: slice
+    bias: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GatedExperts:
+    """Three projections and what happens between them.
+
+    With a `limit` it is GPT-OSS's: gates are at most so large, ups lie between its negative and itself, and
+    `gate * sigmoid(alpha * gate) * (up + 1)` takes the place of `silu(gate) * up`.
+    """
+
+    gate: Projection
+    up: Projection
+    down: Projection
+    limit: float = 0.0
+    alpha: float = 1.0
+
+
+def expect(node: ov.Node, *types: str) -> ov.Node:
+    """The node, which must be of one of the types."""
+    if node.get_type_name() not in types:
+        found = f"{node.get_type_name()} {node.get_friendly_name()!r}"
+        raise UnknownPatternError(f"{found} stands where {' or '.join(types)} was expected")
+    return node
+
+
+def behind(node: ov.Node, position: int, *types: str) -> ov.Node:
+    """The node behind an input, which must be of one of the types."""
+    return expect(source_node(node, position), *types)
+
+
+def peel(node: ov.Node, *types: str) -> ov.Node:
+    """The first node of another type on the way back through first inputs."""
+    while node.get_type_name() in types:
+        node = source_node(node)
+    return node
+
+
+def product_of(node: ov.Node) -> tuple[ov.Node, ov.Node | None]:
+    """A product that a bias may be added to, and the bias."""
+    if node.get_type_name() == "Add" and source_node(node).get_type_name() == "MatMul":
+        return source_node(node), source_node(node, 1)
+    return node, None
+
+
+def match_gated(last: ov.Node) -> GatedExperts:
+    """Read the products that end with `last`, the down projection.
+
+    Raises:
+        UnknownPatternError: the graph before it has another form.
+    """
+    down = _projection(last)
+    inner = behind(down.matmul, 0, "Multiply")
+    swish, other = source_node(inner, 0), source_node(inner, 1)
+    if other.get_type_name() == "Swish":
+        swish, other = other, swish
+    expect(swish, "Swish")
+    if other.get_type_name() == "Add" and source_node(other).get_type_name() == "Clamp":
+        return _clamped(swish, other, down)
+    return GatedExperts(_projection(source_node(swish)), _projection(other), down)
+
+
+def _clamped(swish: ov.Node, shifted: ov.Node, down: Projection) -> GatedExperts:
+    """GPT-OSS's: gates and ups are every other output of one product."""
+    clamp, bounded = source_node(shifted), behind(swish, 0, "Minimum")
+    bounds, limit = clamp.get_attributes(), _number(source_node(bounded, 1))
+    if (
+        bounds["max"] != limit
+        or bounds["min"] != -limit
+        or limit <= 0
+        or _number(source_node(shifted, 1)) != 1
+    ):
+        raise UnknownPatternError(
+            f"Clamp {clamp.get_friendly_name()!r} has bounds that SparseMoE does not know"
+        )
+    gate, up = (_projection(source_node(node)) for node in (bounded, clamp))
+    return GatedExperts(gate, up, down, limit, _number(source_node(swish, 1)))
+
+
+def _projection(node: ov.Node) -> Projection:
+    columns = slice(None)
+    if node.get_type_name() == "Slice":
+        start, _, step, axis = (int(_number(source_node(node, position))) for position in range(1, 5))
+        if axis not in (-1, 2) or not 0 <= start < step:
+            raise UnknownPatternError(
+                f"Slice {node.get_friendly_name()!r} takes other parts than columns in turn"
+            )
+        columns, node = slice(start, None, step), source_node(node)
+    matmul, bias = product_of(node)
+    expect(matmul, "MatMul")
+    return Projection(matmul, columns, None if bias is None else _bias(bias))
+
+
+def _values(node: ov.Node) -> NDArray[np.generic]:
+    constant = expect(peel(node, "Convert"), "Constant")
+    values: NDArray[np.generic] = constant.data
+    return values
+
+
+def _number(node: ov.Node) -> float:
+    values = _values(node)
+    if values.size != 1:
+        raise UnknownPatternError(f"{node.get_friendly_name()!r} holds {values.size} numbers, expected one")
+    return float(values.reshape(-1)[0])
+
+
+def _bias(node: ov.Node) -> NDArray[np.float32]:
+    values = _values(node)
+    return values.astype(np.float32).reshape(values.shape[0], values.shape[-1])

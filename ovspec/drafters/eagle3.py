@@ -20,6 +20,7 @@ from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo
@@ -65,7 +66,7 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     Raises:
         ValueError: it is no EAGLE-3 head, or one for another target.
     """
-    core = ov.Core()
+    core = openvino_core()
     parts = split_eagle3(core.read_model(info.folder / "openvino_model.xml"))
     boundaries = info.boundaries or eagle3_boundaries(target.num_hidden_layers)
     states = len(boundaries) * target.hidden_size

@@ -63,7 +63,8 @@ def exported(make_once: MakeOnce) -> Folder:
     pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
     def get(name: str, weights: str) -> Path:
-        group = {"group_size": 32} if weights == "int4" else {}
+        # NNCF refuses groups of 32 for Cohere's layers.
+        group = {"group_size": -1 if name == "Cohere" else 32} if weights == "int4" else {}
         made = make_once(f"{name} in {weights}", lambda folder: export_tiny(name, folder, weights, **group))
         return made / "ir"
 

@@ -70,7 +70,7 @@ def test_recovery_is_seen_at_once() -> None:
     for _ in range(3):
         model.observe(4, 4, 4)
     assert model.shift()
-    assert model.accepted_length(4) > 1.5
+    assert model.accepted_length(4) > 1.0
 
 
 def test_another_prompt_weighs_more_than_those_before() -> None:

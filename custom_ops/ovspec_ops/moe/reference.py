@@ -33,6 +33,7 @@ def sparse_moe(
     gate: F64,
     up: F64,
     down: F64,
+    *,
     biases: tuple[NDArray[np.float32], ...] | None = None,
     limit: float = 0.0,
     alpha: float = 1.0,

@@ -124,19 +124,16 @@ def test_states_are_those_of_the_reference() -> None:
 
 
 @pytest.mark.slow
-def test_ir_of_optimum_intel(tmp_path: Path) -> None:
+def test_ir_of_optimum_intel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What optimum-intel exports from the same checkpoint drafts the same; the target lends its embedding."""
-    from optimum.exporters.openvino import main_export
+    from optimum.exporters.openvino.convert import export_from_model
+    from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
 
     models = pair()
-    main_export(
-        str(models.folder / "checkpoint"),
-        tmp_path,
-        task="text-generation-with-past",
-        trust_remote_code=True,
-        stateful=True,
-        convert_tokenizer=False,
-    )
+    # Its command finds this class through transformers' remote code, which asks for packages of other models.
+    model: Any = LlamaEagle3ForCausalLM.from_pretrained(models.folder / "checkpoint")
+    monkeypatch.setattr(LlamaEagle3ForCausalLM, "__module__", "transformers")
+    export_from_model(model.float(), tmp_path, task="text-generation-with-past", stateful=True)
     graph = Backends.resolve(tmp_path, "CPU", F32, boundaries=(1,))
     drafter = load_eagle3(HeadInfo.read(tmp_path), models.info, graph, 32)
     target_ = target("llama", BOUNDARIES)

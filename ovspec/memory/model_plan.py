@@ -12,6 +12,7 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.huge_pages import with_huge_pages
 from ovspec.runtime.model_cache import ModelCache
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
@@ -94,6 +95,8 @@ def plan_model(
     graph = _LAYER_BYTES * model.num_hidden_layers
     tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
     start = 0 if cache == "holds" else max(0, made - held) + transient
+    tensors = 2 * model.num_kv_layers
+    tensor = tokens * token_bytes // tensors
     mapped = sizes.total
     if cache != "none":
         mapped += sizes.total if backends.linear == "stock" else made
@@ -102,9 +105,10 @@ def plan_model(
         weights=held + graph,
         start=start,
         cache=tokens * token_bytes,
-        # The cache is copied tensor by tensor when it grows.
+        # The cache is copied tensor by tensor when it grows, and each ends with a whole page.
         working=_working_bytes(model, backends, min(context, rows), context)
-        + tokens * token_bytes // (2 * model.num_kv_layers),
+        + tensor
+        + (tensors * (with_huge_pages(tensor) - tensor) if backends.on_cpu else 0),
         mapped=mapped,
     )
 

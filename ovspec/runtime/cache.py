@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
+from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _FIRST_BLOCKS = 64
 
@@ -125,7 +126,8 @@ class KVCache:
     def ensure(self, num_blocks: int) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
 
-        Doubling makes copies rare. One tensor is replaced at a time, so the additional peak is one layer.
+        Doubling makes copies rare. One tensor is replaced at a time, and its memory returned to the system,
+        not to the C library alone: the additional peak is one tensor.
 
         Raises:
             RuntimeError: they would exceed `max_bytes`, or the memory of the machine or the device.
@@ -149,6 +151,9 @@ class KVCache:
                 grown.copy(old, 0, 0, self._capacity)
             self._blocks[spec.name] = grown
             self._request.set_tensor(spec.name, grown.tensor)
+            if old is not None:
+                old = None
+                give_back_freed_memory()
         self._capacity = capacity
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:

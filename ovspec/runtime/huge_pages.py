@@ -16,6 +16,11 @@ _LEAST_BYTES = 2 * _HUGE_PAGE
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
+def with_huge_pages(size: int) -> int:
+    """Bytes that a tensor of a size takes: its last huge page is whole."""
+    return size if _ADVICE is None or size < _LEAST_BYTES else -(-size // _HUGE_PAGE) * _HUGE_PAGE
+
+
 def advise_huge_pages(tensor: ov.Tensor) -> None:
     """Ask the kernel to back a tensor with pages of 2 MB; call this before the first write.
 

@@ -116,6 +116,12 @@ def test_a_long_context_is_not_copied(folders: dict[str, Path]) -> None:
     assert theirs["target"]["working"] > ours["target"]["working"] + 10_000_000
 
 
+@pytest.mark.slow
+def test_a_cache_that_grew_three_times(folders: dict[str, Path]) -> None:
+    """What it held before it grew is not left with the C library."""
+    compare(folders["two layers"], context=12288)
+
+
 def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:
     compare(folders["fp16"], **F32_F16)
 

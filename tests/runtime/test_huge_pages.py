@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ovspec.runtime.huge_pages import advise_huge_pages
+from ovspec.runtime.huge_pages import advise_huge_pages, with_huge_pages
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -36,3 +36,9 @@ def test_a_large_tensor_asks_for_huge_pages(dtype: ov.Type) -> None:
     data[...] = 7
     assert "hg" in flags_at(data.ctypes.data + data.nbytes // 2)
     assert (data == 7).all()
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="Linux's huge pages")
+@pytest.mark.parametrize(("size", "taken"), [(3, 3), (4, 4), (5, 6)])
+def test_the_last_page_of_a_tensor_is_whole(size: int, taken: int) -> None:
+    assert with_huge_pages(size << 20) == taken << 20

@@ -97,13 +97,15 @@ def _supported_properties(core: ov.Core, device: str) -> tuple[str, ...]:
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
     """Refuse unknown devices and properties, and what `check_cache_precisions` refuses."""
     missing = f"device={device!r} is not available here: expected one of {core.available_devices}"
-    kind, _, number = device.partition(".")
+    kind = device.split(".")[0]
     try:
         numbers = core.get_property(kind, "AVAILABLE_DEVICES")
         known = set(_supported_properties(core, device))
     except RuntimeError as error:
         raise ValueError(missing) from error
-    if is_gpu(device) and (not numbers or (number and number not in numbers)):
+    # A plugin answers for a device of any number, and one that found no device answers too.
+    there = {kind, *(f"{kind}.{number}" for number in numbers if number)}
+    if not numbers or ":" in device or device not in there:
         raise ValueError(missing)
     known |= {"CACHE_DIR", "CACHE_MODE", "KV_CACHE_PRECISION"}
     known |= {"KEY_CACHE_QUANT_MODE"} if is_cpu(device) else set()

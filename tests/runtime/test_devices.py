@@ -29,6 +29,9 @@ def test_auto_chooses_once() -> None:
         ("HETERO:CPU", "the cache lies on one device"),
         ("AUTO:NONE", "finds no device: expected AUTO or one of .*CPU"),
         ("GPU.7", r"'GPU.7' is not available here: expected one of .*CPU"),
+        ("CPU.0", r"'CPU.0' is not available here: expected one of .*CPU"),
+        ("CPU:0", r"'CPU:0' is not available here"),
+        ("cpu", r"'cpu' is not available here"),
     ],
 )
 def test_a_device_that_cannot_serve_is_refused(demo_ir: Path, device: str, said: str) -> None:

@@ -158,6 +158,49 @@ def test_unknown_activation_names_the_layer_and_what_was_found() -> None:
     assert name in str(error.value)
 
 
+def test_another_swish_is_refused() -> None:
+    model = tiny_moe()
+    swish = first_swish(model)
+    other = ops.swish(swish.input(0).get_source_output(), ops.constant(np.float32(1.5)))
+    for port in list(swish.output(0).get_target_inputs()):
+        port.replace_source_output(other.output(0))
+    with pytest.raises(ValueError, match=r"Swish .* multiplies its input by 1.5"):
+        sparse_moe(model)
+
+
+def bias_inputs(model: ov.Model) -> list[ov.Input]:
+    """Where the products of the experts get their biases."""
+    found = []
+    for add in nodes_of_type(model, "Add"):
+        product = add.input(0).get_source_output().get_node()
+        if product.get_type_name() == "MatMul" and len(product.input(1).get_partial_shape()) == 3:
+            found.append(add.input(1))
+    return found
+
+
+def test_biases_in_bf16(exported_moe: ExportedMoE) -> None:
+    """As a checkpoint in bf16 is exported; OpenVINO's NumPy view of such a constant is one of f16."""
+    model, rng = exported_moe("gpt_oss", "int8"), np.random.default_rng(0)
+    inputs = bias_inputs(model)
+    assert len(inputs) == 2 * LAYERS
+    for port in inputs:
+        shape = port.get_shape()
+        values = ov.op.Constant(ov.Type.bf16, shape, rng.standard_normal(shape).ravel().tolist())
+        port.replace_source_output(ops.convert(values, ov.Type.f32).output(0))
+    expected, _ = logits(model)
+    sparse_moe(model)
+    got, _ = logits(model)
+    assert_same_logits(expected, got)
+
+
+def test_biases_of_another_shape_are_refused(exported_moe: ExportedMoE) -> None:
+    model = exported_moe("gpt_oss", "int8")
+    port = bias_inputs(model)[0]
+    port.replace_source_output(ops.constant(np.zeros(port.get_shape()[2], np.float32)).output(0))
+    with pytest.raises(ValueError, match=r"biases .* are of shape .* beside weights of"):
+        sparse_moe(model)
+
+
 def test_partial_replaces_the_rest_and_reports() -> None:
     model = tiny_moe()
     swish = first_swish(model)

@@ -82,6 +82,10 @@ def match_gated(last: ov.Node) -> GatedExperts:
     expect(swish, "Swish")
     if other.get_type_name() == "Add" and source_node(other).get_type_name() == "Clamp":
         return _clamped(swish, other, down)
+    if _beta(swish) != 1:
+        raise UnknownPatternError(
+            f"Swish {swish.get_friendly_name()!r} multiplies its input by {_beta(swish)}"
+        )
     return GatedExperts(_projection(source_node(swish)), _projection(other), down)
 
 
@@ -99,7 +103,11 @@ def _clamped(swish: ov.Node, shifted: ov.Node, down: Projection) -> GatedExperts
             f"Clamp {clamp.get_friendly_name()!r} has bounds that SparseMoE does not know"
         )
     gate, up = (_projection(source_node(node)) for node in (bounded, clamp))
-    return GatedExperts(gate, up, down, limit, _number(source_node(swish, 1)))
+    return GatedExperts(gate, up, down, limit, _beta(swish))
+
+
+def _beta(swish: ov.Node) -> float:
+    return _number(source_node(swish, 1)) if swish.get_input_size() > 1 else 1.0
 
 
 def _projection(node: ov.Node) -> Projection:
@@ -113,12 +121,12 @@ def _projection(node: ov.Node) -> Projection:
         columns, node = slice(start, None, step), source_node(node)
     matmul, bias = product_of(node)
     expect(matmul, "MatMul")
-    return Projection(matmul, columns, None if bias is None else _bias(bias))
+    return Projection(matmul, columns, None if bias is None else _bias(bias, matmul))
 
 
-def _values(node: ov.Node) -> NDArray[np.generic]:
+def _values(node: ov.Node) -> NDArray[np.float64]:
     constant = expect(peel(node, "Convert"), "Constant")
-    values: NDArray[np.generic] = constant.data
+    values: NDArray[np.float64] = constant.get_data(dtype=np.float64)  # `data` misreads bf16
     return values
 
 
@@ -129,6 +137,11 @@ def _number(node: ov.Node) -> float:
     return float(values.reshape(-1)[0])
 
 
-def _bias(node: ov.Node) -> NDArray[np.float32]:
-    values = _values(node)
-    return values.astype(np.float32).reshape(values.shape[0], values.shape[-1])
+def _bias(node: ov.Node, matmul: ov.Node) -> NDArray[np.float32]:
+    values, dims = _values(node), matmul.input(1).get_partial_shape()
+    out = dims[1 if matmul.get_attributes()["transpose_b"] else 2]
+    if len(values.shape) != 3 or values.shape[1] != 1 or [dims[0], out] != [values.shape[0], values.shape[2]]:
+        raise UnknownPatternError(
+            f"biases {node.get_friendly_name()!r} are of shape {list(values.shape)} beside weights of {dims}"
+        )
+    return values[:, 0].astype(np.float32)

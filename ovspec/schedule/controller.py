@@ -52,6 +52,7 @@ class AutoSchedule(Schedule):
         self._opening = deque(_OPENING)
         self._choice, self._plain = Choice(DRAFT, 1.0), Choice(0, 1.0)
         self._state = StepState((), (), 0)
+        self._shadowed = 0
         self._cell: CostCell | None = None
         self._expected: Throughput | None = None
         # What a probe would try, what the present one tries, and how many steps it still has.
@@ -111,10 +112,7 @@ class AutoSchedule(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(DRAFT, proposed, accepted)
-        if self._shadow.observe(outcome, self._steps):
-            self._next_look, self._rest = self._steps, min(self._rest, 1)
+        self._observe_shadows(outcome)
         if self._rest:
             self._rest -= 1
             self._allowance.earn(1)
@@ -141,6 +139,25 @@ class AutoSchedule(Schedule):
                 self._probe, self._next_look = None, self._steps
         if self._was_plain and self._probe is None and self._choice == self._plain:
             self._rest, self._plain_step = max(0, self._next_look - self._steps), duration
+
+    def _observe_shadows(self, outcome: StepOutcome) -> None:
+        """Learn from shadow drafts; one that would have paid is a reason to look at the choice."""
+        if outcome.shadow_duration:
+            beside = outcome.verify_duration + outcome.host_duration
+            self._shadow.took(outcome.shadow_duration / beside, self._steps)
+        for proposed, accepted in outcome.shadows:
+            self._acceptance.observe(DRAFT, proposed, accepted)
+            if self._expected is None or self._cell is None:
+                continue
+            sequences, plain = len(outcome.contexts), self._plain
+            size = sequences * proposed
+            cost = self._cell.verify_at(plain.scale).at(size) + self._cell.draft.at(size)
+            # Where the drafter offers now more, now less, shapes would change as often.
+            cost += self._cell.switch * (proposed != self._shadowed)
+            self._shadowed = proposed
+            self._shadow.add((accepted + 1 - cost / self._expected.costs[plain]) / sequences, self._steps)
+            if self._shadow.pays:
+                self._next_look, self._rest = self._steps, min(self._rest, 1)
 
     def _account(self, outcome: StepOutcome, choice: Choice, tokens: int | None, duration: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
@@ -206,9 +223,14 @@ class AutoSchedule(Schedule):
         """Whether the allowance covers one failed step of drafts."""
         assert self._expected is not None
         costs = self._expected.costs
-        stake = (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0
-        leaves_plain = self._choice == self._plain != choice
-        return not leaves_plain or self._allowance.covers(max(_GAIN, stake))
+        stake = max(_GAIN, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
+        if not self._choice == self._plain != choice:
+            return True
+        return self._allowance.covers(stake) and (not self._can_tell() or self._shadow.pays)
+
+    def _can_tell(self) -> bool:
+        """Whether shadow drafts tell what drafting would save: a step that commits has other costs."""
+        return self._state.can_shadow and not self._state.commit_intervals
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
@@ -223,8 +245,7 @@ class AutoSchedule(Schedule):
         option = self._option
         if option == self._choice or option.tokens > limit or self._expected is None:
             return
-        # Shadow drafts tell what would be accepted: only unknown costs are worth a probe.
-        if option.tokens and self._state.can_shadow and cell.verify_at(option.scale).is_known(option.tokens):
+        if option.tokens and self._can_tell():
             return
         rates = self._expected.rates
         lost = KNOWN * self._expected.costs[option] * (1.0 - rates[option] / rates[self._choice])

@@ -20,12 +20,10 @@ from ovspec.schedule.trying import SHARE, LossAllowance, ShadowWatch
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 0)
-# Steps between two looks at the choice, while there are drafts and in plain decoding.
-_LOOK_STEPS, _PLAIN_STEPS = 8, 32
+# Steps between two looks at the choice, DRAFT times as many in plain decoding.
+_LOOK_STEPS = 8
 # A drafter that is behind is not asked where catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
-# Another choice must promise so much more, as a share.
-_GAIN = 0.01
 
 
 class AutoSchedule(Schedule):
@@ -198,8 +196,9 @@ class AutoSchedule(Schedule):
         best = max((choice for choice in candidates if self._is_covered(choice)), key=rates.__getitem__)
         needed = 1.0 + self._needed_gain(best)
         if self._choice not in candidates or rates[best] > needed * rates[self._choice]:
+            self._shadow.begin(self._steps)
             self._choice, self._probe = best, None
-        self._next_look = self._steps + (_PLAIN_STEPS if self._choice == plain else _LOOK_STEPS)
+        self._next_look = self._steps + _LOOK_STEPS * (DRAFT if self._choice == plain else 1)
         others = (choice for choice in candidates if choice != plain)
         self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
 
@@ -223,7 +222,7 @@ class AutoSchedule(Schedule):
         """Whether the allowance covers one failed step of drafts."""
         assert self._expected is not None
         costs = self._expected.costs
-        stake = max(_GAIN, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
+        stake = max(SHARE, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
         if not self._choice == self._plain != choice:
             return True
         return self._allowance.covers(stake) and (not self._can_tell() or self._shadow.pays)
@@ -236,9 +235,9 @@ class AutoSchedule(Schedule):
         """How much better, as a share, the best choice must promise to be than the present one."""
         assert self._expected is not None
         if self._choice != self._plain or best == self._plain:
-            return _GAIN
+            return SHARE
         # What was seen in so many drafts may last for as many more, in which the change must pay.
-        return _GAIN + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
+        return SHARE + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
 
     def _begin_probe(self, cell: CostCell, limit: int) -> None:
         """Probe plain decoding or drafts, if its cost is a small share of the time since the last one."""

@@ -66,29 +66,28 @@ class ShadowWatch:
 
     def __init__(self) -> None:
         self._saved = 0.0
-        self._next = self._paid = self._apart = 0
-
-    def begin(self, step: int) -> None:
-        """Another prompt has a shadow draft at once; those of the last one say nothing of it."""
-        self._next, self._saved = step, 0.0
-
-    def tokens(self, step: int) -> int:
-        """Tokens that a step shall draft beside itself; 0 for most."""
-        return DRAFT if step >= self._next else 0
+        self._next = self._apart = 0
 
     @property
     def pays(self) -> bool:
         """Whether drafting would have saved as many steps as a failed try may cost."""
         return self._saved >= STORE
 
-    def took(self, share: float, step: int) -> None:
-        """Take a shadow draft that cost such a share of the step before `step`."""
-        self._next = self._paid = max(self._paid, step) + math.ceil(share / _SHADOW_SHARE)
-        self._apart = math.ceil(share / _SHADOW_SHARE)
+    def begin(self, step: int) -> None:
+        """A shadow draft comes at once; those before say nothing of what comes."""
+        self._next, self._saved = step, 0.0
 
-    def add(self, saved: float, step: int) -> bool:
-        """Take what verifying a shadow draft would have saved; after one that pays the next comes at once."""
+    def tokens(self, step: int) -> int:
+        """Tokens that a step shall draft beside itself; 0 for most."""
+        return DRAFT if step >= self._next else 0
+
+    def took(self, share: float, step: int) -> None:
+        """Take what a shadow draft took, as a share of the step that it was beside; `step` is the next."""
+        self._apart = math.ceil(share / _SHADOW_SHARE)
+        self._next = step + self._apart
+
+    def add(self, saved: float, step: int) -> None:
+        """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
         self._saved = min(max(0.0, self._saved + saved), STORE)
-        if saved > 0.0 and self._paid <= step + STORE * self._apart:
-            self._next = step
-        return saved > 0.0
+        if saved > 0.0:
+            self._next = min(self._next, step + self._apart // DRAFT)

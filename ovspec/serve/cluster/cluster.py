@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,9 +40,13 @@ def connect() -> None:
     Raises:
         ValueError: none answers, or none can be started.
     """
+    # Ray itself ends the process when nobody listens at a head's address.
+    host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
     try:
+        if port.isdigit() and "/" not in host:
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(include_dashboard=False, logging_level="warning", log_to_driver=False)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"--ray: no Ray cluster ({said}); start one, or correct RAY_ADDRESS") from error
 

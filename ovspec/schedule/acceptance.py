@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 
 # Drafts after which old ones have faded.
 _MEMORY = 256
-# Drafts that tell a shift, the memory of offers, as a text begins to repeat itself suddenly, and the weight of
-# what earlier prompts accepted.
+# Drafts that tell a shift, that offers are remembered for, as a text begins to repeat itself suddenly, and
+# that earlier prompts weigh.
 _RECENT = 8
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5

@@ -99,7 +99,7 @@ class AutoSchedule(Schedule):
             if cell is not self._cell or self._steps >= self._next_look:
                 self._look(cell, limit)
             if self._probe is None and not any(state.pending):
-                self._begin_probe(cell, limit)
+                self._begin_probe(limit)
         return self._planned(self._probe or self._choice, limit, shadow)
 
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
@@ -219,13 +219,13 @@ class AutoSchedule(Schedule):
         return shapes + (self._reading if choice.tokens else 0.0)
 
     def _is_covered(self, choice: Choice) -> bool:
-        """Whether the allowance covers one failed step of drafts."""
+        """Whether the allowance covers one failed step of drafts, and shadow drafts, if any, ask for them."""
         assert self._expected is not None
+        if self._choice != self._plain or choice == self._plain:
+            return True
         costs = self._expected.costs
         stake = max(SHARE, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
-        if not self._choice == self._plain != choice:
-            return True
-        return self._allowance.covers(stake) and (not self._can_tell() or self._shadow.pays)
+        return self._allowance.covers(stake) and (self._shadow.pays or not self._can_tell())
 
     def _can_tell(self) -> bool:
         """Whether shadow drafts tell what drafting would save: a step that commits has other costs."""
@@ -239,12 +239,10 @@ class AutoSchedule(Schedule):
         # What was seen in so many drafts may last for as many more, in which the change must pay.
         return SHARE + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
 
-    def _begin_probe(self, cell: CostCell, limit: int) -> None:
+    def _begin_probe(self, limit: int) -> None:
         """Probe plain decoding or drafts, if its cost is a small share of the time since the last one."""
         option = self._option
         if option == self._choice or option.tokens > limit or self._expected is None:
-            return
-        if option.tokens and self._can_tell():
             return
         rates = self._expected.rates
         lost = KNOWN * self._expected.costs[option] * (1.0 - rates[option] / rates[self._choice])

@@ -70,8 +70,8 @@ class ShadowWatch:
 
     @property
     def pays(self) -> bool:
-        """Whether drafting would have saved as many steps as a failed try may cost."""
-        return self._saved >= STORE
+        """Whether drafting would have saved twice as many steps as failed tries may cost."""
+        return self._saved >= 2 * STORE
 
     def begin(self, step: int) -> None:
         """A shadow draft comes at once; those before say nothing of what comes."""
@@ -88,6 +88,6 @@ class ShadowWatch:
 
     def add(self, saved: float, step: int) -> None:
         """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
-        self._saved = min(max(0.0, self._saved + saved), STORE)
+        self._saved = min(max(0.0, self._saved + saved), 2 * STORE)
         if saved > 0.0:
             self._next = min(self._next, step + self._apart // DRAFT)

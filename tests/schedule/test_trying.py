@@ -67,14 +67,14 @@ def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
 
 def test_evidence_of_shadow_drafts_starts_anew_where_drafting_would_have_lost() -> None:
     watch = ShadowWatch()
-    for saved in (5.0, -6.0, 5.0):
+    for saved in (13.0, -14.0, 13.0):
         watch.add(saved, 1)
         assert not watch.pays
     watch.add(3.0, 1)
     assert watch.pays
     watch.add(100.0, 1)
     watch.add(-0.5, 1)
-    # No more is counted than what a failed try may cost.
+    # No more is counted than it takes.
     assert not watch.pays
     watch.add(0.5, 1)
     assert watch.pays

@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Drafts after which old ones have faded; offers fade sooner, as a text begins to repeat itself suddenly.
-_MEMORY, _OFFER_MEMORY = 256, 8
-# Drafts that what earlier prompts accepted may weigh.
-_CARRIED = 16.0
+# Drafts after which old ones have faded.
+_MEMORY = 256
+# Drafts that tell a shift, that offers are remembered for, as a text begins to repeat itself suddenly, and
+# that earlier prompts weigh.
+_RECENT = 8
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
 # A position never tried has the rate of the one before it, times this: drafts get longer step by step.
 _FADING = 0.98
 # Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
 _PRIOR_CONFIRMATIONS = 64.0
-# A shift: the tokens accepted in the last drafts are so many standard deviations off their expectation.
-_SHIFT_DRAFTS, _SHIFT_DEVIATIONS = 8, 3.5
+# A shift: the tokens accepted in the recent drafts are so many standard deviations off their expectation.
+_SHIFT_DEVIATIONS = 3.5
 
 
 class _Rates:
@@ -65,8 +66,8 @@ class AcceptanceModel:
 
     def __init__(self, positions: int) -> None:
         self._accepted = _Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
-        self._offered = _Rates(positions, _OFFER_MEMORY, 1.0, 1.0)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_SHIFT_DRAFTS)
+        self._offered = _Rates(positions, _RECENT, 1.0, 1.0)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
 
     def rates(self, positions: int) -> Array:
         """a_1 .. a_K, f64 `[positions]`."""
@@ -87,7 +88,7 @@ class AcceptanceModel:
 
     def begin(self) -> None:
         """Before another prompt: what is known shall weigh little."""
-        self._accepted.weaken(_CARRIED)
+        self._accepted.weaken(_RECENT)
         self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
@@ -100,7 +101,7 @@ class AcceptanceModel:
     def shift(self) -> bool:
         """Compare the last drafts with what was expected of them; if they differ, only they count."""
         drafts = list(self._recent)
-        if len(drafts) < _SHIFT_DRAFTS:
+        if len(drafts) < _RECENT:
             return False
         excess = variance = 0.0
         survival = np.cumprod(self.rates(max(proposed for proposed, _ in drafts)))

@@ -20,12 +20,10 @@ from ovspec.schedule.trying import SHARE, LossAllowance, ShadowWatch
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 0)
-# Steps between two looks at the choice, while there are drafts and in plain decoding.
-_LOOK_STEPS, _PLAIN_STEPS = 8, 32
+# Steps between two looks at the choice, DRAFT times as many in plain decoding.
+_LOOK_STEPS = 8
 # A drafter that is behind is not asked where catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
-# Another choice must promise so much more, as a share.
-_GAIN = 0.01
 
 
 class AutoSchedule(Schedule):
@@ -52,6 +50,7 @@ class AutoSchedule(Schedule):
         self._opening = deque(_OPENING)
         self._choice, self._plain = Choice(DRAFT, 1.0), Choice(0, 1.0)
         self._state = StepState((), (), 0)
+        self._shadowed = 0
         self._cell: CostCell | None = None
         self._expected: Throughput | None = None
         # What a probe would try, what the present one tries, and how many steps it still has.
@@ -100,7 +99,7 @@ class AutoSchedule(Schedule):
             if cell is not self._cell or self._steps >= self._next_look:
                 self._look(cell, limit)
             if self._probe is None and not any(state.pending):
-                self._begin_probe(cell, limit)
+                self._begin_probe(limit)
         return self._planned(self._probe or self._choice, limit, shadow)
 
     def _planned(self, choice: Choice, limit: int, shadow_tokens: int = 0) -> Plan:
@@ -111,10 +110,7 @@ class AutoSchedule(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(DRAFT, proposed, accepted)
-        if self._shadow.observe(outcome, self._steps):
-            self._next_look, self._rest = self._steps, min(self._rest, 1)
+        self._observe_shadows(outcome)
         if self._rest:
             self._rest -= 1
             self._allowance.earn(1)
@@ -141,6 +137,25 @@ class AutoSchedule(Schedule):
                 self._probe, self._next_look = None, self._steps
         if self._was_plain and self._probe is None and self._choice == self._plain:
             self._rest, self._plain_step = max(0, self._next_look - self._steps), duration
+
+    def _observe_shadows(self, outcome: StepOutcome) -> None:
+        """Learn from shadow drafts; one that would have paid is a reason to look at the choice."""
+        if outcome.shadow_duration:
+            beside = outcome.verify_duration + outcome.host_duration
+            self._shadow.took(outcome.shadow_duration / beside, self._steps)
+        for proposed, accepted in outcome.shadows:
+            self._acceptance.observe(DRAFT, proposed, accepted)
+            if self._expected is None or self._cell is None:
+                continue
+            sequences, plain = len(outcome.contexts), self._plain
+            size = sequences * proposed
+            cost = self._cell.verify_at(plain.scale).at(size) + self._cell.draft.at(size)
+            # Where the drafter offers now more, now less, shapes would change as often.
+            cost += self._cell.switch * (proposed != self._shadowed)
+            self._shadowed = proposed
+            self._shadow.add((accepted + 1 - cost / self._expected.costs[plain]) / sequences, self._steps)
+            if self._shadow.pays:
+                self._next_look, self._rest = self._steps, min(self._rest, 1)
 
     def _account(self, outcome: StepOutcome, choice: Choice, tokens: int | None, duration: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
@@ -181,8 +196,9 @@ class AutoSchedule(Schedule):
         best = max((choice for choice in candidates if self._is_covered(choice)), key=rates.__getitem__)
         needed = 1.0 + self._needed_gain(best)
         if self._choice not in candidates or rates[best] > needed * rates[self._choice]:
+            self._shadow.begin(self._steps)
             self._choice, self._probe = best, None
-        self._next_look = self._steps + (_PLAIN_STEPS if self._choice == plain else _LOOK_STEPS)
+        self._next_look = self._steps + _LOOK_STEPS * (DRAFT if self._choice == plain else 1)
         others = (choice for choice in candidates if choice != plain)
         self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
 
@@ -203,28 +219,30 @@ class AutoSchedule(Schedule):
         return shapes + (self._reading if choice.tokens else 0.0)
 
     def _is_covered(self, choice: Choice) -> bool:
-        """Whether the allowance covers one failed step of drafts."""
+        """Whether the allowance covers one failed step of drafts, and shadow drafts, if any, ask for them."""
         assert self._expected is not None
+        if self._choice != self._plain or choice == self._plain:
+            return True
         costs = self._expected.costs
-        stake = (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0
-        leaves_plain = self._choice == self._plain != choice
-        return not leaves_plain or self._allowance.covers(max(_GAIN, stake))
+        stake = max(SHARE, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
+        return self._allowance.covers(stake) and (self._shadow.pays or not self._can_tell())
+
+    def _can_tell(self) -> bool:
+        """Whether shadow drafts tell what drafting would save: a step that commits has other costs."""
+        return self._state.can_shadow and not self._state.commit_intervals
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""
         assert self._expected is not None
         if self._choice != self._plain or best == self._plain:
-            return _GAIN
+            return SHARE
         # What was seen in so many drafts may last for as many more, in which the change must pay.
-        return _GAIN + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
+        return SHARE + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
 
-    def _begin_probe(self, cell: CostCell, limit: int) -> None:
+    def _begin_probe(self, limit: int) -> None:
         """Probe plain decoding or drafts, if its cost is a small share of the time since the last one."""
         option = self._option
         if option == self._choice or option.tokens > limit or self._expected is None:
-            return
-        # Shadow drafts tell what would be accepted: only unknown costs are worth a probe.
-        if option.tokens and self._state.can_shadow and cell.verify_at(option.scale).is_known(option.tokens):
             return
         rates = self._expected.rates
         lost = KNOWN * self._expected.costs[option] * (1.0 - rates[option] / rates[self._choice])

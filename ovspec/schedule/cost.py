@@ -172,7 +172,8 @@ class CostModel:
             self._residuals.append(duration * self.pace / usual)
             self.pace = median(self._residuals)
         # A size of which little is known is not left to steady steps: lookups may never have two alike.
-        verify.add(drafted, max(duration - (cell.switch if switched else 0.0), 0.0))
+        # The first changes of shapes may have been slow ones: no step is left without a cost.
+        verify.add(drafted, max(duration - cell.switch, duration / 2) if switched else duration)
         drafting, asked = outcome.draft_duration / self.pace, outcome.plan.num_assistant_tokens
         if outcome.caught_up > asked:
             self._read.append(max(drafting - cell.draft.at(drafted), 0.0) / outcome.caught_up)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ovspec.schedule.schedule import StepOutcome
 from ovspec.schedule.throughput import DRAFT
 
 # What may be lost, as a share of the time; a probe of another choice may cost so much of the time before it.
@@ -59,26 +58,36 @@ class LossAllowance:
 
 
 class ShadowWatch:
-    """Spaces shadow drafts, so that they take a small share of the time; closer where one came true."""
+    """Spaces shadow drafts, so that they take a small share of the time, and adds up what they would save.
+
+    The sum, in plain steps, starts anew from zero wherever drafting would have lost: it tells when drafting
+    begins to pay, not whether it always did (the CUSUM of Page, Biometrika 1954).
+    """
 
     def __init__(self) -> None:
+        self._saved = 0.0
         self._next = self._apart = 0
 
+    @property
+    def pays(self) -> bool:
+        """Whether drafting would have saved twice as many steps as failed tries may cost."""
+        return self._saved >= 2 * STORE
+
     def begin(self, step: int) -> None:
-        """Another prompt has a shadow draft at once."""
-        self._next = step
+        """A shadow draft comes at once; those before say nothing of what comes."""
+        self._next, self._saved = step, 0.0
 
     def tokens(self, step: int) -> int:
         """Tokens that a step shall draft beside itself; 0 for most."""
         return DRAFT if step >= self._next else 0
 
-    def observe(self, outcome: StepOutcome, step: int) -> bool:
-        """Learn from a step, `step` being the next one; whether half of a shadow draft came true."""
-        if outcome.shadow_duration:
-            duration = outcome.verify_duration + outcome.host_duration
-            self._apart = math.ceil(outcome.shadow_duration / duration / _SHADOW_SHARE)
-            self._next = step + self._apart
-        came_true = any(accepted >= DRAFT // 2 for _, accepted in outcome.shadows)
-        if came_true:
+    def took(self, share: float, step: int) -> None:
+        """Take what a shadow draft took, as a share of the step that it was beside; `step` is the next."""
+        self._apart = math.ceil(share / _SHADOW_SHARE)
+        self._next = step + self._apart
+
+    def add(self, saved: float, step: int) -> None:
+        """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
+        self._saved = min(max(0.0, self._saved + saved), 2 * STORE)
+        if saved > 0.0:
             self._next = min(self._next, step + self._apart // DRAFT)
-        return came_true

@@ -60,6 +60,17 @@ def test_the_first_step_of_other_shapes_is_told_apart() -> None:
     assert cell.switch == pytest.approx(70.0, rel=0.05)
 
 
+def test_no_step_is_left_without_a_cost_where_changes_of_shapes_were_slow() -> None:
+    model = CostModel()
+    for turn in range(200):
+        model.observe(step(4 if turn % 10 < 5 else 0, 100.0 if turn % 5 else 5000.0))
+    # These rows always come right behind others, and take less than a change of shapes was seen to take.
+    for _ in range(5):
+        model.observe(step(7, 150.0))
+        model.observe(step(0, 100.0))
+    assert 0.0 < model.cell((1000,)).verify_at(1.0).at(7) <= 150.0
+
+
 def test_an_unknown_context_starts_from_the_nearest_one_and_is_soon_its_own() -> None:
     model = CostModel()
     for _ in range(10):

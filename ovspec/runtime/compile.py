@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -87,13 +88,19 @@ def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, ob
     return settings
 
 
+@functools.cache
+def _supported_properties(core: ov.Core, device: str) -> tuple[str, ...]:
+    """Names of properties; asked for once, as OpenVINO's Python binding never frees the answer."""
+    return tuple(map(str, core.get_property(device, "SUPPORTED_PROPERTIES")))
+
+
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
     """Refuse unknown devices and properties, and what `check_cache_precisions` refuses."""
     missing = f"device={device!r} is not available here: expected one of {core.available_devices}"
     kind, _, number = device.partition(".")
     try:
         numbers = core.get_property(kind, "AVAILABLE_DEVICES")
-        known = set(core.get_property(device, "SUPPORTED_PROPERTIES"))
+        known = set(_supported_properties(core, device))
     except RuntimeError as error:
         raise ValueError(missing) from error
     if is_gpu(device) and (not numbers or (number and number not in numbers)):

@@ -111,7 +111,13 @@ def _config(folder: Path) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # `ModelInfo.read` says what is wrong
-    return config if isinstance(config, dict) else {}
+    return with_layer_sizes(config) if isinstance(config, dict) else {}
+
+
+def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the sizes of the head's layers, which may lie in an object of their own."""
+    nested = config.get("transformer_layer_config")
+    return {**nested, **config} if isinstance(nested, dict) else config
 
 
 def _number(folder: Path, name: str, value: object) -> int:

@@ -12,8 +12,7 @@ from ovspec.generation.sequence import Sequence
 def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> bool:
     """Add the next draft token; return whether drafting continues after it.
 
-    A token below the confidence threshold is still proposed. If it were dropped, the proposals would depend
-    on what was drawn, and sampling would not be exact.
+    A token below the confidence threshold is still proposed: it is there already, and may be right.
 
     Args:
         sequence: the sequence that the draft continues.

@@ -53,6 +53,10 @@ class _Unread:
     begin: int
     features: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
+    def pass_by(self, count: int) -> None:
+        """The first of them are entries now; said after their pass, which may be cut short."""
+        self.begin, self.features = self.begin + count, self.features[count:]
+
 
 def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> Eagle3Drafter:
     """Compile the head of a folder for a target.
@@ -152,13 +156,13 @@ class Eagle3Drafter(Drafter):
         features = self._fc.infer({0: states[np.newaxis]})[0][0]
         if begin > unread.begin:
             features = np.concatenate([unread.features[: begin - unread.begin], features])
-        elif begin < unread.begin:
-            unread.begin = begin
-            sequence.draft.rollback(min(sequence.draft.length, begin))
-        unread.features = features
+        unread.begin, unread.features = min(unread.begin, begin), features
+        sequence.draft.rollback(min(sequence.draft.length, unread.begin))
         while (known := self._known(sequence)) > self.runner.block_size:
             # The last entry waits for the draft that begins with it.
-            self.runner.forward([self._rows(sequence, min(known - 1, self._chunk), sampled=0)])
+            count = min(known - 1, self._chunk)
+            self.runner.forward([self._rows(sequence, count, sampled=0)])
+            unread.pass_by(count)
         self._publish(sequence)
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
@@ -178,6 +182,8 @@ class Eagle3Drafter(Drafter):
             while drafting:
                 logits = self._in_target_ids(self.runner.forward(batch))
                 self.last_duration += self.runner.last_pass.duration
+                for index in asked if drafting is asked else ():
+                    self._unread(sequences[index]).pass_by(self._known(sequences[index]))
                 features = np.array(self.runner.output(BOUNDARY_STATES), np.float32)
                 still, batch = [], []
                 for index, row, feature in zip(drafting, logits, features, strict=True):
@@ -233,10 +239,9 @@ class Eagle3Drafter(Drafter):
         return begin == sequence.draft.length and count > 0 and begin + count == len(sequence.tokens) - 1
 
     def _rows(self, sequence: Sequence, count: int, sampled: int = 1, states: int = 0) -> Rows:
-        """The rows of the next entries, which count as read from now on."""
+        """The rows of the next entries."""
         unread = self._unread(sequence)
         begin, features = unread.begin, unread.features[:count, np.newaxis]
-        unread.begin, unread.features = begin + count, unread.features[count:]
         tokens = np.array(sequence.tokens[begin + 1 : begin + 1 + count], np.int64)
         return Rows(sequence.draft, tokens, sampled, states=states, features=features)
 

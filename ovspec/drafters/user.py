@@ -22,8 +22,8 @@ class ProposesTokens(Protocol):
         Returns:
             `(tokens, probabilities, parents)`. `probabilities` has one row `[vocab]` per token, the
             distribution it was drawn from, or `None` if the tokens were chosen; `parents` has the index of
-            each token's parent (-1: the context) for a tree, or `None` for a chain. Sampling is exact only
-            if a token with probabilities really was drawn from them.
+            each token's parent (-1: the context) for a tree, or `None` for a chain. Only
+            `acceptance_threshold` reads probabilities; without it no proposal changes the output.
         """
 
 

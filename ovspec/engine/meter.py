@@ -18,7 +18,7 @@ class Meter:
 
     def __init__(self, raw: RawPerfMetrics) -> None:
         self.raw = raw
-        self._since = 0.0
+        self._since = microseconds()
 
     def count_pass(self, stats: PassStats, attended: Iterable[tuple[float, float]]) -> None:
         """A pass that verified drafts of the call.

@@ -14,6 +14,8 @@ from ovspec.runtime.block_manager import BlockManager
 _MOST_SLOWDOWN = 2.0
 # Rows of prompts that a pass reads however slow it becomes.
 _LEAST_ROWS = 8
+# Passes with rows of prompts after which one only decodes: what the rows add is measured against it.
+_MEASURE_EVERY = 32
 # Weight of the last measurement.
 _RATE = 0.3
 
@@ -32,14 +34,21 @@ class PassCosts:
     def __init__(self) -> None:
         self._decoding = 0.0
         self._row = 0.0
+        self._since = 0
 
     def observe(self, duration: float, read: int) -> None:
         """A pass that decoded took so long, with so many rows of prompts in it."""
+        self._since = self._since + 1 if read else 0
         if not read:
             self._decoding = duration if not self._decoding else _blend(self._decoding, duration)
         elif self._decoding:
             row = max(0.0, duration - self._decoding) / read
             self._row = row if not self._row else _blend(self._row, row)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a pass should only decode, so that what rows of prompts add is known."""
+        return not self._decoding or self._since >= _MEASURE_EVERY
 
     def reading(self, duration: float, read: int) -> float:
         """The part of a pass of such a duration that went into rows of prompts."""
@@ -105,7 +114,10 @@ class Scheduler:
         left = self._max_num_batched_tokens
         if decoding:
             unread = len(self.running) - len(decoding) + len(self.waiting)
-            left = self.costs.rows(left, len(decoding), unread)
+            # Something must advance: in a full cache only the oldest surely does.
+            decodes = self._blocks.spare is None or decoding[0] is self.running[0]
+            due = decodes and self.costs.is_due
+            left = 0 if due else self.costs.rows(left, len(decoding), unread)
         chunks, promised, advancing = [], 0, []
         for state in list(self.running):
             rows = min(state.unread, left) if state.unread else 1

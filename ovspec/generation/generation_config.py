@@ -56,8 +56,9 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
     An `openvino_genai.GenerationConfig` is accepted as well; ovspec's fields then have their defaults.
 
     Attributes:
-        acceptance_threshold: a draft token is accepted wherever the target's probability is at least this
-            share of the drafter's. 1.0 is the exact rule; a lower value is lossy.
+        acceptance_threshold: 1.0 is the exact rule. With a lower value, which is lossy, a draft token that is
+            not the target's own is accepted too, wherever the target's probability is at least this share of
+            the drafter's, and in greedy decoding of the most probable token's.
         num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
             the rule of transformers, which starts from that number; "auto" chooses by measured cost and
             acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant" if

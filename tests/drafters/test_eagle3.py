@@ -185,3 +185,24 @@ def test_lookups_before_the_head() -> None:
     engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
     for prompt, text in zip(models.prompts, plain("llama"), strict=True):
         assert answer(engine, [prompt], settings_of())[0][0] == text
+
+
+def test_a_pass_of_the_head_that_is_cut_short_loses_no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the head's pass: its entries are made again, and nothing stands where others belong."""
+    drafter, prompt = head("llama"), pair().prompts[0]
+    drafter.runner.blocks.forget()
+    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
+    (text,), (whole,) = answer(engine, [prompt], settings_of())
+    drafter.runner.blocks.forget()
+    request = Request("one", prompt, settings_of())
+    engine.add_request(request)
+    while not engine.step():
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(drafter.runner, "forward", lambda batch: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    engine.recover()
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert request.metrics.accepted_lengths == whole.accepted_lengths and text

@@ -18,7 +18,7 @@ from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.head_info import HeadInfo, head_kind
-from ovspec_models.heads import export_head, open_head
+from ovspec_models.heads import check_target, export_head, open_head
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +112,20 @@ def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
     assert CONFIG["draft_vocab_size"] == DRAFTED
     told = json.loads(command("info", str(models.folder / "draft"), "--json").stdout)["head"]
     assert told["kind"] == "eagle3" and told["target_layers"] == LAYERS
+
+
+def test_sizes_of_the_layers_in_an_object_of_their_own(models: Pair, tmp_path: Path) -> None:
+    """As some publish them; what config.json itself says goes before."""
+    folder = Reference(models.reference.embedding).save(tmp_path / "head")
+    own = ("architectures", "draft_vocab_size")
+    config = {name: CONFIG[name] for name in own} | {
+        "transformer_layer_config": {k: v for k, v in CONFIG.items() if k not in own}
+        | {"architectures": ["LlamaForCausalLM"]}
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    checkpoint = open_head(folder, "eagle3")
+    check_target(checkpoint, models.folder)
+    export_head(checkpoint, models.info, tmp_path / "out", "fp32")
+    load(models, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architectures"] == CONFIG["architectures"]

@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from ovspec_models.head_info import with_layer_sizes
 from ovspec_models.shapes import ModelShape, RopeScaling
 from ovspec_transforms import decompression_convert
 
@@ -44,9 +45,7 @@ class HeadCheckpoint:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"head '{path}': config.json can't be read ({error}); get it again") from error
-        # The head's sizes may lie in an object of their own.
-        config |= config.get("transformer_layer_config") or {}
-        return cls(path, config, _arrays(path))
+        return cls(path, with_layer_sizes(config), _arrays(path))
 
     def shape(self, draft_vocab_size: int) -> ModelShape:
         """The sizes of its layers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -56,7 +57,7 @@ def identity(folder: Path) -> dict[str, str]:
         "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
         "weights": checksum(weights),
         "configuration": _digest(folder / name for name in _CONFIGS),
-        "ovspec": f"{version('ovspec')} {_code_state()}",
+        "ovspec": _code(),
         "OpenVINO": ov.get_version(),
         "native library": _state(ovspec_ops.extension_path()),
     }
@@ -67,12 +68,17 @@ def weights_of(folder: Path) -> Path:
     return folder / "openvino_model.bin"
 
 
-def _code_state() -> str:
-    """Of the code as it is installed: with an editable install it changes without the version."""
+@functools.cache
+def _code() -> str:
+    """Version and state of the code as it was installed when this process asked first.
+
+    With an editable install the code changes without the version.
+    """
     own = str(Path(__file__).parents[1])  # the package ovspec; a room must not import it
     folders = [own, *ovspec_models.__path__, *ovspec_transforms.__path__, *ovspec_ops.__path__]
     paths = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
-    return hashlib.sha256("".join(f"{path.name} {_state(path)}" for path in paths).encode()).hexdigest()
+    state = "".join(f"{path.name} {_state(path)}" for path in paths)
+    return f"{version('ovspec')} {hashlib.sha256(state.encode()).hexdigest()}"
 
 
 def _state(path: Path) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from openvino.utils.node_factory import NodeFactory
 _LIBRARY = "libovspec_ops.so"
 _BUILD_INFO = "_build_info.json"
 _REBUILD = "reinstall ovspec, or build custom_ops against this openvino and set OVSPEC_EXTENSION_LIB"
+_LOADED = weakref.WeakKeyDictionary[openvino.Core, set[str]]()
 
 
 def extension_path() -> Path:
@@ -129,7 +131,11 @@ def load(core: openvino.Core) -> None:
     OVSPEC_ISA cannot be met.
     """
     active_isa()
-    core.add_extension(str(extension_path()))
+    # A core keeps each extension as often as it is added.
+    path, loaded = str(extension_path()), _LOADED.setdefault(core, set())
+    if path not in loaded:
+        core.add_extension(path)
+        loaded.add(path)
 
 
 @functools.lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ import logging
 import mmap
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _BLOB, _RECORD, _CHECKSUMS = "model.blob", "entry.json", "checksums.json"
 _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
+_READING = weakref.WeakSet[ov.Core]()  # cores that read paged attention
 # What the system says where memory, threads or files are short for the moment.
 _READING_BYTES = 16 << 20  # that reading a model takes at least: stacks of threads, its graph
 _SHORT = ("bad_alloc", *map(os.strerror, (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)))
@@ -138,7 +140,9 @@ class ModelCache:
     def _import(self, blob: Path) -> ov.CompiledModel:
         try:
             exported = ov.Tensor(_mapped(blob), shared_memory=True)
-            self._core.add_extension(PagedAttentionReader)
+            if self._core not in _READING:  # a core keeps each extension as often as it is added
+                self._core.add_extension(PagedAttentionReader)
+                _READING.add(self._core)
             return self._core.import_model(exported, self._device, self._settings)
         except (RuntimeError, MemoryError, OSError) as error:
             told = isinstance(error, MemoryError) or any(words in str(error) for words in _SHORT)

@@ -21,10 +21,10 @@ from ovspec_models.synthetic import build_model
 from ovspec_transforms import paged_layers, to_paged
 
 _HEADS, _KV_HEADS, _SIZE, _VOCABULARY = 4, 2, 64, 256
-#: Inference and cache precision, with the largest error that rounding explains, by the largest value. The
-#: GPU plugin's softmax takes OpenCL's native exponential, in f32 as well; errors up to 2.8e-4 were seen
-#: where that runtime chooses its accuracy.
-PRECISIONS = (("f32", "f32", 2**-10), ("f16", "f16", 1e-2), ("f16", "u8", 6e-2))
+#: Inference and cache precision, with the largest error that passes, by the largest value. A block that is
+#: left out is 0.2 or more. On CPUs, bf16 came to 4e-3 and u8 caches to 1.5e-2. In f32 the GPU plugin takes
+#: OpenCL's native exponential for softmax, whose accuracy each runtime chooses: up to 2.8e-4 was seen.
+PRECISIONS = (("f32", "f32", 2**-10), ("f16", "f16", 1e-2), ("f16", "u8", 3e-2))
 _BLOCKS, _REPEAT, _ROWS = 1024, 10, 4
 
 Floats = NDArray[np.floating]

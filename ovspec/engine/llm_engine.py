@@ -211,13 +211,8 @@ class LLMEngine:
         return self._scheduler.num_preemptions
 
     @property
-    def prefix_cache_queries(self) -> int:
-        """Tokens that were looked up in the prefix cache."""
-        return self.target.blocks.queries
-
-    @property
     def prefix_cache_hits(self) -> int:
-        """Tokens of them that were found."""
+        """Tokens that were found in the prefix cache."""
         return self.target.blocks.hits
 
     def _begin(self, state: RequestState) -> None:

@@ -30,8 +30,7 @@ class BlockManager:
         max_blocks: the most that it may have, `None`: as memory allows.
         max_cached: known blocks without an owner that are kept before the cache grows for others; 0: none
             are kept, nothing is shared.
-        queries: tokens that were looked up.
-        hits: tokens of them that were found.
+        hits: tokens that were found among the shared blocks.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -39,7 +38,7 @@ class BlockManager:
         self.num_blocks = 0
         self.max_blocks: int | None = None
         self.max_cached = 0
-        self.queries = self.hits = 0
+        self.hits = 0
         self._free: list[int] = []
         self._references: list[int] = []
         self._known: dict[bytes, int] = {}
@@ -140,7 +139,6 @@ class BlockManager:
             self._unused.pop(block, None)
         sequence.table = np.array(found, np.int32)
         sequence.length = sequence.verified_from = len(found) * size
-        self.queries += len(tokens)
         self.hits += sequence.length
         return sequence.length
 

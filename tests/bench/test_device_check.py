@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ovspec.bench import device_check
-from ovspec.bench.device_check import check_device
+from ovspec.bench.device_check import PRECISIONS, check_device
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,16 @@ def test_a_device_that_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
     assert check.failure
 
 
-def test_a_wrong_attention_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_check, "_attend", lambda query, text, read: query)
+@pytest.mark.parametrize("cache", ["f32", "u8"])
+def test_a_block_that_is_left_out_is_seen(monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """By the tolerance of the cache; a CPU takes u8 caches in f32 as well."""
+    tolerance = {stored: allowed for _, stored, allowed in PRECISIONS}[cache]
+    monkeypatch.setattr(device_check, "PRECISIONS", (("f32", cache, tolerance),))
+    assert all(check.ok for check in check_device("CPU"))
+    attend = device_check._attend
+    monkeypatch.setattr(
+        device_check,
+        "_attend",
+        lambda query, text, read: attend(query, text, read[32:] if len(read) > 32 else read),
+    )
     assert not any(check.ok for check in check_device("CPU"))

@@ -41,16 +41,23 @@ static inline void store(int tile, void* to, std::size_t stride) {
 }
 
 // sums[row][column] += left[row][4 k + byte] * right[k][4 column + byte]; Left and Right: the types of the
-// bytes.
+// bytes. Columns beyond those of the tile are zeros, so that all 16 are computed at once.
 template <class Left, class Right> static inline void multiply(int sums, int left, int right) {
-    const Configuration& c = state.configuration;
-    auto* to = (std::int32_t (*)[16])state.tiles[sums];
-    const auto* a = (const Left(*)[64])state.tiles[left];
-    const auto* b = (const Right(*)[64])state.tiles[right];
-    for (std::size_t row = 0; row < c.rows[sums]; row++)
-        for (std::size_t at = 0; at < c.row_bytes[left]; at++)
-            for (std::size_t column = 0; column < c.row_bytes[sums] / 4u; column++)
-                to[row][column] += a[row][at] * b[at / 4][4 * column + at % 4];
+    const std::size_t rows = state.configuration.rows[sums], depth = state.configuration.row_bytes[left];
+    std::int32_t bytes[64][16];
+    for (std::size_t at = 0; at < depth; at++)
+        for (std::size_t column = 0; column < 16; column++)
+            bytes[at][column] = (Right)state.tiles[right][at / 4][4 * column + at % 4];
+    for (std::size_t row = 0; row < rows; row++) {
+        Left a[64];
+        std::int32_t sum[16]; // of its own: the compiler may keep it in registers
+        __builtin_memcpy(a, state.tiles[left][row], sizeof(a));
+        __builtin_memcpy(sum, state.tiles[sums][row], sizeof(sum));
+        for (std::size_t at = 0; at < depth; at++)
+            for (std::size_t column = 0; column < 16; column++)
+                sum[column] += a[at] * bytes[at][column];
+        __builtin_memcpy(state.tiles[sums][row], sum, sizeof(sum));
+    }
 }
 
 } // namespace emulated_tiles

@@ -79,11 +79,13 @@ class LLMEngine:
         """The most tokens that the answer may have; any thread may ask.
 
         Raises:
-            ValueError: a prompt that can't be answered within the model's positions or the cache, or a mode
-                that the target can't run.
+            ValueError: a prompt that can't be answered within the model's positions or the cache, a mode that
+                the target can't run, or trees that nobody can draft or verify.
         """
         if request.verify is not None:
             check_mode(self.target, calibrated_mode(request.verify, self._config))
+        if request.settings.tree_depth:
+            self._speculation.check_trees()
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
             raise InvalidValueError(

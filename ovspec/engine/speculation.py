@@ -14,13 +14,14 @@ from ovspec.engine.commit import commit, is_due, take_provisional
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
+from ovspec.errors import InvalidValueError
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import DENSE, MAX_VERIFY_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,24 @@ class Speculation:
         step.draft_model_duration = self.drafter.last_duration
         return proposals
 
+    def check_trees(self) -> None:
+        """Refuse draft trees.
+
+        Raises:
+            InvalidValueError: nobody can draft or verify them; it says why.
+        """
+        if self.drafter is not None and self.drafter.why_no_trees:
+            reason = f"drafter {self.drafter.name!r} can't draft trees: {self.drafter.why_no_trees}"
+            raise InvalidValueError(f"tree_depth: {reason}; leave it out, or take a draft model or a head")
+        if reason := self.verifier.target.why_no_trees:
+            raise InvalidValueError(f"tree_depth: the target can't verify trees: {reason}")
+
     def room(self, state: RequestState) -> int:
         """Largest useful draft; the pass itself yields one more token."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
+        if sequence.settings.tree_depth and sequence.remaining > 1:
+            limits = [MAX_VERIFY_ROWS - 1]  # the drafter bounds the depth
         if self.most_draft is not None:
             limits.append(self.most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:

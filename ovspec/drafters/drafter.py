@@ -32,6 +32,18 @@ class Proposal:
     parents: list[int] | None = None
     confidences: list[float] | None = None
 
+    def drop_unlikely(self, least: float) -> None:
+        """Drop the nodes of a tree whose confidence is below `least`; a parent outlives its children."""
+        if self.parents is None or self.confidences is None:
+            return
+        kept = [node for node, confidence in enumerate(self.confidences) if confidence >= least]
+        places = {-1: -1, **{node: place for place, node in enumerate(kept)}}
+        self.parents = [places[self.parents[node]] for node in kept]
+        self.tokens, self.confidences = (
+            [self.tokens[node] for node in kept],
+            [self.confidences[node] for node in kept],
+        )
+
     def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
         """Check the proposal and return it.
 

@@ -19,7 +19,7 @@ from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.sampling.tree_acceptance import depth
-from ovspec.schedule.schedule import Plan
+from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE, MAX_VERIFY_ROWS
 
@@ -147,6 +147,7 @@ class Speculation:
             return [Proposal() for _ in decoding]
         started = microseconds()
         proposals = self.drafter.propose([state.sequence for state in decoding], counts)
+        drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
@@ -207,6 +208,16 @@ class Speculation:
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
         return nodes
+
+
+def drop_unlikely(proposals: SequenceOf[Proposal], schedules: SequenceOf[Schedule]) -> None:
+    """Drop nodes that the schedules do not verify; the trees of one schedule are judged together."""
+    drafted: dict[int, list[float]] = {}
+    for schedule, proposal in zip(schedules, proposals, strict=True):
+        drafted.setdefault(id(schedule), []).extend(proposal.confidences or ())
+    for schedule, proposal in zip(schedules, proposals, strict=True):
+        if proposal.confidences:
+            proposal.drop_unlikely(schedule.least_confidence(drafted[id(schedule)]))
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

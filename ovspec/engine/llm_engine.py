@@ -84,8 +84,7 @@ class LLMEngine:
         """
         if request.verify is not None:
             check_mode(self.target, calibrated_mode(request.verify, self._config))
-        if request.settings.tree_depth:
-            self._speculation.check_trees()
+        self._speculation.check_trees(request.settings.tree_depth)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
             raise InvalidValueError(
@@ -304,7 +303,7 @@ def _record(step: Step, decoding: list[RequestState], plans: list[Plan], duratio
         metrics: RawPerfMetrics = meter.raw
         metrics.num_assistant_tokens.append(max(plans[index].num_assistant_tokens for index in indices))
         for index in indices:
-            metrics.count_draft(step.depths[index], step.accepted[index])
+            metrics.count_draft(step.depths[index], step.accepted[index], step.proposed[index])
         if step.draft_duration:
             metrics.draft_durations.append(step.draft_duration)
         metrics.verify_durations.append(step.verify_duration)

@@ -152,17 +152,21 @@ class Speculation:
         step.draft_model_duration = self.drafter.last_duration
         return proposals
 
-    def check_trees(self) -> None:
-        """Refuse draft trees.
+    def check_trees(self, levels: int) -> None:
+        """Refuse draft trees of so many levels, if there are any.
 
         Raises:
             InvalidValueError: nobody can draft or verify them; it says why.
         """
-        if self.drafter is not None and self.drafter.why_no_trees:
-            reason = f"drafter {self.drafter.name!r} can't draft trees: {self.drafter.why_no_trees}"
-            raise InvalidValueError(f"tree_depth: {reason}; leave it out, or take a draft model or a head")
+        if not levels or self.drafter is None:
+            return
+        if reason := self.drafter.why_no_trees:
+            raise InvalidValueError(
+                f"tree_depth={levels}: drafter {self.drafter.name!r} can't draft trees: {reason}; leave it "
+                "out, or take a draft model or a head"
+            )
         if reason := self.verifier.target.why_no_trees:
-            raise InvalidValueError(f"tree_depth: the target can't verify trees: {reason}")
+            raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
     def room(self, state: RequestState) -> int:
         """Largest useful draft; the pass itself yields one more token."""

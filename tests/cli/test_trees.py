@@ -28,14 +28,14 @@ def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((*TREE, "--drafter", "prompt_lookup"), "tree_depth=3: drafter 'prompt_lookup' can't draft trees"),
+        ((*TREE, "--drafter", "prompt_lookup"), "tree_depth=3: drafter 'prompt_lookup' can't draft"),
         ((*TREE, "--drafter", "suffix"), "it gives no probabilities"),
         ((*TREE, "--draft-model", "none"), "--tree-depth 3 needs a draft model"),
         ((*TREE[:4],), "num_assistant_tokens=None: expected at least tree_depth=3"),
         (TREE[2:], "branching_factor=2 has no effect on chains: give tree_depth"),
-        ((*TREE, "--acceptance-threshold", "0.5"), "acceptance_threshold=0.5 has no rule for trees"),
-        ((*TREE, "--num-assistant-tokens-schedule", "heuristic"), "'heuristic' counts the tokens of chains"),
-        ((*TREE, "--property", "KEY_CACHE_QUANT_MODE=BY_CHANNEL"), "can't verify trees: key_cache.0 has blocks"),
+        ((*TREE, "--acceptance-threshold", "0.5"), "=0.5 has no rule for trees"),
+        ((*TREE, "--num-assistant-tokens-schedule", "heuristic"), "'heuristic' counts the tokens"),
+        ((*TREE, "--property", "KEY_CACHE_QUANT_MODE=BY_CHANNEL"), "trees: key_cache.0 has blocks"),
     ],
 )  # fmt: skip
 def test_trees_that_nobody_can_draft_or_verify(options: tuple[str, ...], expected: str) -> None:

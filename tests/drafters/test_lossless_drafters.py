@@ -112,6 +112,16 @@ def test_trees_of_the_draft_model(name: str, mode: str, together: int, sampled: 
     assert models.target.blocks.usage == models.draft.blocks.usage == 0.0
 
 
+@pytest.mark.slow
+def test_trees_with_one_list_of_blocks_for_all_their_rows() -> None:
+    """`query="union"`: the rows of all branches ask for blocks."""
+    models = family("demo")
+    verify = CommitVerify(replace(SPARSE, query="union"), interval=8)
+    engine = LLMEngine(models.target, DRAFTERS["assistant"](models), verify, 128)
+    got, metrics = generate(engine, models.prompts[1], settings_of(TREE))
+    assert got == plain("demo", 1) and sum(metrics.confirmed_lengths) > 0
+
+
 def test_rows_of_an_accepted_path_stay_in_the_drafts_cache() -> None:
     """The next draft begins with them: it reads no token of the path anew."""
     models = family("demo")

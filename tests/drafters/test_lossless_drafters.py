@@ -11,6 +11,7 @@ import pytest
 from drafters.own_drafters import DRAFTERS, SPARSE
 from families import EVERY_NAME, NAMES, family
 from openvino_genai import GenerationConfig
+from settings import F32
 from tiers import by_tier
 
 from ovspec.drafters import AssistantDrafter
@@ -18,8 +19,12 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec_models import demo_pair_path
+from ovspec_transforms import Selection
 
 NEW_TOKENS = 36
 MODES = {"dense": "dense", "commit": CommitVerify(SPARSE), "commit 5": CommitVerify(SPARSE, interval=5)}
@@ -116,8 +121,9 @@ def test_trees_of_the_draft_model(name: str, mode: str, together: int, sampled: 
 def test_trees_with_one_list_of_blocks_for_all_their_rows() -> None:
     """`query="union"`: the rows of all branches ask for blocks."""
     models = family("demo")
-    verify = CommitVerify(replace(SPARSE, query="union"), interval=8)
-    engine = LLMEngine(models.target, DRAFTERS["assistant"](models), verify, 128)
+    attention = AttentionConfig(selects=True, selection=Selection(query="union"))
+    target = ModelRunner(demo_pair_path(), "CPU", attention, F32)
+    engine = LLMEngine(target, DRAFTERS["assistant"](models), CommitVerify(SPARSE, interval=8), 128)
     got, metrics = generate(engine, models.prompts[1], settings_of(TREE))
     assert got == plain("demo", 1) and sum(metrics.confirmed_lengths) > 0
 

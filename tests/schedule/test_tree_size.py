@@ -16,7 +16,9 @@ LEVELS, WIDTH = 4, 4
 NODES = LEVELS * WIDTH
 DRAFT, PASS = 2_000.0, 10_000.0
 # Rates of the likeliest token, of texts that change between steps.
-TEXTS = {"sure": (0.9,), "unsure": (0.3,), "mixed": (0.95, 0.25)}
+TEXTS = {"sure": (0.9,), "unsure": (0.3,), "mixed": (0.95, 0.1)}
+# Of what the likeliest token leaves, what its siblings have; the rest is in no tree.
+SIBLINGS = (0.3, 0.1, 0.05)
 
 
 class Fixed(ConstantSchedule):
@@ -42,7 +44,7 @@ def confidences(rate: float) -> list[float]:
     found: list[float] = []
     for level in range(LEVELS):
         before = rate**level
-        found += [before * rate, *(before * (1 - rate) * share for share in (0.5, 0.3, 0.2))]
+        found += [before * rate, *(before * (1 - rate) * share for share in SIBLINGS)]
     return found
 
 
@@ -51,8 +53,9 @@ def accepted(rate: float, least: float, rng: np.random.Generator) -> int:
     nodes = confidences(rate)
     for level in range(LEVELS):
         own = nodes[WIDTH * level : WIDTH * (level + 1)]
-        node = int(rng.choice(WIDTH, p=np.array(own) / sum(own)))
-        if own[node] < least:
+        shares = np.array([rate, *((1 - rate) * share for share in SIBLINGS)])
+        node = int(rng.choice(WIDTH + 1, p=[*shares, 1 - shares.sum()]))
+        if node == WIDTH or own[node] < least:
             return level
         if node:
             return level + 1
@@ -103,10 +106,10 @@ def test_auto_is_near_the_best_fixed_size(text: str, row: float) -> None:
 
 def test_trees_of_a_size_each_beat_every_fixed_size_and_every_node() -> None:
     """Where the text changes between steps, confidence tells which nodes are worth their rows."""
-    row, rates = 1_000.0, TEXTS["mixed"]
+    row, rates = 2_000.0, TEXTS["mixed"]
     best = max(speed(Fixed(size), rates, row) for size in range(1, NODES + 1))
     auto = speed(AutoSchedule(NODES), rates, row)
-    assert auto > 1.03 * best and auto > 1.1 * speed(Everything(NODES), rates, row)
+    assert auto > 1.05 * best and auto > 1.1 * speed(Everything(NODES), rates, row)
 
 
 def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
@@ -114,9 +117,9 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
     schedule, row = AutoSchedule(NODES), 1_000.0
     state = StepState((512, 512), (100, 100), 63, trees=True)
     pooled = [*confidences(0.95), *confidences(0.2)]
-    assert schedule.least_confidence(pooled) == 0.0
-    for _ in range(40):
+    for step in range(40):
         plan = schedule.plan(state)
+        assert step or schedule.least_confidence(pooled) == 0.0
         size = plan.num_assistant_tokens
         outcome = StepOutcome(
             plan,

@@ -17,7 +17,7 @@ from typing import Any
 from ovspec_models.files import replace_file
 
 SCHEMA_VERSION = 1
-_SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)")
+_SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)(?:x(\d+))?")
 _MAX_DRAFT = 63
 
 
@@ -27,16 +27,18 @@ class AcceptanceTrace:
 
     Attributes:
         source: origin of the trace, for the output.
-        proposed: draft tokens of every verification, 1 to 63.
+        proposed: draft tokens of every verification, 1 to 63; of a tree, those on its longest path.
         accepted: accepted tokens of each draft, 0 to `proposed`.
         confirmed: tokens that dense passes of committed mode confirmed between one correction and the
             next; empty when there was no correction.
+        nodes: draft tokens of every tree, `proposed` to 63; empty where all drafts are chains.
     """
 
     source: str
     proposed: list[int]
     accepted: list[int]
     confirmed: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.proposed or len(self.proposed) != len(self.accepted):
@@ -50,6 +52,17 @@ class AcceptanceTrace:
                     f"{self.source}: draft {index} has {proposed} proposed and {accepted} accepted tokens; "
                     f"expected 1 to {_MAX_DRAFT}, and no more accepted than proposed"
                 )
+        if self.nodes and len(self.nodes) != len(self.proposed):
+            raise ValueError(
+                f"{self.source}: {len(self.nodes)} numbers of nodes for {len(self.proposed)} drafts; "
+                "expected as many, or none"
+            )
+        for index, (proposed, nodes) in enumerate(zip(self.proposed, self.nodes, strict=False)):
+            if not proposed <= nodes <= _MAX_DRAFT:
+                raise ValueError(
+                    f"{self.source}: draft {index} has {nodes} nodes and a path of {proposed}; expected a "
+                    f"number from {proposed} to {_MAX_DRAFT}"
+                )
         if any(tokens < 0 for tokens in self.confirmed):
             raise ValueError(
                 f"{self.source}: confirmed has {min(self.confirmed)}, expected numbers of at least 0"
@@ -57,12 +70,19 @@ class AcceptanceTrace:
 
     @classmethod
     def of(cls, text: str) -> AcceptanceTrace:
-        """The trace that `--acceptance` names: `synthetic:A/N` (A of N accepted, always) or a file."""
+        """The trace that `--acceptance` names.
+
+        `synthetic:A/N` accepts A of N tokens, always; `synthetic:A/DxN` A of the D levels of a tree of N
+        nodes; all else is a file.
+        """
         found = _SYNTHETIC.fullmatch(text)
         if found:
-            return cls(text, [int(found[2])], [int(found[1])])
+            return cls(text, [int(found[2])], [int(found[1])], nodes=[int(found[3])] if found[3] else [])
         if text.startswith("synthetic"):
-            raise ValueError(f"--acceptance {text}: expected synthetic:A/N, e.g. synthetic:3/4")
+            raise ValueError(
+                f"--acceptance {text}: expected synthetic:A/N, e.g. synthetic:3/4, or synthetic:A/DxN "
+                "for trees of N nodes"
+            )
         return cls.load(Path(text))
 
     @classmethod
@@ -77,8 +97,10 @@ class AcceptanceTrace:
             raise ValueError(f"--acceptance {path} is no JSON ({error}); {remedy}") from error
         if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"--acceptance {path}: no trace of schema_version {SCHEMA_VERSION}; {remedy}")
+        body.setdefault("nodes", [])  # of traces recorded before there were trees
         lists = {
-            name: _integers(path, name, body.get(name)) for name in ("proposed", "accepted", "confirmed")
+            name: _integers(path, name, body.get(name))
+            for name in ("proposed", "accepted", "confirmed", "nodes")
         }
         return cls(f"{path.name}: {body.get('source', 'unknown')}", **lists)
 
@@ -87,9 +109,9 @@ class AcceptanceTrace:
         body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         replace_file(path, (json.dumps(body) + "\n").encode())
 
-    def drafts(self) -> Iterator[tuple[int, int]]:
-        """Proposed and accepted tokens of each draft, repeated without end."""
-        return cycle(zip(self.proposed, self.accepted, strict=True))
+    def drafts(self) -> Iterator[tuple[int, int, int]]:
+        """Proposed and accepted tokens and nodes of each draft, repeated without end."""
+        return cycle(zip(self.proposed, self.accepted, self.nodes or self.proposed, strict=True))
 
     def tokens_per_pass(self) -> float:
         """Tokens that a verification yields, the correction or bonus token included."""

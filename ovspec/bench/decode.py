@@ -158,7 +158,7 @@ class DecodeBench:
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
         engine = LLMEngine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
         player.cached.length = self.context
-        request = self._request(player, drafter is not None)
+        request = self._request(player, drafter)
         metrics = PerfMetrics(raw_metrics=request.metrics)
         started = perf_counter()
         tokens = engine.generate([request])[request.request_id]
@@ -179,11 +179,13 @@ class DecodeBench:
             return CommitVerify(self.sparse, self.interval)
         return self.sparse if mode == "sparse" else "dense"
 
-    def _request(self, player: _Player, drafts: bool) -> Request:
+    def _request(self, player: _Player, drafter: Drafter | None) -> Request:
         chosen = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True}
-        if drafts:
-            chosen["num_assistant_tokens"] = max(self.trace.proposed)
-        settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=drafts)
+        if drafter is not None:
+            chosen["num_assistant_tokens"] = max(self.trace.nodes or self.trace.proposed)
+            if self.trace.nodes and not drafter.why_no_trees:
+                chosen |= {"tree_depth": max(self.trace.proposed), "branching_factor": 2}
+        settings = resolve(updated(GenerationConfig(), chosen), (), has_draft=drafter is not None)
         return Request("decode", player.prompt, settings, cached=(player.cached, CachedSequence()))
 
 

@@ -30,21 +30,23 @@ def record_trace(
     """
     proposed: list[int] = []
     accepted: list[int] = []
+    nodes: list[int] = []
     confirmed = [0]
     for number, prompt in enumerate(prompts, 1):
         tick(f"prompt {number} of {len(prompts)}")
         raw = pipeline.generate([prompt], **settings).perf_metrics.raw_metrics
         # A lookup that found nothing leaves no draft to replay.
-        drafts = zip(raw.proposed_lengths, raw.accepted_lengths, strict=True)
-        for length, kept in drafts:
+        drafts = zip(raw.proposed_lengths, raw.accepted_lengths, raw.drafted_nodes, strict=True)
+        for length, kept, tokens in drafts:
             if length:
                 proposed.append(length)
                 accepted.append(kept)
+                nodes.append(tokens)
         _add_commits(raw, confirmed)
     if not proposed:
         raise ValueError("nothing was drafted on these prompts: give a drafter that finds something in them")
     # The last run ended without a correction, so its length is unknown.
-    return AcceptanceTrace(source, proposed, accepted, confirmed[:-1])
+    return AcceptanceTrace(source, proposed, accepted, confirmed[:-1], nodes if nodes != proposed else [])
 
 
 def _add_commits(raw: RawPerfMetrics, confirmed: list[int]) -> None:

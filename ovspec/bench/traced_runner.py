@@ -24,7 +24,7 @@ class TracedRunner(ModelRunner):
     For batches of one sequence. The logits of a pass with one sampled row are not changed.
     """
 
-    _drafts: Iterator[tuple[int, int]] | None = None
+    _drafts: Iterator[tuple[int, int, int]] | None = None
     _confirmations: Confirmations | None = None
 
     def replay(self, trace: AcceptanceTrace | None, commits: bool) -> None:
@@ -43,20 +43,33 @@ class TracedRunner(ModelRunner):
         drafted = batch[0].sampled - 1
         if self._drafts is None or drafted < 1:
             return logits
-        draft = batch[0].tokens[-drafted:]
+        path = _path(batch[0].parents, drafted)
+        tokens = batch[0].tokens[-drafted - 1 :]
         if self._confirmations is not None and batch[0].is_dense:
             accepted = self._confirmations.take(drafted)
         else:
-            accepted = min(next(self._drafts)[1], drafted)
-        rows = np.arange(accepted)
-        logits[rows, draft[:accepted]] = _CERTAIN
-        if accepted < drafted:
-            logits[accepted, (draft[accepted] + 1) % logits.shape[1]] = _CERTAIN
+            accepted = min(next(self._drafts)[1], len(path) - 1)
+        logits[path[:accepted], tokens[path[1 : accepted + 1]]] = _CERTAIN
+        if accepted < len(path) - 1:
+            # No child has this token: those of a tree are consecutive numbers, this path's is the last.
+            logits[path[accepted], (tokens[path[accepted + 1]] + 1) % logits.shape[1]] = _CERTAIN
         return logits
 
 
+def _path(parents: NDArray[np.int32] | None, drafted: int) -> NDArray[np.int64]:
+    """Rows from the last token on along the last children, the path that a trace accepts."""
+    if parents is None:
+        return np.arange(drafted + 1)
+    path = [0]
+    while len(children := np.flatnonzero(parents == path[-1])):
+        path.append(int(children[-1]))
+    return np.array(path)
+
+
 class TraceDrafter(Drafter):
-    """Proposes as many random tokens as a trace says, at the cost of a lookup.
+    """Proposes as many tokens as a trace says, at the cost of a lookup.
+
+    A tree has a path with siblings of its nodes before them, so that what is accepted moves in the cache.
 
     Args:
         trace: number of tokens per draft.
@@ -64,6 +77,7 @@ class TraceDrafter(Drafter):
     """
 
     name = "trace"
+    why_no_trees = ""
 
     def __init__(self, trace: AcceptanceTrace, vocab_size: int) -> None:
         self._drafts = trace.drafts()
@@ -72,8 +86,22 @@ class TraceDrafter(Drafter):
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for one sequence."""
-        proposed, _ = next(self._drafts)
+        proposed, _, nodes = next(self._drafts)
         return [
-            Proposal(self._rng.integers(0, self._vocab_size, min(proposed, count)).tolist())
-            for count in counts
+            self._tree(min(proposed, sequence.remaining - 1), min(nodes, count))
+            if nodes > proposed
+            else Proposal(self._tokens(min(proposed, count)))
+            for sequence, count in zip(sequences, counts, strict=True)
         ]
+
+    def _tree(self, levels: int, nodes: int) -> Proposal:
+        levels, parents, last = min(levels, nodes), list[int](), -1
+        for level in range(levels):
+            siblings = (nodes - levels + level) // levels
+            parents += [last] * (siblings + 1)
+            last = len(parents) - 1
+        return Proposal(self._tokens(len(parents)), parents=parents)
+
+    def _tokens(self, count: int) -> list[int]:
+        first = int(self._rng.integers(self._vocab_size))
+        return [(first + place) % self._vocab_size for place in range(count)]

@@ -22,7 +22,8 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
     default="synthetic:3/4",
     show_default=True,
     metavar="TRACE",
-    help="What decides which drafts are accepted: synthetic:A/N, or a file of `ovspec bench trace`.",
+    help="What decides which drafts are accepted: synthetic:A/N, synthetic:A/DxN for trees of D levels and N "
+    "nodes, or a file of `ovspec bench trace`.",
 )
 @click.option("--mode", default=DEFAULT_MODES, show_default=True, help=f"What to time: {', '.join(MODES)}.")
 @click.option("--budget", type=int, default=2048, show_default=True, help="Tokens that a sparse pass reads.")

@@ -36,6 +36,16 @@ DRAFTING_OPTIONS = [
         help="Draft tokens per round; for the schedule auto, the largest number.",
     ),
     click.option(
+        "--tree-depth",
+        type=click.IntRange(0),
+        help="Draft trees of so many levels and --num-assistant-tokens nodes.  [default: 0, chains]",
+    ),
+    click.option(
+        "--branching-factor",
+        type=click.IntRange(1),
+        help="Trees: children of a node, and nodes of a level that get some.  [default: 1]",
+    ),
+    click.option(
         "--num-assistant-tokens-schedule",
         type=click.Choice(SCHEDULES),
         help="How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
@@ -99,6 +109,8 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
         "num_assistant_tokens",
         "num_assistant_tokens_schedule",
         "assistant_confidence_threshold",
+        "tree_depth",
+        "branching_factor",
     ):
         if choice is None and options.get(key):
             raise ValueError(

@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec.sampling.tree_acceptance import ROOT
 from ovspec.verify.verify_config import SparseVerify
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeRows:
+    """Rows of a tree that were the last ones in a cache.
+
+    Attributes:
+        begin: tokens before them.
+        tokens: i64 `[rows]`.
+        parents: i32 `[rows]`, the row that each follows, `ROOT` for one that follows the tokens before.
+    """
+
+    begin: int
+    tokens: NDArray[np.int64]
+    parents: NDArray[np.int32]
+
+    def path(self, tokens: SequenceOf[int]) -> list[int]:
+        """The rows that these tokens took, as far as they go."""
+        rows: list[int] = []
+        for token in tokens:
+            last = rows[-1] if rows else ROOT
+            found = np.flatnonzero((self.parents == last) & (self.tokens == token))
+            if not len(found):
+                break
+            rows.append(int(found[0]))
+        return rows
 
 
 class AssistantDrafter(Drafter):
@@ -43,13 +73,17 @@ class AssistantDrafter(Drafter):
         self._prefill_chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
         self.sparse = sparse
+        self.why_no_trees = runner.why_no_tree_mask
+        self._keeps_paths = not runner.why_no_trees
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for every sequence: as many tokens as asked, within the positions of the draft model."""
         self.last_duration = 0.0
+        for sequence in sequences:
+            self._keep_path(sequence)
         proposals = [Proposal() for _ in sequences]
         lengths = [
-            min(count, self._positions - len(sequence.tokens))
+            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
             for sequence, count in zip(sequences, counts, strict=True)
         ]
         # Beside others a prompt is read in parts, so that these do not wait for it.
@@ -59,6 +93,15 @@ class AssistantDrafter(Drafter):
             for index, length in enumerate(lengths)
             if length > 0 and self._catch_up(sequences[index], most)
         ]
+        trees = {
+            index: DraftTree(sequences[index], counts[index], int(lengths[index]))
+            for index in drafting
+            if sequences[index].settings.branching_factor > 1
+        }
+        self._draft_trees(sequences, trees)
+        for index, tree in trees.items():
+            proposals[index] = tree.proposal()
+        drafting = [index for index in drafting if index not in trees]
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
             still = []
@@ -71,7 +114,8 @@ class AssistantDrafter(Drafter):
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Uncached tokens that need passes of their own before the first drafting pass."""
-        return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in sequences)
+        behind = [s for s in sequences if self.name not in s.draft_states]
+        return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in behind)
 
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the draft model's cache."""
@@ -87,6 +131,48 @@ class AssistantDrafter(Drafter):
         if self.sparse is None:
             self.runner.publish(sequence.draft, sequence.tokens)
         self.runner.release(sequence.draft)
+        sequence.draft_states.pop(self.name, None)
+
+    def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
+        """Grow trees: after the context, each pass has all nodes so far as rows, the last ones sampled.
+
+        The rows leave the cache again; those of the path that is accepted come back in the next round.
+        """
+        growing = list(trees)
+        logits = self._forward([(sequences[index], []) for index in growing]) if growing else None
+        while logits is not None:
+            ends = np.cumsum([len(trees[index].frontier) for index in growing])
+            parts = np.split(logits, ends[:-1])
+            growing = [index for index, part in zip(growing, parts, strict=True) if trees[index].grow(part)]
+            logits = self._forward_trees(sequences, trees, growing) if growing else None
+
+    def _forward_trees(
+        self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree], growing: SequenceOf[int]
+    ) -> NDArray[np.float32]:
+        batch = []
+        for index in growing:
+            sequence, (tokens, parents) = sequences[index], trees[index].rows
+            budget = self._budget(len(sequence.tokens))
+            batch.append(
+                Rows(sequence.draft, tokens, len(trees[index].frontier), budget=budget, parents=parents)
+            )
+        logits = self._logits(batch)
+        for index in growing:
+            sequence = sequences[index]
+            begin = len(sequence.tokens)
+            sequence.draft.rollback(begin)
+            if self._keeps_paths:
+                sequence.draft_states[self.name] = _TreeRows(begin, *trees[index].rows)
+        return logits
+
+    def _keep_path(self, sequence: Sequence) -> None:
+        """Bring back what the cache has of the accepted path of the last tree."""
+        drafted: _TreeRows | None = sequence.draft_states.pop(self.name, None)
+        if drafted is None or sequence.draft.length != drafted.begin:
+            return
+        if path := drafted.path(sequence.tokens[drafted.begin : -1]):
+            sequence.draft.length += len(drafted.tokens)
+            self.runner.compact(sequence.draft, drafted.begin, path)
 
     def _catch_up(self, sequence: Sequence, most: int | None) -> bool:
         """Compute uncached tokens but the last, which the first drafting pass takes; whether none are left.
@@ -108,6 +194,9 @@ class AssistantDrafter(Drafter):
             done = max(0, sequence.draft.length - len(sequence.tokens))
             tokens = np.array(context + drafted[done:], np.int64)
             batch.append(Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens))))
+        return self._logits(batch)
+
+    def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         logits = self.runner.forward(batch)
         self.last_duration += self.runner.last_pass.duration
         missing = self._vocab_size - logits.shape[1]

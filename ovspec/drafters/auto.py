@@ -48,6 +48,7 @@ class AutoDrafter(Drafter):
     def __init__(self, drafters: SequenceOf[Drafter]) -> None:
         self.drafters = list(drafters)
         self.reads_states = any(drafter.reads_states for drafter in drafters)
+        self.why_no_trees = self.drafters[-1].why_no_trees
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """One proposal per sequence; sequences that use the same drafter share its passes."""

@@ -44,9 +44,7 @@ def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
     if choice is None:
         return None
     if isinstance(choice, UserChoice):
-        return UserDrafter(
-            choice.proposer, parts.vocab_size, takes_trees=parts.target.attention.backend == "native"
-        )
+        return UserDrafter(choice.proposer, parts.vocab_size, parts.target.why_no_trees)
     if isinstance(choice, PromptLookup):
         return PromptLookupDrafter(choice.max_ngram_size)
     if isinstance(choice, Suffix):

@@ -23,11 +23,26 @@ class Proposal:
             and not drawn. Only lenient acceptance reads q (`acceptance_threshold`).
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
+        confidences: for a tree that a model drafted, the probability by that model that decoding comes to
+            each token; no parent has less than its children. `None`: not known.
     """
 
     tokens: list[int] = field(default_factory=list)
     q: list[Distribution | None] = field(default_factory=list)
     parents: list[int] | None = None
+    confidences: list[float] | None = None
+
+    def drop_unlikely(self, least: float) -> None:
+        """Drop the nodes of a tree whose confidence is below `least`; a parent outlives its children."""
+        if self.parents is None or self.confidences is None:
+            return
+        kept = [node for node, confidence in enumerate(self.confidences) if confidence >= least]
+        places = {-1: -1, **{node: place for place, node in enumerate(kept)}}
+        self.parents = [places[self.parents[node]] for node in kept]
+        self.tokens, self.confidences = (
+            [self.tokens[node] for node in kept],
+            [self.confidences[node] for node in kept],
+        )
 
     def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
         """Check the proposal and return it.
@@ -89,12 +104,14 @@ class Drafter(ABC):
         last_duration: time that the last `propose` spent in a model, microseconds.
         needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
         reads_states: whether it drafts from hidden states of the target, which `observe` brings.
+        why_no_trees: why it can't draft trees, in words; empty where it can.
     """
 
     name: str
     last_duration: float = 0.0
     needs_no_model: bool = False
     reads_states: bool = False
+    why_no_trees: str = "it gives no probabilities"
 
     @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:

@@ -8,6 +8,7 @@ draft has written is dropped: the entries of accepted tokens are computed again 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
@@ -147,6 +149,7 @@ class Eagle3Drafter(Drafter):
         self._vocab_size = vocab_size
         self._chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
+        self.why_no_trees = runner.why_no_tree_mask
 
     def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
         """Keep the features of true states, and read them where they fill blocks, which others may share."""
@@ -170,21 +173,29 @@ class Eagle3Drafter(Drafter):
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
         limits = [
-            min(count, self._positions - len(sequence.tokens))
+            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
             for sequence, count in zip(sequences, counts, strict=True)
         ]
         asked = [
             index for index, limit in enumerate(limits) if limit > 0 and self._is_ready(sequences[index])
         ]
-        batch = [self._rows(sequences[index], self._known(sequences[index]), states=1) for index in asked]
-        drafting = asked
+        trees = {
+            index: DraftTree(sequences[index], counts[index], int(limits[index]))
+            for index in asked
+            if sequences[index].settings.branching_factor > 1
+        }
+        chains = [index for index in asked if index not in trees]
         try:
+            if trees:
+                self._draft_trees(sequences, trees)
+            for index, tree in trees.items():
+                proposals[index] = tree.proposal()
+            batch = self._first_rows(sequences, chains)
+            drafting = chains
             while drafting:
-                logits = self._in_target_ids(self.runner.forward(batch))
-                self.last_duration += self.runner.last_pass.duration
-                for index in asked if drafting is asked else ():
-                    self._unread(sequences[index]).pass_by(self._known(sequences[index]))
-                features = np.array(self.runner.output(BOUNDARY_STATES), np.float32)
+                logits, features = self._forward(batch)
+                if drafting is chains:
+                    self._pass_by(sequences, chains)
                 still, batch = [], []
                 for index, row, feature in zip(drafting, logits, features, strict=True):
                     sequence, proposal = sequences[index], proposals[index]
@@ -199,6 +210,45 @@ class Eagle3Drafter(Drafter):
                 sequence.draft.rollback(min(sequence.draft.length, len(sequence.tokens) - 1))
                 self._publish(sequence)
         return proposals
+
+    def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
+        """Grow trees: after the true entries, each pass has all nodes so far as rows."""
+        growing = list(trees)
+        logits, states = self._forward(self._first_rows(sequences, growing))
+        self._pass_by(sequences, growing)
+        features: dict[int, list[NDArray[np.float32]]] = {index: [] for index in growing}
+        while growing:
+            ends, still, batch = np.cumsum([len(trees[index].frontier) for index in growing]), [], []
+            for index, end in zip(growing, ends.tolist(), strict=True):
+                sequence, tree, before = sequences[index], trees[index], trees[index].frontier
+                rows = slice(end - len(before), end)
+                own = dict(zip(before, states[rows], strict=True))
+                if tree.grow(logits[rows]):
+                    still.append(index)
+                    features[index] += [own[tree.parents[node]] for node in tree.frontier]
+                    tokens, parents = tree.rows
+                    count, joined = len(tree.frontier), np.stack(features[index])[:, np.newaxis]
+                    sequence.draft.rollback(len(sequence.tokens) - 1)
+                    batch.append(
+                        Rows(sequence.draft, tokens, count, parents=parents, states=count, features=joined)
+                    )
+            growing = still
+            if growing:
+                logits, states = self._forward(batch)
+
+    def _forward(self, batch: SequenceOf[Rows]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Logits over the target's vocabulary and own states of the sampled rows."""
+        logits = self._in_target_ids(self.runner.forward(batch))
+        self.last_duration += self.runner.last_pass.duration
+        return logits, np.array(self.runner.output(BOUNDARY_STATES), np.float32)
+
+    def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
+        """The true entries that a draft begins with."""
+        return [self._rows(sequences[index], self._known(sequences[index]), states=1) for index in indices]
+
+    def _pass_by(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> None:
+        for index in indices:
+            self._unread(sequences[index]).pass_by(self._known(sequences[index]))
 
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the head's cache."""

@@ -33,14 +33,16 @@ class UserDrafter(Drafter):
     Args:
         proposer: the user's object; its `name`, if it has one, appears in errors.
         vocab_size: of the target.
-        takes_trees: whether the target can verify trees.
+        no_trees: why the target can't verify trees, empty where it can.
     """
 
-    def __init__(self, proposer: ProposesTokens, vocab_size: int, takes_trees: bool = True) -> None:
+    why_no_trees = "it gives trees of its own"
+
+    def __init__(self, proposer: ProposesTokens, vocab_size: int, no_trees: str = "") -> None:
         self.name = str(getattr(proposer, "name", type(proposer).__name__))
         self._proposer = proposer
         self._vocab_size = vocab_size
-        self._takes_trees = takes_trees
+        self._no_trees = no_trees
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Return the proposal of the user's object.
@@ -75,10 +77,10 @@ class UserDrafter(Drafter):
         proposal.checked(self.name, k, self._vocab_size)
         if proposal.parents == list(range(-1, len(tokens) - 1)):
             proposal.parents = None
-        if proposal.parents is not None and not self._takes_trees:
+        if proposal.parents is not None and self._no_trees:
             raise ValueError(
-                f"drafter {self.name!r} returned a tree, which attention='stock' can't verify: return "
-                "parents=None"
+                f"drafter {self.name!r} returned a tree, which can't be verified: {self._no_trees}; or "
+                "return parents=None"
             )
         return proposal
 

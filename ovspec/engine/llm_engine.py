@@ -79,11 +79,12 @@ class LLMEngine:
         """The most tokens that the answer may have; any thread may ask.
 
         Raises:
-            ValueError: a prompt that can't be answered within the model's positions or the cache, or a mode
-                that the target can't run.
+            ValueError: a prompt that can't be answered within the model's positions or the cache, a mode that
+                the target can't run, or trees that nobody can draft or verify.
         """
         if request.verify is not None:
             check_mode(self.target, calibrated_mode(request.verify, self._config))
+        self._speculation.check_trees(request.settings.tree_depth)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
             raise InvalidValueError(
@@ -302,7 +303,7 @@ def _record(step: Step, decoding: list[RequestState], plans: list[Plan], duratio
         metrics: RawPerfMetrics = meter.raw
         metrics.num_assistant_tokens.append(max(plans[index].num_assistant_tokens for index in indices))
         for index in indices:
-            metrics.count_draft(step.depths[index], step.accepted[index])
+            metrics.count_draft(step.depths[index], step.accepted[index], step.proposed[index])
         if step.draft_duration:
             metrics.draft_durations.append(step.draft_duration)
         metrics.verify_durations.append(step.verify_duration)

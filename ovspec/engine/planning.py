@@ -107,7 +107,9 @@ class Planner:
     def _tokens(self, requests: SequenceOf[RequestState], plan: Plan) -> list[int]:
         """Draft tokens of each request: with `auto` those that accept more get more."""
         tokens = plan.num_assistant_tokens
-        if len(requests) == 1 or requests[0].sequence.settings.num_assistant_tokens_schedule != "auto":
+        settings = requests[0].sequence.settings
+        # Of trees the schedule drops what is not worth its row.
+        if len(requests) == 1 or settings.num_assistant_tokens_schedule != "auto" or settings.tree_depth:
             return [tokens] * len(requests)
         rooms = [min(MAX_VERIFY_ROWS - 1, self._speculation.room(state)) for state in requests]
         return allot(tokens, [state.acceptance.rate for state in requests], rooms)
@@ -132,6 +134,7 @@ class Planner:
             budget_scales=mode.budget_scales,
             commit_intervals=mode.commit_intervals,
             can_shadow=self._shadows is not None,
+            trees=any(sequence.settings.branching_factor > 1 for sequence in sequences),
         )
 
     def _unread(self, requests: SequenceOf[RequestState]) -> int:

@@ -14,13 +14,14 @@ from ovspec.engine.commit import commit, is_due, take_provisional
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
+from ovspec.errors import InvalidValueError
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.sampling.tree_acceptance import depth
-from ovspec.schedule.schedule import Plan
+from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE
+from ovspec.verify.limits import DENSE, MAX_VERIFY_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +147,33 @@ class Speculation:
             return [Proposal() for _ in decoding]
         started = microseconds()
         proposals = self.drafter.propose([state.sequence for state in decoding], counts)
+        drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
+
+    def check_trees(self, levels: int) -> None:
+        """Refuse draft trees of so many levels, if there are any.
+
+        Raises:
+            InvalidValueError: nobody can draft or verify them; it says why.
+        """
+        if not levels or self.drafter is None:
+            return
+        if reason := self.drafter.why_no_trees:
+            raise InvalidValueError(
+                f"tree_depth={levels}: drafter {self.drafter.name!r} can't draft trees: {reason}; leave it "
+                "out, or take a draft model or a head"
+            )
+        if reason := self.verifier.target.why_no_trees:
+            raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
     def room(self, state: RequestState) -> int:
         """Largest useful draft; the pass itself yields one more token."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
+        if sequence.settings.tree_depth and sequence.remaining > 1:
+            limits = [MAX_VERIFY_ROWS - 1]  # the drafter bounds the depth
         if self.most_draft is not None:
             limits.append(self.most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
@@ -192,6 +212,16 @@ class Speculation:
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
         return nodes
+
+
+def drop_unlikely(proposals: SequenceOf[Proposal], schedules: SequenceOf[Schedule]) -> None:
+    """Drop nodes that the schedules do not verify; the trees of one schedule are judged together."""
+    drafted: dict[int, list[float]] = {}
+    for schedule, proposal in zip(schedules, proposals, strict=True):
+        drafted.setdefault(id(schedule), []).extend(proposal.confidences or ())
+    for schedule, proposal in zip(schedules, proposals, strict=True):
+        if proposal.confidences:
+            proposal.drop_unlikely(schedule.least_confidence(drafted[id(schedule)]))
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

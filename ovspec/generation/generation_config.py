@@ -26,8 +26,6 @@ UNSUPPORTED: dict[str, object] = {
     "no_repeat_ngram_size": 2**64 - 1,
     "logprobs": 0,
     "echo": False,
-    "branching_factor": 1,
-    "tree_depth": 0,
     "diversity_penalty": 0.0,
     "length_penalty": 1.0,
     "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
@@ -42,8 +40,10 @@ UNSUPPORTED: dict[str, object] = {
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
 _ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
+_TREE_OFF: dict[str, Any] = {"branching_factor": 1, "tree_depth": 0}
 _DRAFTER_OFF: dict[str, Any] = {
     **_ASSISTANT_OFF,
+    **_TREE_OFF,
     "max_ngram_size": 0,
     "acceptance_threshold": 1.0,
     "num_assistant_tokens_schedule": None,
@@ -63,6 +63,10 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
             the rule of transformers, which starts from that number; "auto" chooses by measured cost and
             acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant" if
             `num_assistant_tokens` or `assistant_confidence_threshold` is given, else "auto".
+        tree_depth: as in openvino_genai: above 0 drafts are trees of so many levels. Here sampling goes with
+            trees too, and with the schedule "auto" `num_assistant_tokens` is the largest tree.
+        branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level
+            that get children.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -92,6 +96,8 @@ class GenerationSettings:
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
         max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
+        branching_factor: children that a node of a draft tree may have, and nodes of a level that get some.
+        tree_depth: levels of a draft tree; 0: drafts are chains.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
     """
@@ -107,6 +113,8 @@ class GenerationSettings:
     assistant_confidence_threshold: float
     max_ngram_size: int
     acceptance_threshold: float
+    branching_factor: int
+    tree_depth: int
     num_return_sequences: int
     apply_chat_template: bool
 
@@ -217,6 +225,7 @@ def resolve(
     _validate(config, eos)
     tokens, threshold = _assistant_tokens(config, has_draft)
     schedule = _schedule(config, has_draft)
+    branching_factor, tree_depth = _tree(config, has_draft, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
     return GenerationSettings(
         sampling=sampling,
@@ -230,6 +239,8 @@ def resolve(
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
         acceptance_threshold=_acceptance_threshold(config, has_draft),
+        branching_factor=branching_factor,
+        tree_depth=tree_depth,
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
     )
@@ -255,8 +266,10 @@ def _limit(value: int) -> int | None:
 
 
 def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
-    # openvino_genai requires max_ngram_size with num_assistant_tokens; here both have defaults.
-    checked = updated(config, {"stop_token_ids": set(config.stop_token_ids) | eos, "max_ngram_size": 0})
+    # openvino_genai requires max_ngram_size with num_assistant_tokens; here both have defaults. Its trees do
+    # not sample.
+    stop_token_ids = set(config.stop_token_ids) | eos
+    checked = updated(config, {"stop_token_ids": stop_token_ids, "max_ngram_size": 0, **_TREE_OFF})
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
         raise InvalidValueError(
             f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
@@ -297,6 +310,40 @@ def _schedule(config: GenerationConfig, has_draft: bool) -> str:
         )
     chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
     return schedule or ("constant" if chosen else "auto")
+
+
+def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int, int]:
+    """`branching_factor` and `tree_depth`, within the rules of openvino_genai."""
+    width, depth, tokens = config.branching_factor, config.tree_depth, config.num_assistant_tokens
+    if not depth:
+        if width > 1:
+            raise InvalidValueError(
+                f"branching_factor={width} has no effect on chains: give tree_depth, the levels of a tree"
+            )
+        return 1, 0
+    if not has_draft:
+        raise InvalidValueError(
+            f"tree_depth={depth}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
+        )
+    if not 1 <= width <= MAX_NUM_ASSISTANT_TOKENS:
+        raise InvalidValueError(
+            f"branching_factor={width}: expected 1 to {MAX_NUM_ASSISTANT_TOKENS} children of a node"
+        )
+    if tokens is None or tokens < depth:
+        raise InvalidValueError(
+            f"num_assistant_tokens={tokens}: expected at least tree_depth={depth}, one node a level"
+        )
+    if schedule == "heuristic":
+        raise InvalidValueError(
+            "num_assistant_tokens_schedule='heuristic' counts the tokens of chains: leave it out, or take "
+            f"'auto' with tree_depth={depth}"
+        )
+    if config.acceptance_threshold < 1.0:
+        raise InvalidValueError(
+            f"acceptance_threshold={config.acceptance_threshold:g} has no rule for trees: leave it out, or "
+            f"tree_depth={depth}"
+        )
+    return int(width), int(depth)
 
 
 def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, float]:

@@ -30,7 +30,8 @@ class RawPerfMetrics:
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
-        proposed_lengths: tokens of each draft that was verified.
+        proposed_lengths: tokens of each draft that was verified; of a tree, those on its longest path.
+        drafted_nodes: all tokens of each draft.
         accepted_lengths: how many of them were accepted.
         num_assistant_tokens: per step, the draft tokens that the schedule asked for.
         acceptance_collapses: times that acceptance fell below half of what it was.
@@ -66,6 +67,7 @@ class RawPerfMetrics:
     accepted: list[int] = field(default_factory=list)
     num_drafts: int = 0
     proposed_lengths: list[int] = field(default_factory=list)
+    drafted_nodes: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
     num_assistant_tokens: list[int] = field(default_factory=list)
     acceptance_collapses: int = 0
@@ -92,12 +94,19 @@ class RawPerfMetrics:
         self.m_new_token_times.extend([microseconds()] * emitted)
         self.m_batch_sizes.extend([batch_size] * emitted)
 
-    def count_draft(self, proposed: int, accepted: int) -> None:
-        """Record one verified draft of `proposed` tokens of which the first `accepted` were kept."""
+    def count_draft(self, proposed: int, accepted: int, nodes: int) -> None:
+        """Record one verified draft.
+
+        Args:
+            proposed: its tokens; of a tree, those on its longest path.
+            accepted: how many of a path's tokens were kept.
+            nodes: all of its tokens.
+        """
         if proposed == 0:
             return
         self.num_drafts += 1
         self.proposed_lengths.append(proposed)
+        self.drafted_nodes.append(nodes)
         self.accepted_lengths.append(accepted)
         for counts, number in ((self.proposed, proposed), (self.accepted, accepted)):
             counts.extend([0] * (proposed - len(counts)))

@@ -104,15 +104,20 @@ class KVCache:
         request: that reads and writes them.
         tensors: what they are.
         new_blocks: allocates blocks where the request's device has its caches.
+        key_axis: axis of a block of keys along which its tokens lie, in a float type.
 
     Attributes:
         max_bytes: limit for all tensors together, or `None`.
     """
 
     def __init__(
-        self, request: ov.InferRequest, tensors: Iterable[CacheTensor], new_blocks: NewBlocks = HostBlocks
+        self,
+        request: ov.InferRequest,
+        tensors: Iterable[CacheTensor],
+        new_blocks: NewBlocks = HostBlocks,
+        key_axis: int = 1,
     ) -> None:
-        self._request, self._new_blocks = request, new_blocks
+        self._request, self._new_blocks, self._key_axis = request, new_blocks, key_axis
         self.specs = tuple(tensors)
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
@@ -175,6 +180,10 @@ class KVCache:
         if len(blocks):
             self._blocks[name].write(blocks, data.view(np.uint8).reshape(len(blocks), -1))
 
+    def move(self, name: str, blocks: NDArray[np.integer], places: NDArray[np.integer]) -> None:
+        """Copy tokens of keys or values; see `CacheBlocks.move`."""
+        self._blocks[name].move(blocks, places, self.token_axis(name))
+
     def copy(self, source: int, target: int) -> None:
         """Copy the contents of a block."""
         for blocks in self._blocks.values():
@@ -184,9 +193,9 @@ class KVCache:
         """The tensor that the request reads and writes under `name`, on its device."""
         return self._blocks[name].tensor
 
-    def token_axis(self, spec: CacheTensor) -> int:
+    def token_axis(self, name: str) -> int:
         """The axis of a block along which the tokens of keys or values lie, in a float type."""
-        return self._blocks[spec.name].key_axis if spec.name.startswith("key_cache.") else 1
+        return self._key_axis if name.startswith("key_cache.") else 1
 
 
 def cache_layout(spec: CacheTensor, block_size: int) -> str:

@@ -18,11 +18,9 @@ class CacheBlocks(Protocol):
 
     Attributes:
         tensor: what a request reads and writes.
-        key_axis: axis of a block of keys along which its tokens lie.
     """
 
     tensor: Any
-    key_axis: int
 
     def read(self, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return a copy of blocks, `[blocks, bytes]`."""
@@ -30,14 +28,21 @@ class CacheBlocks(Protocol):
     def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
         """Write blocks."""
 
+    def move(self, blocks: NDArray[np.integer], places: NDArray[np.integer], axis: int) -> None:
+        """Copy tokens within the tensor.
+
+        Args:
+            blocks: `[2, tokens]`, from which blocks to which.
+            places: `[2, tokens]`, where in their blocks.
+            axis: of a block along which its tokens lie.
+        """
+
     def copy(self, source: Any, begin: int, at: int, count: int) -> None:
         """Copy `count` consecutive blocks of `source`, from `begin` on, to those from `at` on."""
 
 
 class HostBlocks:
     """Blocks in the machine's memory, which NumPy reads and writes in place."""
-
-    key_axis = 1
 
     def __init__(self, element_type: ov.Type, shape: list[int]) -> None:
         self.tensor = ov.Tensor(element_type, ov.Shape(shape))
@@ -51,6 +56,10 @@ class HostBlocks:
     def write(self, blocks: NDArray[np.integer], data: NDArray[np.uint8]) -> None:
         """As `CacheBlocks.write`."""
         _bytes(self.tensor)[blocks] = data
+
+    def move(self, blocks: NDArray[np.integer], places: NDArray[np.integer], axis: int) -> None:
+        """As `CacheBlocks.move`."""
+        _move(_bytes(self.tensor).reshape(*self.tensor.shape[: axis + 2], -1), blocks, places, axis)
 
     def copy(self, source: HostBlocks, begin: int, at: int, count: int) -> None:
         """As `CacheBlocks.copy`."""
@@ -68,8 +77,6 @@ class DeviceBlocks:
         element_type, shape: of the tensor. It begins with zeros: attention multiplies by 0 what a block holds
             after its last token, and that may be NaN in fresh memory.
     """
-
-    key_axis = 2
 
     def __init__(self, context: ov.RemoteContext, element_type: ov.Type, shape: list[int]) -> None:
         self._context, self._element_type, self._block_shape = context, element_type, shape[1:]
@@ -102,9 +109,26 @@ class DeviceBlocks:
             _slice(self.tensor, begin, count).copy_from(_slice(whole, done, count))
             done += count
 
+    def move(self, blocks: NDArray[np.integer], places: NDArray[np.integer], axis: int) -> None:
+        """As `CacheBlocks.move`; whole blocks go to the machine and back."""
+        touched, local = np.unique(blocks, return_inverse=True)
+        data = self.read(touched)
+        values = data.view(_INTEGERS[self._element_type.size]).reshape(len(touched), *self._block_shape)
+        _move(values, local.reshape(blocks.shape), places, axis)
+        self.write(touched, data)
+
     def copy(self, source: DeviceBlocks, begin: int, at: int, count: int) -> None:
         """As `CacheBlocks.copy`."""
         _slice(self.tensor, at, count).copy_from(_slice(source.tensor, begin, count))
+
+
+_INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by their bytes
+
+
+def _move(data: NDArray[Any], blocks: NDArray[np.integer], places: NDArray[np.integer], axis: int) -> None:
+    rows = np.moveaxis(data, 1 + axis, 1)
+    # Indexing with arrays copies before it writes.
+    rows[blocks[1], places[1]] = rows[blocks[0], places[0]]
 
 
 NewBlocks = Callable[[ov.Type, list[int]], CacheBlocks]

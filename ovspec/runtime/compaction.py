@@ -11,9 +11,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
+from ovspec.runtime.tree_limits import MOVED, why_rows_stay
 from ovspec_ops.common import decode_block
-
-_INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by their bytes
 
 
 def check_path(rows: Sequence[int], length: int, past: int) -> None:
@@ -50,45 +49,18 @@ def compact(
     first = next((i for i, row in enumerate(rows) if row != i), len(rows))
     if first < len(rows):
         # Block lists stay valid: they all contain the blocks of the rows of the pass.
-        tensors = [spec for spec in cache.specs if spec.name.startswith(("key_cache.", "value_cache."))]
-        for spec in tensors:
-            _check_layout(cache, spec, block_size)
-        sources = past + np.array(rows[first:], np.int64)
-        targets = past + np.arange(first, len(rows))
-        for spec in tensors:
-            _move(cache, spec, sequence.table, sources, targets, block_size)
+        if reason := why_rows_stay(cache, block_size):
+            raise ValueError(reason)
+        slots = past + np.array([rows[first:], range(first, len(rows))], np.int64)
+        blocks, places = sequence.table[slots // block_size], slots % block_size
+        for spec in cache.specs:
+            if spec.name.startswith(MOVED):
+                cache.move(spec.name, blocks, places)
         changed = range((past + first) // block_size, (past + len(rows) - 1) // block_size + 1)
         for spec in cache.specs:
             if spec.name.startswith("key_summary."):
                 _summarise(cache, spec, sequence.table, changed, past + len(rows), block_size)
     sequence.rollback(past + len(rows))
-
-
-def _check_layout(cache: KVCache, spec: CacheTensor, block_size: int) -> None:
-    if spec.block_shape[cache.token_axis(spec)] != block_size:
-        raise ValueError(
-            f"{spec.name} has blocks of shape {list(spec.block_shape)}, whose tokens can't be moved one by "
-            "one; set KEY_CACHE_QUANT_MODE=BY_TOKEN, or KV_CACHE_PRECISION to a float type"
-        )
-
-
-def _move(
-    cache: KVCache,
-    spec: CacheTensor,
-    table: NDArray[np.int32],
-    sources: NDArray[np.int64],
-    targets: NDArray[np.int64],
-    block_size: int,
-) -> None:
-    first, last = targets[0] // block_size, sources[-1] // block_size + 1
-    blocks = cache.read(spec.name, table[first:last])
-    # NumPy has no bf16, so rows are moved as integers.
-    values = blocks.view(_INTEGERS[spec.element_type.size]).reshape(len(blocks), *spec.block_shape)
-    rows = np.moveaxis(values, 1 + cache.token_axis(spec), 1)
-    sources, targets = sources - first * block_size, targets - first * block_size
-    # Indexing with arrays copies before it writes.
-    rows[targets // block_size, targets % block_size] = rows[sources // block_size, sources % block_size]
-    cache.write(spec.name, table[first:last], blocks)
 
 
 def _summarise(

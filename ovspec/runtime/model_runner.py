@@ -35,6 +35,7 @@ from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
+from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
@@ -116,7 +117,8 @@ class ModelRunner:
         self.compiled = compiled
         self.request = compiled.create_infer_request()
         self.block_size = block_size_of(compiled)
-        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device))
+        key_axis = 1 if self.backends.on_cpu else 2
+        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
@@ -132,6 +134,9 @@ class ModelRunner:
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = self._host_selection()
         self._inputs = PassInputs(self.request, self._input_names())
+        #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
+        self.why_no_tree_mask = why_no_tree_mask(self.attention, self._inputs.names)
+        self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
 
     def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
         """The transformed model, from the user's CACHE_DIR if it has an entry."""
@@ -142,7 +147,7 @@ class ModelRunner:
             limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
             native = self.linear == "native"
             choices = (self.attention, self.block_size, self.experts, self.ffn, native)
-            reports = transform(graph, *choices, backends.boundaries)
+            reports = transform(graph, *choices, backends.boundaries, backends.on_cpu)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
@@ -217,7 +222,7 @@ class ModelRunner:
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
-        tables = build_tables([Rows(CachedSequence(), np.zeros(1, np.int64))], self.block_size, native=True)
+        tables = self._tables([Rows(CachedSequence(), np.zeros(1, np.int64))])
         provided = {*tables, *([FEATURES] if self.backends.boundaries else [])}
         for part in (self._selection, self._expert_budgets, self._ffn_limits):
             provided |= part.names if part else set()
@@ -228,6 +233,10 @@ class ModelRunner:
                 f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
             )
         return [name for name in names if name not in caches]
+
+    def _tables(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+        native, states = self.attention.backend == "native", bool(self.backends.boundaries)
+        return build_tables(batch, self.block_size, native, states)
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -240,7 +249,7 @@ class ModelRunner:
         for rows in batch:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
-        inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
+        inputs = self._tables(batch)
         if self._selection:
             inputs |= self._selection.inputs(batch)
         if self._expert_budgets:

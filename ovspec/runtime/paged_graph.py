@@ -19,6 +19,7 @@ from ovspec_transforms import (
     select_blocks_stock,
     split_long_rope,
     to_paged,
+    tree_mask,
     watch_selections,
 )
 
@@ -31,10 +32,12 @@ def transform(
     ffn: FfnConfig | None = None,
     gates_apart: bool = False,
     boundaries: Sequence[int] = (),
+    masks_trees: bool = False,
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
-    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`.
+    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`. With `masks_trees`
+    stock attention verifies draft trees; selection in stock operations knows chains only.
     """
     reports = [to_paged(model), gather_logits(model)]
     if boundaries:
@@ -50,6 +53,8 @@ def transform(
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, selection, block_size))
+    elif masks_trees:
+        reports.append(tree_mask(model))
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
     return reports

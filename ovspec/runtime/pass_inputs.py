@@ -20,19 +20,20 @@ class PassInputs:
     Args:
         request: the request to feed.
         names: the inputs of its model; others are ignored.
+
+    Attributes:
+        names: as given.
     """
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self._request = request
-        self._names = list(names)
-        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {
-            name: {} for name in self._names
-        }
+        self.names = list(names)
+        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Set the inputs of the request."""
-        for name in self._names:
+        for name in self.names:
             value = values[name]
             current = self._current.get(name)
             if current is None or current.shape != value.shape:

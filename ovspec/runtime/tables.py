@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_transforms import HIDDEN_ROWS, ROPE_LENGTHS
+from ovspec_transforms import HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS
 
 #: What heads read of the target's hidden states.
 FEATURES = "hidden_states"
@@ -77,12 +77,15 @@ def is_verification(rows: Rows) -> bool:
     return rows.sequence.length > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS
 
 
-def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[str, NDArray[np.generic]]:
+def build_tables(
+    batch: Sequence[Rows], block_size: int, native: bool, states: bool = False
+) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches.
 
     With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
-    counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables.
+    counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables. `states` says
+    whether the graph returns hidden states.
     """
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
@@ -109,18 +112,19 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "block_indices_begins": _begins(stock_tables),
         "max_context_len": np.array(longest, np.int32),
         "sampled_tokens_indices": _last_rows(begins, [rows.sampled for rows in batch]),
-        HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch]),
         "row_past_lens": _i32([rows.sequence.length for rows in batch]),
         "verify_past_lens": _i32(past),
         "verify_block_indices": _joined(tables),
         "verify_block_indices_begins": _begins(tables),
-        "verify_parents": _parents(batch, native),
+        "verify_parents": _parents(batch) if native else _i32([]),
         "verify_budgets": _i32([rows.budget for rows in batch]),
         ROPE_LENGTHS: np.repeat(
             _i32([max(rows.text_length, rows.context) for rows in batch]),
             [len(rows.tokens) for rows in batch],
         ),
+        **({HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch])} if states else {}),
         **({FEATURES: _joined(features)} if features else {}),
+        **({} if native else _tree_masks(batch)),
     }
 
 
@@ -165,20 +169,34 @@ def attended_tokens(
     return found
 
 
-def _parents(batch: Sequence[Rows], native: bool) -> NDArray[np.int32]:
+def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
     """Input `verify_parents`: nothing where every sequence is a chain."""
     if all(rows.parents is None for rows in batch):
         return _i32([])
     for rows in batch:
-        if rows.parents is not None and not (native and is_verification(rows)):
+        if rows.parents is not None and not is_verification(rows):
             raise ValueError(
                 f"a tree of {len(rows.tokens)} rows behind {rows.sequence.length} tokens: expected 1 to "
-                f"{MAX_VERIFY_ROWS} rows behind a context, and attention='native'"
+                f"{MAX_VERIFY_ROWS} rows behind a context"
             )
     chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)
     return _joined(
         [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
     )
+
+
+def _tree_masks(batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+    """Inputs of the tree mask of stock attention: nothing where every sequence is a chain."""
+    masks = []
+    for rows in batch:
+        seen = np.zeros((len(rows.tokens),) * 2 if rows.parents is not None else (0, 0), np.uint8)
+        for row, parent in enumerate(rows.parents.tolist() if rows.parents is not None else ()):
+            if parent >= 0:
+                seen[row] = seen[parent]
+            seen[row, row] = 1
+        masks.append(seen.reshape(-1))
+    begins = [0, *accumulate(map(len, masks))]
+    return {QQ_BIAS: _joined(masks), QQ_BIAS_BEGINS: _i32(begins if begins[-1] else [])}
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:

@@ -113,16 +113,12 @@ class SamplingParams:
             eos_token_ids: end-of-sequence ids of tokenizer and model, added to those of the configuration.
 
         Raises:
-            ValueError: the configuration asks for beam search, tree search or structured output, or a value
+            ValueError: the configuration asks for beam search or structured output, or a value
                 is outside its range.
         """
         _require(
             config.num_beams == 1,
             f"num_beams must be 1, got {config.num_beams}; beam search has no acceptance rule",
-        )
-        _require(
-            config.tree_depth == 0,
-            f"tree_depth must be 0, got {config.tree_depth}; choose a drafter of ovspec",
         )
         _require(
             config.structured_output_config is None,

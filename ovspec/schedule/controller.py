@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
 
 from ovspec.schedule.acceptance import AcceptanceModel, ConfirmationRates
 from ovspec.schedule.cost import KNOWN, CostCell, CostModel
@@ -107,6 +110,18 @@ class AutoSchedule(Schedule):
         interval = self._expected.intervals.get(choice.scale) if self._expected else None
         return Plan(tokens, choice.scale, interval, 0 if tokens else shadow_tokens)
 
+    def least_confidence(self, confidences: SequenceOf[float]) -> float:
+        """Keep the nodes up to the most expected tokens per second: EVICT's rule for trees."""
+        likely, cell = np.sort(confidences)[::-1], self._costs.cell(self._state.contexts)
+        sizes = np.arange(len(likely) + 1)
+        tokens = len(self._state.contexts) + np.concatenate([[0.0], np.cumsum(likely)])
+        verify = cell.verify_at((self._probe or self._choice).scale)
+        cost = cell.draft.at(len(likely)) + verify.predict(sizes)
+        if not cost[0]:
+            return 0.0
+        best = int(np.argmax(tokens / cost))
+        return float(likely[best - 1]) if best else math.inf
+
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
@@ -203,12 +218,16 @@ class AutoSchedule(Schedule):
         self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
 
     def _candidates(self, cell: CostCell, limit: int) -> list[Choice]:
-        """What may be chosen: drafts up to `limit`, no longer than twice what was measured in the cell."""
+        """What may be chosen: drafts up to `limit`, no longer than twice what was measured in the cell.
+
+        Of trees only the largest: `least_confidence` decides how much of each is verified.
+        """
         found = []
         for scale in self._state.budget_scales:
             measured = max(cell.verify_at(scale).sizes, default=0) // len(self._state.contexts)
             longest = min(limit, max(DRAFT, 2 * measured))
-            found += [Choice(tokens, scale) for tokens in _LENGTHS if tokens <= longest]
+            lengths = [n for n in _LENGTHS if n <= longest] if not self._state.trees else [0, limit]
+            found += [Choice(tokens, scale) for tokens in lengths]
         return found
 
     def _change(self, choice: Choice) -> float:

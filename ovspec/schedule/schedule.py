@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 SCHEDULES = ("constant", "heuristic", "auto")
@@ -25,6 +26,7 @@ class StepState:
             commits.
         can_shadow: whether the drafter can draft, for the price of a lookup, beside a step that verifies
             nothing.
+        trees: whether drafts are trees.
     """
 
     contexts: tuple[int, ...]
@@ -35,6 +37,7 @@ class StepState:
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     can_shadow: bool = False
+    trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,14 @@ class Schedule(ABC):
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
         """Called once before each step, for all running sequences together."""
+
+    def least_confidence(self, confidences: SequenceOf[float]) -> float:
+        """The confidence below which nodes of trees are not verified.
+
+        Args:
+            confidences: of all nodes that were drafted for this step.
+        """
+        return 0.0
 
     @abstractmethod
     def observe(self, outcome: StepOutcome) -> None:

@@ -13,7 +13,7 @@ from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 
 def test_synthetic_trace_accepts_the_same_every_time() -> None:
     trace = AcceptanceTrace.of("synthetic:3/4")
-    assert list(islice(trace.drafts(), 3)) == [(4, 3)] * 3
+    assert list(islice(trace.drafts(), 3)) == [(4, 3, 4)] * 3
     assert trace.tokens_per_pass() == 4.0
 
 
@@ -24,7 +24,19 @@ def test_saved_trace_is_read_back(tmp_path: Path) -> None:
     found = AcceptanceTrace.of(str(path))
     assert (found.proposed, found.accepted, found.confirmed) == ([4, 2], [1, 2], [30])
     assert found.source == "trace.json: the demo pair"
-    assert list(islice(found.drafts(), 3)) == [(4, 1), (2, 2), (4, 1)]
+    assert list(islice(found.drafts(), 3)) == [(4, 1, 4), (2, 2, 2), (4, 1, 4)]
+
+
+def test_traces_of_trees(tmp_path: Path) -> None:
+    trace = AcceptanceTrace.of("synthetic:3/5x16")
+    assert next(trace.drafts()) == (5, 3, 16) and trace.tokens_per_pass() == 4.0
+    trace.save(tmp_path / "tree.json")
+    assert next(AcceptanceTrace.of(str(tmp_path / "tree.json")).drafts()) == (5, 3, 16)
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps({"schema_version": 1, "proposed": [2], "accepted": [1], "confirmed": []}))
+    assert next(AcceptanceTrace.of(str(path)).drafts()) == (2, 1, 2)
+    with pytest.raises(ValueError, match="2 numbers of nodes for 1 drafts"):
+        AcceptanceTrace("both", [2], [1], nodes=[2, 2])
 
 
 def test_confirmations_are_played_across_commits_of_any_size() -> None:
@@ -41,6 +53,8 @@ def test_confirmations_are_played_across_commits_of_any_size() -> None:
         ("synthetic:5/4", "draft 0 has 4 proposed and 5 accepted"),
         ("synthetic:0/64", "draft 0 has 64 proposed"),
         ("synthetic:3", "expected synthetic:A/N"),
+        ("synthetic:3/4x3", "draft 0 has 3 nodes and a path of 4"),
+        ("synthetic:3/4x64", "expected a number from 4 to 63"),
         ("missing.json", "missing.json: No such file"),
     ],
 )

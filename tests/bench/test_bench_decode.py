@@ -57,6 +57,29 @@ def test_drafting_modes_accept_what_the_trace_says(outcome: Outcome) -> None:
         assert outcome.json["modes"][mode]["rounds"][0]["tokens_per_pass"] == 1.0
 
 
+def test_trees_accept_what_the_trace_says(tmp_path: Path) -> None:
+    """On stock attention, ours and with commits; a tree of another size costs rows and yields the same."""
+    figures = tmp_path / "figures.json"
+    modes = ["stock_speculative", "dense", "sparse", "commit", "sparse_self"]
+    arguments = [
+        *SMALL,
+        "--mode",
+        ",".join(modes),
+        "--max-new-tokens",
+        str(NEW_TOKENS),
+        "--json",
+        str(figures),
+    ]
+    arguments += ["--acceptance", "synthetic:2/3x9"]
+    result = CliRunner().invoke(cli, ["bench", "decode", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = json.loads(figures.read_text())["modes"]
+    # 40 tokens after the first: 13 passes of 3, and one more token.
+    assert {mode: found[mode]["rounds"][0]["tokens_per_pass"] for mode in modes[:3]} == dict.fromkeys(
+        modes[:3], pytest.approx(40 / 14, abs=0.1)
+    )
+
+
 def test_commits_happen_and_read_more_than_sparse_passes(outcome: Outcome) -> None:
     modes = {name: mode["rounds"][0] for name, mode in outcome.json["modes"].items()}
     assert modes["commit"]["commits"] >= 2

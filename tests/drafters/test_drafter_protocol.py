@@ -102,7 +102,7 @@ def test_bad_proposals_name_the_drafter(mine: tuple[ovspec.LLMPipeline, Answerin
     assert pipeline.generate(PROMPTS[0], max_new_tokens=3, num_assistant_tokens=3)
 
 
-def test_trees_need_native_attention_and_the_exact_rule(
+def test_trees_need_rows_that_move_and_the_exact_rule(
     mine: tuple[ovspec.LLMPipeline, Answering], demo_ir: Path
 ) -> None:
     pipeline, drafter = mine
@@ -110,8 +110,14 @@ def test_trees_need_native_attention_and_the_exact_rule(
     with pytest.raises(ValueError, match=r"acceptance_threshold=0.5 has no rule for trees"):
         pipeline.generate("Once", max_new_tokens=8, num_assistant_tokens=3, acceptance_threshold=0.5)
     stock = ovspec.LLMPipeline(demo_ir, "CPU", drafter=drafter, attention="stock", **F32)
-    with pytest.raises(ValueError, match=r"drafter 'mine' returned a tree, which attention='stock'"):
-        stock.generate("Once", max_new_tokens=8, num_assistant_tokens=3)
+    texts = [one.generate("Once", max_new_tokens=8, num_assistant_tokens=3) for one in (stock, pipeline)]
+    assert texts[0] == texts[1]
+    by_channel = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}
+    stays = ovspec.LLMPipeline(demo_ir, "CPU", drafter=drafter, **by_channel)
+    with pytest.raises(
+        ValueError, match=r"drafter 'mine' returned a tree, which can't be verified: key_cache"
+    ):
+        stays.generate("Once", max_new_tokens=8, num_assistant_tokens=3)
 
 
 def test_an_error_of_the_drafter_is_the_callers(mine: tuple[ovspec.LLMPipeline, Answering]) -> None:

@@ -14,6 +14,7 @@ from settings import F32
 
 from ovspec.drafters import SuffixDrafter
 from ovspec.drafters.auto import AutoDrafter
+from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.eagle3 import Eagle3Drafter, load_eagle3
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -29,6 +30,7 @@ from ovspec_models.head_info import HeadInfo
 NEW_TOKENS, DRAFT = 30, 4
 MODES: dict[str, Any] = {"dense": "dense", "commit": CommitVerify(SparseVerify(L0=16, rho=0.1), interval=5)}
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
+TREE: dict[str, Any] = {"branching_factor": 3, "tree_depth": 4, "num_assistant_tokens": 9}
 
 
 def settings_of(**options: Any) -> GenerationSettings:
@@ -148,15 +150,61 @@ def test_ir_of_optimum_intel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-def test_text_is_that_of_plain_decoding(mode: str, together: int, sampled: bool) -> None:
+@pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
+def test_text_is_that_of_plain_decoding(
+    mode: str, together: int, sampled: bool, shape: dict[str, Any]
+) -> None:
     models = pair()
     engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 32)
-    settings = settings_of(**SAMPLING if sampled else {})
+    settings = settings_of(**SAMPLING if sampled else {}, **shape)
     prompts, texts = models.prompts[:together], plain("llama", sampled)[:together]
     got, metrics = answer(engine, prompts, settings)
     assert got == texts
     assert all(sum(raw.accepted_lengths) > 0 for raw in metrics)
     assert target("llama", BOUNDARIES).blocks.usage == head("llama").runner.blocks.usage == 0.0
+
+
+def test_the_first_path_of_a_tree_is_the_chain() -> None:
+    """A tree accepts no less than the chain of its depth, pass by pass from the same text."""
+    models, engine = pair(), LLMEngine(target("llama", BOUNDARIES), head("llama"), "dense", 32)
+    lengths = []
+    for shape in ({}, {**TREE, "num_assistant_tokens": 63}):
+        _, metrics = answer(engine, models.prompts, settings_of(**shape))
+        lengths.append([sum(raw.accepted_lengths) / len(raw.accepted_lengths) for raw in metrics])
+    assert all(tree >= chain for chain, tree in zip(*lengths, strict=True)) and lengths[0] != lengths[1]
+
+
+@pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
+def test_entries_of_a_tree_are_those_of_their_paths(shape: dict[str, Any]) -> None:
+    """Own states of a node's path, and no sibling's: the likeliest path is the reference's chain."""
+    models, drafter = pair(), head("llama")
+    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
+    proposed: list[tuple[list[int], list[int]]] = []
+
+    class Watching(Eagle3Drafter):
+        def propose(self, sequences: Any, counts: Any) -> Any:
+            found = super().propose(sequences, counts)
+            proposed.append((list(sequences[0].tokens), first_path(found[0])))
+            return found
+
+    drafter.__class__ = Watching
+    try:
+        answer(engine, [models.prompts[0]], settings_of(**shape, max_new_tokens=20))
+    finally:
+        drafter.__class__ = Eagle3Drafter
+    assert len(proposed) > 3
+    for context, path in proposed:
+        assert path == models.reference.draft(context, models.states(context)[:-1], len(path))
+
+
+def first_path(proposal: Proposal) -> list[int]:
+    """The path of the first children, which are the likeliest."""
+    if proposal.parents is None:
+        return proposal.tokens
+    path: list[int] = []
+    while (last := path[-1] if path else -1) in proposal.parents:
+        path.append(proposal.parents.index(last))
+    return [proposal.tokens[node] for node in path]
 
 
 def test_shared_beginnings_give_the_same_drafts() -> None:

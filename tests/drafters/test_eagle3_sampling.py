@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from drafters.eagle3_models import BOUNDARIES, pair
-from drafters.test_eagle3 import MODES, head, settings_of, target
+from drafters.test_eagle3 import MODES, TREE, head, settings_of, target
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
@@ -41,11 +41,11 @@ def exact(prompt: list[int]) -> dict[tuple[int, ...], float]:
     return found
 
 
-def p_value(mode: str) -> tuple[float, RawPerfMetrics]:
+def p_value(mode: str, together: int = BATCH, **shape: Any) -> tuple[float, RawPerfMetrics]:
     """Of the first tokens of many runs, several sequences at once."""
     prompt, metrics = pair().prompts[1], RawPerfMetrics()
-    settings = settings_of(**SAMPLING, max_new_tokens=LIMIT, num_assistant_tokens=3)
-    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 64, max_num_seqs=BATCH)
+    settings = settings_of(**SAMPLING, max_new_tokens=LIMIT, **{"num_assistant_tokens": 3, **shape})
+    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 64, max_num_seqs=together)
     seen: Counter[tuple[int, ...]] = Counter()
     for start in range(0, RUNS, BATCH):
         numbers = range(start, start + BATCH)
@@ -75,6 +75,15 @@ def accept_everything(sequence: Sequence, proposal: Proposal, logits: NDArray[np
     count = len(proposal.tokens)
     p = sequence.processor.distribution(logits[count], proposal.tokens)
     return Accepted(count, sequence.coupling.draw(p, len(sequence.tokens) + count))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("mode", MODES)
+def test_first_tokens_follow_the_exact_law_with_trees(mode: str, together: int) -> None:
+    found, metrics = p_value(mode, together, **TREE)
+    assert found > 1e-3
+    assert {0, 1, 2} <= set(metrics.accepted_lengths)
 
 
 @pytest.mark.slow

@@ -11,18 +11,26 @@ import pytest
 from drafters.own_drafters import DRAFTERS, SPARSE
 from families import EVERY_NAME, NAMES, family
 from openvino_genai import GenerationConfig
+from settings import F32
 from tiers import by_tier
 
+from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec_models import demo_pair_path
+from ovspec_transforms import Selection
 
 NEW_TOKENS = 36
 MODES = {"dense": "dense", "commit": CommitVerify(SPARSE), "commit 5": CommitVerify(SPARSE, interval=5)}
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
+
+TREE = {"branching_factor": 3, "tree_depth": 4, "num_assistant_tokens": 12}
 
 
 class Restless(Schedule):
@@ -89,6 +97,53 @@ def test_greedy_text_is_that_of_plain_decoding(name: str, drafter: str, mode: st
 )
 def test_an_interval_of_the_users_own(drafter: str) -> None:
     check("llama", drafter, "commit 5", range(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "together", "sampled"),
+    by_tier(
+        product(("demo", "llama"), ("dense", "commit"), (1, 4), (False, True)),
+        [("demo", "commit", 4, True), ("demo", "dense", 1, False)],
+    ),
+)
+def test_trees_of_the_draft_model(name: str, mode: str, together: int, sampled: bool) -> None:
+    models = family(name)
+    engine = LLMEngine(models.target, DRAFTERS["assistant"](models), MODES[mode], 128)
+    settings = settings_of({**TREE, **(SAMPLING if sampled else {})})
+    requests = [Request(str(n), prompt, settings) for n, prompt in enumerate(models.prompts[:together])]
+    answers = engine.generate(requests)
+    assert list(answers.values()) == [plain(name, number, sampled) for number in range(together)]
+    assert name != "demo" or all(max(request.metrics.accepted_lengths) > 1 for request in requests)
+    assert models.target.blocks.usage == models.draft.blocks.usage == 0.0
+
+
+@pytest.mark.slow
+def test_trees_with_one_list_of_blocks_for_all_their_rows() -> None:
+    """`query="union"`: the rows of all branches ask for blocks."""
+    models = family("demo")
+    attention = AttentionConfig(selects=True, selection=Selection(query="union"))
+    target = ModelRunner(demo_pair_path(), "CPU", attention, F32)
+    engine = LLMEngine(target, DRAFTERS["assistant"](models), CommitVerify(SPARSE, interval=8), 128)
+    got, metrics = generate(engine, models.prompts[1], settings_of(TREE))
+    assert got == plain("demo", 1) and sum(metrics.confirmed_lengths) > 0
+
+
+def test_rows_of_an_accepted_path_stay_in_the_drafts_cache() -> None:
+    """The next draft begins with them: it reads no token of the path anew."""
+    models = family("demo")
+    read: list[int] = []
+
+    class Watching(AssistantDrafter):
+        def _forward(self, drafts: Any) -> Any:
+            read.extend(len(sequence.tokens) - sequence.draft.length for sequence, _ in drafts)
+            return super()._forward(drafts)
+
+    drafter = Watching(models.draft, models.vocab_size, 128)
+    engine = LLMEngine(models.target, drafter, "dense", 128)
+    got, metrics = generate(engine, models.prompts[0], settings_of(TREE))
+    assert got == plain("demo", 0)
+    # Of a path that went to a leaf, the leaf has not been a row; and never the last token.
+    assert sum(metrics.accepted_lengths) > 10 and max(read) <= 2 and sum(read[1:]) < 2 * len(read)
 
 
 @pytest.mark.sweep

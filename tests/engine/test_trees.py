@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engine.reference_model import ReferenceModel
+from openvino import opset15 as ops
 from settings import F32
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows, build_tables
-from ovspec_transforms import Selection
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic import build_model
+from ovspec_transforms import Selection, paged_layers, to_paged, tree_mask
 
 PARENTS = [-1, 0, 0, 1, 2, -1, 4, 4]
 PATH = [0, 2, 4, 7]
@@ -21,6 +25,7 @@ PATH = [0, 2, 4, 7]
 
 GRAPHS = {
     "dense": AttentionConfig("native"),
+    "stock": AttentionConfig("stock"),
     "selects": AttentionConfig("native", True),
     "remembers": AttentionConfig("native", True, None, Selection(refresh_interval=2)),
 }
@@ -99,6 +104,31 @@ def test_keys_by_channel_cannot_be_moved(demo_ir: Path) -> None:
         runner.compact(cached, 8, [1, 2])
     runner.compact(cached, 8, [0, 1])
     assert cached.length == 10
+
+
+def test_why_trees_are_refused(demo_ir: Path) -> None:
+    by_channel = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}
+    for attention, properties, mask, reason in (
+        (AttentionConfig("native"), by_channel, True, "set KEY_CACHE_QUANT_MODE=BY_TOKEN"),
+        (AttentionConfig("stock", selects=True), {}, False, "with attention='stock' knows chains only"),
+        (AttentionConfig("stock"), {}, True, ""),
+    ):
+        runner = ModelRunner(demo_ir, "CPU", attention, properties)
+        assert bool(runner.why_no_tree_mask) != mask
+        assert reason in runner.why_no_trees and bool(runner.why_no_trees) == bool(reason)
+
+
+def test_stock_attention_has_no_trees_where_slots_are_counted() -> None:
+    shape = replace(get_shape("qwen3-0.6b"), num_hidden_layers=1, vocab_size=64)
+    for window, changed in ((0, 1), (128, 0)):
+        model = build_model(shape, "fp32")
+        to_paged(model)
+        for layer in paged_layers(model):
+            constant = ops.constant(np.array(window, np.int32)).output(0)
+            layer.node.input(10).replace_source_output(constant)
+        report = tree_mask(model)
+        assert (report.count, len(report.left)) == (changed, 1 - changed)
+        assert ("qq_bias" in {port.get_any_name() for port in model.inputs}) == bool(changed)
 
 
 def test_tree_that_cannot_be_verified_is_refused() -> None:

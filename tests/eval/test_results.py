@@ -35,8 +35,8 @@ OUTCOMES = [
 
 def result() -> Result:
     raw = RawPerfMetrics(m_durations=[20_000.0] * 4, attended_tokens=30.0, context_tokens=120.0)
-    raw.count_draft(4, 3)
-    raw.count_draft(4, 1)
+    raw.count_draft(4, 3, 4)
+    raw.count_draft(4, 1, 4)
     return Result(Setting(SparseVerify(budget=64)), OUTCOMES, PerfMetrics(raw_metrics=raw))
 
 

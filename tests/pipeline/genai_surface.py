@@ -28,12 +28,15 @@ SERVED: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"max_new_tokens": 30, "frequency_penalty": 0.7},
 }  # fmt: skip
 # Draft and template fields have tests of their own.
-DRAFTING = ("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size")
+DRAFTING = (
+    *("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"),
+    *("branching_factor", "tree_depth"),
+)
 TEMPLATE = ("apply_chat_template",)
 REFUSED: dict[str, Any] = {
     "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
     "stop_criteria": openvino_genai.StopCriteria.NEVER, "no_repeat_ngram_size": 2, "logprobs": 1,
-    "echo": True, "branching_factor": 2, "tree_depth": 2, "pruning_ratio": 10, "relevance_weight": 0.7,
+    "echo": True, "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True, "adapters": openvino_genai.AdapterConfig(),
     "structured_output_config": openvino_genai.StructuredOutputConfig(json_schema="{}"),
     "parsers": [openvino_genai.ReasoningParser()],

@@ -362,9 +362,7 @@ def test_generation_config_is_taken_over_in_full() -> None:
     assert SamplingParams.from_generation_config(config, eos_token_ids=[5, 8]) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_beams", 2), ("tree_depth", 3), ("structured_output_config", None)]
-)
+@pytest.mark.parametrize(("name", "value"), [("num_beams", 2), ("structured_output_config", None)])
 def test_generation_config_beyond_sampling_is_refused(name: str, value: int | None) -> None:
     config = openvino_genai.GenerationConfig()
     setattr(config, name, value or openvino_genai.StructuredOutputConfig(regex="a+"))

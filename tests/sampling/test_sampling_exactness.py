@@ -28,7 +28,7 @@ from ovspec.drafters import (
     UserDrafter,
 )
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.engine import commit
+from ovspec.engine import commit, speculation
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
@@ -40,6 +40,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.sampling import SamplingParams, sampling_distribution
+from ovspec.sampling.tree_acceptance import AcceptedPath
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
@@ -71,6 +72,7 @@ SHAPE = ModelShape(
 )
 SPARSE = SparseVerify(budget=96)
 COMMIT = CommitVerify(SPARSE, interval=2)
+TREE = {"tree_depth": DRAFT, "branching_factor": 2, "num_assistant_tokens": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain sampling": {},
     "temperature": {"temperature": 2.0},
@@ -94,6 +96,7 @@ def assistant() -> AssistantDrafter:
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "assistant": assistant,
+    "assistant trees": assistant,
     "prompt_lookup": PromptLookupDrafter,
     "suffix": SuffixDrafter,
     "sparse_self": lambda: SparseSelfDrafter(models()[0], SparseVerify(budget=32)),
@@ -110,14 +113,16 @@ class Case:
     drafter: str
     verify: VerifyMode = "dense"
     setting: str = "temperature"
+    together: int = BATCH
 
     def __str__(self) -> str:
         verify = self.verify if isinstance(self.verify, str) else f"commit {COMMIT.interval}"
-        return f"{self.drafter}, {verify}, {self.setting}"
+        return f"{self.drafter}, {verify}, {self.setting}, {self.together} together"
 
     def settings(self) -> GenerationSettings:
         fixed = {"max_new_tokens": LIMIT, "num_assistant_tokens": DRAFT, "do_sample": True, "rng_seed": 20}
-        config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting]})
+        shape = TREE if self.drafter == "assistant trees" else {}
+        config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting], **shape})
         return resolve(config, (), has_draft=True)
 
     def draw(self, runs: int) -> tuple[Counter[tuple[int, ...]], RawPerfMetrics]:
@@ -125,7 +130,7 @@ class Case:
         target, draft = models()
         drafter = DRAFTERS[self.drafter]()
         engine, settings, metrics = (
-            LLMEngine(target, drafter, self.verify, 64),
+            LLMEngine(target, drafter, self.verify, 64, max_num_seqs=self.together),
             self.settings(),
             RawPerfMetrics(),
         )
@@ -210,6 +215,7 @@ def penalised(
 FIRST = [
     Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
+    Case("assistant trees", COMMIT, "top-k and top-p", 4),
     Case("sparse_self", COMMIT, "repetition penalty"),
     Case("sparse_self", COMMIT),
 ]
@@ -219,6 +225,7 @@ CASES = [
         Case("assistant", setting=setting)
         for setting in ("plain sampling", "temperature", "repetition penalty")
     ),
+    *(Case("assistant trees", verify, together=n) for verify in ("dense", COMMIT) for n in (1, 4)),
     Case("own"),
     Case("prompt_lookup"),
     Case("assistant", COMMIT),
@@ -261,6 +268,22 @@ def confirm_everything(sequence: Sequence, proposal: Proposal, logits: NDArray[n
     count = len(proposal.tokens)
     p = sequence.processor.distribution(logits[count], proposal.tokens)
     return Accepted(count, sequence.coupling.draw(p, len(sequence.tokens) + count))
+
+
+def take_the_likeliest(
+    sequence: Sequence, proposal: Proposal, parents: list[int], logits: NDArray[np.float32]
+) -> AcceptedPath:
+    """Accepts the first node whatever the target draws there."""
+    p = sequence.processor.distribution(logits[1], proposal.tokens[:1])
+    return AcceptedPath([0], sequence.coupling.draw(p, len(sequence.tokens) + 1))
+
+
+@pytest.mark.parametrize("verify", ["dense", COMMIT], ids=["dense", "commit"])
+def test_wrong_trees_fail_the_same_test(verify: VerifyMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculation, "accept_tree", take_the_likeliest)
+    if verify != "dense":  # a right commit would repair it
+        monkeypatch.setattr(commit, "accept", confirm_everything)
+    assert Case("assistant trees", verify).p_value(RUNS)[0] < 1e-6
 
 
 def test_wrong_commits_fail_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:

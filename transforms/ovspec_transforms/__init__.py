@@ -18,6 +18,9 @@ from ovspec_transforms.attention.select_blocks import selecting_layers as select
 from ovspec_transforms.attention.select_blocks import watch_selections as watch_selections
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
 from ovspec_transforms.attention.selection import Selection as Selection
+from ovspec_transforms.attention.tree_mask import QQ_BIAS as QQ_BIAS
+from ovspec_transforms.attention.tree_mask import QQ_BIAS_BEGINS as QQ_BIAS_BEGINS
+from ovspec_transforms.attention.tree_mask import tree_mask as tree_mask
 from ovspec_transforms.errors import last_line as last_line
 from ovspec_transforms.experts.budget_experts import EXPERTS_READ as EXPERTS_READ
 from ovspec_transforms.experts.budget_experts import VERIFY_EXPERT_BUDGETS as VERIFY_EXPERT_BUDGETS

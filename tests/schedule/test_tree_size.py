@@ -1,0 +1,141 @@
+"""How many nodes of a tree are verified, on a simulated machine: those that raise the tokens per second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from schedule.virtual_machine import Clock, Machine
+
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
+
+LEVELS, WIDTH = 4, 4
+NODES = LEVELS * WIDTH
+DRAFT, PASS = 2_000.0, 10_000.0
+# Rates of the likeliest token, of texts that change between steps.
+TEXTS = {"sure": (0.9,), "unsure": (0.3,), "mixed": (0.95, 0.1)}
+# Of what the likeliest token leaves, what its siblings have; the rest is in no tree.
+SIBLINGS = (0.3, 0.1, 0.05)
+
+
+class Fixed(ConstantSchedule):
+    """Verifies the likeliest `size` nodes of every tree."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(NODES)
+        self._size = size
+
+    def least_confidence(self, confidences: Sequence[float]) -> float:
+        return sorted(confidences, reverse=True)[self._size - 1]
+
+
+class Everything(AutoSchedule):
+    """`auto` without the rule."""
+
+    def least_confidence(self, confidences: Sequence[float]) -> float:
+        return 0.0
+
+
+def confidences(rate: float) -> list[float]:
+    """Of trees whose likeliest node has children in every level: that node's before its siblings'."""
+    found: list[float] = []
+    for level in range(LEVELS):
+        before = rate**level
+        found += [before * rate, *(before * (1 - rate) * share for share in SIBLINGS)]
+    return found
+
+
+def accepted(rate: float, least: float, rng: np.random.Generator) -> int:
+    """Levels that decoding goes through the nodes that are left."""
+    nodes = confidences(rate)
+    for level in range(LEVELS):
+        own = nodes[WIDTH * level : WIDTH * (level + 1)]
+        shares = np.array([rate, *((1 - rate) * share for share in SIBLINGS)])
+        node = int(rng.choice(WIDTH + 1, p=[*shares, 1 - shares.sum()]))
+        if node == WIDTH or own[node] < least:
+            return level
+        if node:
+            return level + 1
+    return LEVELS
+
+
+def speed(
+    schedule: Schedule, rates: tuple[float, ...], row: float, seed: int = 0, steps: int = 1500
+) -> float:
+    """Tokens per microsecond, after the first steps."""
+    clock = Clock(Machine(lambda rows, context, scale: PASS + row * (rows - 1), lambda tokens: DRAFT), seed)
+    rng, tokens, measured = np.random.default_rng(seed + 1), 0, (0, 0.0)
+    schedule.begin()
+    for step in range(steps):
+        if step == steps // 3:
+            measured = tokens, clock.work
+        rate = rates[step // 7 % len(rates)]
+        state = StepState((512,), (10_000,), 63, trees=True)
+        plan = schedule.plan(state)
+        asked, least = plan.num_assistant_tokens, math.inf
+        assert asked <= NODES
+        if asked:
+            likeliest = sorted(confidences(rate), reverse=True)[:asked]
+            least = max(schedule.least_confidence(likeliest), likeliest[-1])
+        proposed = sum(confidence >= least for confidence in confidences(rate))
+        gained = accepted(rate, least, rng)
+        outcome = StepOutcome(
+            plan=plan,
+            contexts=state.contexts,
+            proposed=(proposed,),
+            accepted=(gained,),
+            draft_duration=clock.took(DRAFT) if asked else 0.0,
+            verify_duration=clock.took(PASS + row * proposed),
+            host_duration=clock.took(20.0),
+        )
+        schedule.observe(outcome)
+        tokens += gained + 1
+    return (tokens - measured[0]) / (clock.work - measured[1])
+
+
+@pytest.mark.parametrize("row", [50.0, 500.0, 2_000.0])
+@pytest.mark.parametrize("text", TEXTS)
+def test_auto_is_near_the_best_fixed_size(text: str, row: float) -> None:
+    fixed = {size: speed(Fixed(size), TEXTS[text], row) for size in (2, 4, 8, NODES)}
+    plain = 1 / (PASS + 20.0)
+    assert speed(AutoSchedule(NODES), TEXTS[text], row) > 0.93 * max(plain, *fixed.values())
+
+
+def test_trees_of_a_size_each_beat_every_fixed_size_and_every_node() -> None:
+    """Where the text changes between steps, confidence tells which nodes are worth their rows."""
+    row, rates = 2_000.0, TEXTS["mixed"]
+    best = max(speed(Fixed(size), rates, row) for size in range(1, NODES + 1))
+    auto = speed(AutoSchedule(NODES), rates, row)
+    assert auto > 1.05 * best and auto > 1.1 * speed(Everything(NODES), rates, row)
+
+
+def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
+    """The sure sequence gets more of them than the unsure one; none is dropped before anything is known."""
+    schedule, row = AutoSchedule(NODES), 1_000.0
+    state = StepState((512, 512), (100, 100), 63, trees=True)
+    pooled = [*confidences(0.95), *confidences(0.2)]
+    for step in range(40):
+        plan = schedule.plan(state)
+        assert step or schedule.least_confidence(pooled) == 0.0
+        size = plan.num_assistant_tokens
+        outcome = StepOutcome(
+            plan,
+            state.contexts,
+            (size, size),
+            (size // 4,) * 2,
+            DRAFT * bool(size),
+            PASS + 2 * row * size,
+            20.0,
+        )
+        schedule.observe(outcome)
+    schedule.plan(state)
+    least = schedule.least_confidence(pooled)
+    sure, unsure = (sum(c >= least for c in confidences(rate)) for rate in (0.95, 0.2))
+    assert sure > unsure
+    # By hand: the best prefix of all nodes, the likeliest first.
+    likely = np.sort(pooled)[::-1]
+    rates = (2 + np.concatenate([[0.0], np.cumsum(likely)])) / (DRAFT + PASS + 20 + row * np.arange(33))
+    assert abs(sure + unsure - int(rates.argmax())) <= 1

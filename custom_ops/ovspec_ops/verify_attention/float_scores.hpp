@@ -104,7 +104,7 @@ __attribute__((noinline)) void score_rows(const float* keys, std::size_t stride,
                                           float* to, Fetch& fetch) {
     constexpr std::size_t T = tile<V>, full = block_size / T * T;
     for (std::size_t t = 0; t < full; t += T) {
-        fetch.tick();
+        fetch.tick<Fetch::first_cache>();
         score_tile<T, V>(keys, stride, queries, query_sums, size, affine, t, to);
     }
     if constexpr (full < block_size)
@@ -196,7 +196,7 @@ __attribute__((noinline)) void score_few(const Rows& keys, const float* queries,
                     acc[r][n] = Vec{};
             for (std::size_t d = 0; d < size; d += channel_sums) {
                 if (d % (4 * channel_sums) == 0)
-                    fetch.tick();
+                    fetch.tick<Fetch::first_cache>();
                 Vec k[N];
 #pragma GCC unroll 8
                 for (std::size_t n = 0; n < N; n++)

@@ -56,7 +56,7 @@ __attribute__((noinline)) void add_rows(const float* values, std::size_t stride,
     constexpr std::size_t T = tile<V>;
     std::size_t d = 0;
     for (; d + T <= size; d += T) {
-        fetch.tick();
+        fetch.tick<Fetch::first_cache>();
         value_tile<T, V>(values + d, stride, weights, tokens, older, out + d * V * lanes);
     }
     if constexpr (8 % T != 0)
@@ -82,7 +82,7 @@ OVSPEC_INLINE void few_tile(const Rows& values, std::size_t tokens, const float*
                               -splat(older.bias[r]));
     for (std::size_t t = 0; t < tokens; t++) {
         if (t % 4 == 0)
-            fetch.tick();
+            fetch.tick<Fetch::first_cache>();
         const auto row = values.row(t);
         Vec x[V];
 #pragma GCC unroll 8

@@ -20,10 +20,26 @@ namespace ovspec {
 namespace OVSPEC_ISA {
 namespace integer_path {
 
-// Masks the scores of a group, of a tree puts them in the order of positions; returns the scores to go on
-// with and the largest value scale that each row sees.
+// Slots of the pair up to the last one that a row of the group sees, in eights. Those behind it have weights
+// of 0, which change no bit of a sum.
+static std::size_t group_slots(const Chunk& c, const Pair& pair, std::size_t first, std::size_t width) {
+    if (c.sequence.tree)
+        return pair.unit.slots();
+    const std::size_t last_row = (smaller(first + width, c.g.rows) - 1) / c.call.group;
+    const std::int32_t end = c.sequence.positions[last_row] + 1;
+    std::size_t slots = 0;
+    for (std::size_t b = 0; b < pair.unit.count; b++) {
+        const std::int32_t tokens = end - pair.unit.blocks[b].first_key;
+        if (tokens > 0)
+            slots = b * block_size + smaller(block_size, round_up((std::size_t)tokens, 8));
+    }
+    return slots;
+}
+
+// Masks the first `slots` scores of a group, of a tree puts them in the order of positions; returns the
+// scores to go on with and the largest value scale that each row sees.
 template <bool half>
-float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* largest) {
+float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, std::size_t slots, Vec* largest) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
     *largest = Vec{};
@@ -40,8 +56,9 @@ float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* 
         *largest = load_rows<half>((const float*)largest);
         return s.ordered;
     }
-    for (std::size_t b = 0; b < pair.unit.count; b++) {
+    for (std::size_t b = 0; b * block_size < slots; b++) {
         const Vec here = pair.masked[b] ? mask_scores<half>(s.scores + b * block_size * width,
+                                                            smaller(block_size, slots - b * block_size),
                                                             s.visible + b * c.g.padded + first,
                                                             s.value_scales + b * block_size)
                                         : splat(pair.largest_scale[b]);
@@ -53,20 +70,23 @@ float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, Vec* 
 template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t first) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    for (std::size_t b = 0; b < pair.unit.count; b++)
-        score_block<half>(c, pair, b, first);
+    const std::size_t slots = group_slots(c, pair, first, width);
+    if (slots == 0)
+        return;
+    for (std::size_t b = 0; b * block_size < slots; b++)
+        score_block<half>(c, pair, b, smaller(block_size, slots - b * block_size), first);
     Vec largest;
     softmax::Factors factors;
     Bias bias;
-    float* scores = visible_scores<half>(c, pair, first, &largest);
-    weigh<half>(scores, pair.unit.positions(), c.partial.maxima + first, c.partial.sums + first, &factors,
-                pair.fetch);
+    float* scores = visible_scores<half>(c, pair, first, slots, &largest);
+    weigh<half>(scores, smaller(slots, pair.unit.positions()), c.partial.maxima + first,
+                c.partial.sums + first, &factors, pair.fetch);
     if (pair.unit.gaps)
         spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.ordered, width,
                        s.scores);
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
-    pack_weights<half>(s.scores, pair.unit.slots(), s.value_scales, s.value_zeros, &factor, c.guarded,
-                       s.weight_parts, &bias, pair.fetch);
+    pack_weights<half>(s.scores, slots, s.value_scales, s.value_zeros, &factor, c.guarded, s.weight_parts,
+                       &bias, pair.fetch);
     if (pair.unit.gaps) {
         for (std::size_t i = 0; i < width; i++)
             bias.centred[i] =
@@ -75,7 +95,7 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
         bias.centred = load_rows<half>((const float*)&bias.centred);
     }
     factors.newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
-    add_values<half>(c, pair, first, &factors.older, &factors.newer, &bias);
+    add_values<half>(c, pair, slots, first, &factors.older, &factors.newer, &bias);
 }
 
 // The two blocks from entry `next` on, while `count` blocks are worked on: values are needed first.

@@ -99,16 +99,16 @@ static void prepare_queries(const VerifyCall& call, const VerifyHead& head, cons
             prepare_group<false>(call, from, g, own, scratch, first);
 }
 
-// Products of a block's keys with query parts, as dot_rows has them.
+// Products of a block's first `tokens` keys with query parts, as dot_rows has them.
 template <bool half, class Use>
 OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::size_t stride,
-                                const IVec* parts, Fetch& fetch, Use&& use) {
+                                std::size_t tokens, const IVec* parts, Fetch& fetch, Use&& use) {
     const std::size_t size = c.call.keys.size;
 #ifdef OVSPEC_AMX
     constexpr std::size_t step = half ? 2 : 1;
     IVec* sums = c.scratch.sums;
     tiles::score_tiles<half>(keys, stride, size, parts, sums);
-    for (std::size_t t = 0; t < block_size; t += step) {
+    for (std::size_t t = 0; t < tokens; t += step) {
         if (t % 2 == 0)
             fetch.tick();
         if constexpr (half)
@@ -118,7 +118,7 @@ OVSPEC_INLINE void key_products(const Chunk& c, const std::uint8_t* keys, std::s
             use(t, __builtin_convertvector((sums[2 * t] << 8) + sums[2 * t + 1], Vec));
     }
 #else
-    dot_rows<half>(keys, stride, 4, parts, size / 4, block_size, fetch, use);
+    dot_rows<half>(keys, stride, 4, parts, size / 4, tokens, fetch, use);
 #endif
 }
 
@@ -134,7 +134,8 @@ OVSPEC_INLINE std::size_t score_ticks([[maybe_unused]] bool half, [[maybe_unused
 // A function of its own, as the other steps of a group: what the compiler keeps in registers across a step
 // makes it spill sums of the products.
 template <bool half>
-__attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size_t b, std::size_t first) {
+__attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size_t b, std::size_t tokens,
+                                           std::size_t first) {
     const CacheView& keys = c.call.keys;
     const Block& block = pair.unit.blocks[b];
     const Scratch& s = c.scratch;
@@ -145,7 +146,7 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
         const Vec unit = load(c.own.units + first), sum = load(c.own.sums + first);
         const float *scales = s.key_scales + slot, *zeros = s.key_zeros + slot;
         key_products<half>(
-            c, block.keys + 8, keys.row_bytes, c.own.parts + group * HeadScratch::group_parts(size),
+            c, block.keys + 8, keys.row_bytes, tokens, c.own.parts + group * HeadScratch::group_parts(size),
             pair.fetch, [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                 const Vec scale = per_token<half>(scales + t), zero = per_token<half>(zeros + t);
                 store(scores + t * width, fused(-zero, sum, x) * (scale * unit));
@@ -156,22 +157,24 @@ __attribute__((noinline)) void score_block(const Chunk& c, Pair& pair, std::size
         Vec unit;
         const Vec factor = query_factor<true>(queries, size, scales, &unit);
         const Vec sum = pack_queries<half, true>(queries, size, factor, scales, scales + size, s.query_parts);
-        key_products<half>(c, block.keys + 8 * size, size, s.query_parts, pair.fetch,
+        key_products<half>(c, block.keys + 8 * size, size, tokens, s.query_parts, pair.fetch,
                            [&](std::size_t t, Vec x) __attribute__((always_inline)) {
                                store(scores + t * width, (x - sum) * unit);
                            });
     }
 }
 
-// Slots of a block that a row does not see get -infinity; returns the largest of `scales` that it sees.
+// Of a block's first `slots` those that a row does not see get -infinity; returns the largest of `scales`
+// that it sees.
 template <bool half>
-OVSPEC_INLINE Vec mask_scores(float* scores, const std::uint32_t* visible, const float* scales) {
+OVSPEC_INLINE Vec mask_scores(float* scores, std::size_t slots, const std::uint32_t* visible,
+                              const float* scales) {
     constexpr std::size_t width = half ? half_lanes : lanes, step = half ? 2 : 1;
     UVec left = (UVec)load_rows<half>((const float*)visible);
     if constexpr (half)
         left = (UVec)lower_halves((IVec)left, (IVec)(left >> 1));
     Vec largest = {};
-    for (std::size_t t = 0; t < block_size; t += step) {
+    for (std::size_t t = 0; t < slots; t += step) {
         float* at = scores + t * width;
         const IVec seen = (left & 1u) != 0u;
         store(at, seen ? load(at) : splat(minus_infinity));

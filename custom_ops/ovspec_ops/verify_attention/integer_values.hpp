@@ -109,13 +109,13 @@ __attribute__((noinline)) void pack_weights(const float* weights, std::size_t sl
     *bias = {sum, (centred[0] + centred[2]) + (centred[1] + centred[3])};
 }
 
-// out = out * older + (values of the pair times their weights - bias) * newer
+// out = out * older + (values of the pair's first `slots` times their weights - bias) * newer
 template <bool half>
-__attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_t first, const Vec* older_,
-                                          const Vec* newer_, const Bias* bias) {
+__attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_t slots, std::size_t first,
+                                          const Vec* older_, const Vec* newer_, const Bias* bias) {
     constexpr std::size_t width = half ? half_lanes : lanes;
     const Scratch& s = c.scratch;
-    const std::size_t size = c.call.values.size, slots = pair.unit.slots();
+    const std::size_t size = c.call.values.size;
     const Vec older = *older_, newer = *newer_, constant = bias->total() * newer;
 #ifdef OVSPEC_AMX
     constexpr std::size_t P = half ? 1 : 2;

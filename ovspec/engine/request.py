@@ -76,7 +76,8 @@ class RequestMetrics:
         num_draft_tokens: tokens that they had.
         num_accepted_tokens: how many of those were accepted.
         num_accepted_tokens_per_pos: entry i: drafts whose token i was accepted.
-        attention_density: share of the context's cache that verification attention read; 1.0 when dense.
+        attended_tokens: context tokens that verification attention read, over passes, layers and KV heads.
+        context_tokens: those that dense attention would have read.
         is_lossy: whether the text may differ from the model's own.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
     """
@@ -85,9 +86,15 @@ class RequestMetrics:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
-    attention_density: float = 1.0
+    attended_tokens: float = 0.0
+    context_tokens: float = 0.0
     is_lossy: bool = False
     num_cached_tokens: int = 0
+
+    @property
+    def attention_density(self) -> float:
+        """Share of the context's cache that verification attention read; 1.0 when dense."""
+        return self.attended_tokens / self.context_tokens if self.context_tokens else 1.0
 
 
 @dataclass(slots=True)

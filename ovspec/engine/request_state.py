@@ -112,7 +112,8 @@ class RequestState:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=sum(self.accepted_per_pos),
             num_accepted_tokens_per_pos=tuple(self.accepted_per_pos),
-            attention_density=self.attended_tokens / self.context_tokens if self.context_tokens else 1.0,
+            attended_tokens=self.attended_tokens,
+            context_tokens=self.context_tokens,
             is_lossy=bool(lossy),
             num_cached_tokens=self.num_cached_tokens,
         )

@@ -22,6 +22,7 @@ from ovspec.serve.objects import Json, metrics_of, usage_of
 from ovspec.serve.stream import Mailbox
 
 _DONE = b"data: [DONE]\n\n"
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answerer:
@@ -103,6 +104,8 @@ class StreamedAnswer(Response):
         del self.headers["content-length"]
         self._answerer, self._call = answerer, call
         self._is_open = False
+        # Written once: it is longer than what is new in a chunk of one token.
+        self._begin = f"data: {_to_json(call.objects.fields)[:-1]},".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -114,7 +117,7 @@ class StreamedAnswer(Response):
             if not self._is_open:
                 await error.response()(scope, receive, send)
                 return
-            await self._send(send, error.body())
+            await _send(send, b"data: " + _to_json(error.body()).encode())
         else:
             await self._send(send, *self._last_events())
         await send({"type": "http.response.body", "body": _DONE, "more_body": False})
@@ -126,8 +129,7 @@ class StreamedAnswer(Response):
             first = [self._call.objects.first(index) for index in range(len(self._call.choices))]
             events = (*(event for event in first if event is not None), *events)
         if events:
-            body = b"".join(as_event(event) for event in events)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await _send(send, *(self._begin + _to_json(event)[1:].encode() for event in events))
 
     def _events(self, index: int, delta: Delta) -> list[Json]:
         call = self._call
@@ -148,6 +150,6 @@ class StreamedAnswer(Response):
         return [call.objects.usage_chunk(self._answerer.usage(call), self._answerer.metrics(call))]
 
 
-def as_event(body: Json) -> bytes:
-    """A JSON object as a server-sent event."""
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+async def _send(send: Send, *events: bytes) -> None:
+    body = b"".join(event + b"\n\n" for event in events)
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -18,15 +18,17 @@ class Objects(Protocol):
     """Makes the objects of one answer to a request."""
 
     id: str
+    #: The fields that all chunks of a stream have alike.
+    fields: Json
 
     def first(self, index: int) -> Json | None:
-        """The chunk that comes before any text of a choice, if there is one."""
+        """The other fields of the chunk that comes before any text of a choice, if there is one."""
 
     def chunk(self, index: int, delta: Delta) -> Json:
-        """A chunk of a stream."""
+        """The other fields of a chunk."""
 
     def usage_chunk(self, usage: Json, metrics: Json) -> Json:
-        """The last chunk of a stream that asks for usage."""
+        """The other fields of the last chunk of a stream that asks for usage."""
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The answer without streaming; `deltas` hold each choice from begin to end."""
@@ -35,20 +37,11 @@ class Objects(Protocol):
 class _Base:
     def __init__(self, prefix: str, kind: str, model: str, tokens: TokenText, logprobs: int | None) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
-        self._kind, self._model, self._tokens, self._logprobs = kind, model, tokens, logprobs
-        self._created = int(time.time())
-
-    def _object(self, choices: list[Json], kind: str | None = None) -> Json:
-        return {
-            "id": self.id,
-            "object": kind or self._kind,
-            "created": self._created,
-            "model": self._model,
-            "choices": choices,
-        }
+        self._tokens, self._logprobs = tokens, logprobs
+        self.fields: Json = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
     def usage_chunk(self, usage: Json, metrics: Json) -> Json:
-        return {**self._object([]), "usage": usage, "metrics": metrics}
+        return {"choices": [], "usage": usage, "metrics": metrics}
 
     def _origins(self, delta: Delta) -> Json:
         if not delta.pieces:
@@ -71,15 +64,13 @@ class ChatObjects(_Base):
     def first(self, index: int) -> Json | None:
         """The role of the message."""
         delta = {"role": "assistant", "content": ""}
-        return self._object([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
+        return {"choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]}
 
     def chunk(self, index: int, delta: Delta) -> Json:
         """New content of a message."""
         content = {"content": delta.text} if delta.text or not delta.finish_reason else {}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
-        return self._object(
-            [{**choice, "finish_reason": delta.finish_reason, **self._origins(delta)}],
-        )
+        return {"choices": [{**choice, "finish_reason": delta.finish_reason, **self._origins(delta)}]}
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The messages."""
@@ -93,7 +84,8 @@ class ChatObjects(_Base):
             }
             for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True))
         ]
-        return {**self._object(entries, "chat.completion"), "usage": usage, "metrics": metrics}
+        kind = {"object": "chat.completion"}
+        return {**self.fields, **kind, "choices": entries, "usage": usage, "metrics": metrics}
 
     def _logprobs_of(self, delta: Delta) -> Json | None:
         if self._logprobs is None:
@@ -125,7 +117,7 @@ class CompletionObjects(_Base):
 
     def chunk(self, index: int, delta: Delta) -> Json:
         """New text."""
-        return self._object([self._choice(index, delta.text, delta, delta.finish_reason)])
+        return {"choices": [self._choice(index, delta.text, delta, delta.finish_reason)]}
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The texts."""
@@ -133,7 +125,7 @@ class CompletionObjects(_Base):
             self._choice(index, choice.text, delta, choice.finish_reason)
             for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True))
         ]
-        return {**self._object(entries), "usage": usage, "metrics": metrics}
+        return {**self.fields, "choices": entries, "usage": usage, "metrics": metrics}
 
     def _choice(self, index: int, text: str, delta: Delta, reason: str | None) -> Json:
         logprobs = self._logprobs_of(index, delta)

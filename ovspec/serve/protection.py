@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -90,20 +91,30 @@ class WriteTimeout:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and watch what is sent."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, task, ends = asyncio.get_running_loop(), asyncio.current_task(), math.inf
         assert task is not None
 
         async def send_in_time(message: Message) -> None:
-            timer = loop.call_later(self._seconds, task.cancel)
-            try:
-                await send(message)
-            finally:
-                timer.cancel()
+            nonlocal ends
+            ends = loop.time() + self._seconds
+            await send(message)
+            ends = math.inf
 
+        def look() -> None:
+            nonlocal timer
+            if (now := loop.time()) >= ends:
+                task.cancel()
+            else:
+                timer = loop.call_at(min(ends, now + self._seconds), look)
+
+        # One timer for the whole answer: one for each token would take a tenth of the token's time.
+        timer = loop.call_later(self._seconds, look)
         try:
-            await self._app(scope, receive, send_in_time if scope["type"] == "http" else send)
+            await self._app(scope, receive, send_in_time)
         except (ClientDisconnect, asyncio.CancelledError):
             return  # the latter: the client reads too slowly, or the server ends and waits no longer
+        finally:
+            timer.cancel()
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -133,8 +133,8 @@ def test_admission_counts_answers() -> None:
 
 
 def test_histogram_of_accepted_tokens() -> None:
-    one = RequestMetrics(4, 12, 5, (3, 2), 0.5)
-    other = RequestMetrics(1, 3, 0, (0,), 1.0, is_lossy=True)
+    one = RequestMetrics(4, 12, 5, (3, 2), 100.0, 200.0)
+    other = RequestMetrics(1, 3, 0, (0,), 50.0, 50.0, is_lossy=True)
     found = metrics_of([one, other], "sparse", 3)
     spec = found["speculative_decoding"]
     assert spec["acceptance_histogram"] == [2, 1, 2] and spec["num_spec_steps"] == 5

@@ -27,11 +27,15 @@ class ClusterSettings:
         least: that always run.
         most: that run under load.
         cpus: cores that each takes.
+        upscale_seconds: of more load until a replica is added; Ray Serve's own default.
+        downscale_seconds: of less load until one ends; likewise.
     """
 
     least: int
     most: int
     cpus: float
+    upscale_seconds: float = 30.0
+    downscale_seconds: float = 600.0
 
 
 def connect() -> None:
@@ -46,7 +50,7 @@ def connect() -> None:
         if port.isdigit() and "/" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(include_dashboard=False, logging_level="warning", log_to_driver=False)
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # of no kind of its own where a process of Ray starts too slowly
         said = " ".join(str(error).split())
         raise ValueError(f"--ray: no Ray cluster ({said}); start one, or correct RAY_ADDRESS") from error
 
@@ -82,6 +86,8 @@ def on_cluster(
             min_replicas=settings.least,
             max_replicas=settings.most,
             target_ongoing_requests=max_num_seqs,
+            upscale_delay_s=settings.upscale_seconds,
+            downscale_delay_s=settings.downscale_seconds,
         ),
         graceful_shutdown_timeout_s=seconds,
         request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),

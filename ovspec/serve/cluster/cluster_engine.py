@@ -90,7 +90,7 @@ def added(first: RequestMetrics, then: RequestMetrics) -> RequestMetrics:
     counts: dict[str, Any] = {
         entry.name: getattr(first, entry.name) + getattr(then, entry.name)
         for entry in fields(RequestMetrics)
-        if entry.name.startswith("num_") and not entry.name.endswith("_per_pos")
+        if entry.name.endswith("_tokens") or entry.name == "num_drafts"
     }
     pairs = zip_longest(first.num_accepted_tokens_per_pos, then.num_accepted_tokens_per_pos, fillvalue=0)
     return replace(

@@ -111,7 +111,7 @@ class Drafter(ABC):
     last_duration: float = 0.0
     needs_no_model: bool = False
     reads_states: bool = False
-    why_no_trees: str = "it gives no probabilities"
+    why_no_trees: str = "it drafts chains only"
 
     @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:

@@ -24,6 +24,7 @@ class PromptLookupDrafter(Drafter):
 
     name = "prompt_lookup"
     needs_no_model = True
+    why_no_trees = "it gives no probabilities"
 
     def __init__(self, max_ngram_size: int = DEFAULT_MAX_NGRAM_SIZE) -> None:
         self._max_ngram_size = max_ngram_size

@@ -27,7 +27,6 @@ class SparseSelfDrafter(Drafter):
     """
 
     name = "sparse_self"
-    why_no_trees = "it drafts chains only"
 
     def __init__(self, target: ModelRunner, sparse: SparseVerify) -> None:
         self._target = target

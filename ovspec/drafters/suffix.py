@@ -33,6 +33,7 @@ class SuffixDrafter(Drafter):
 
     name = "suffix"
     needs_no_model = True
+    why_no_trees = "it gives no probabilities"
 
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._corpus = corpus

@@ -70,3 +70,17 @@ def test_blocks_are_read_written_and_copied() -> None:
 def test_the_memory_of_a_cpu_is_the_machines() -> None:
     assert device_bytes("CPU") > 0
     assert openvino_core() is openvino_core()
+
+
+@pytest.mark.parametrize(("element_type", "row"), [(ov.Type.u8, 24), (ov.Type.bf16, 16), (ov.Type.f32, 16)])
+def test_tokens_move_within_a_cache(element_type: ov.Type, row: int) -> None:
+    """Every head's row of a token goes where it is sent, also within its block, and nothing else changes."""
+    blocks = HostBlocks(element_type, [5, 2, 8, row])
+    data = blocks.tensor.data.view(np.uint8).reshape(5, 2, 8, -1)
+    data[...] = np.random.default_rng(1).integers(0, 255, data.shape)
+    want = data.copy()
+    moved = np.array([[3, 3, 1], [3, 3, 3]]), np.array([[5, 6, 0], [4, 5, 6]])
+    for source, place, target, to in zip(moved[0][0], moved[1][0], moved[0][1], moved[1][1], strict=True):
+        want[target, :, to] = data[source, :, place]
+    blocks.move(*moved, axis=1)
+    np.testing.assert_array_equal(data, want)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_transforms import HIDDEN_ROWS, ROPE_LENGTHS
+from ovspec_ops.verify_attention import pack_tables
+from ovspec_transforms import HIDDEN_ROWS, ROPE_LENGTHS, VERIFY_TABLES
 
 #: What heads read of the target's hidden states.
 FEATURES = "hidden_states"
@@ -82,7 +83,7 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
 
     With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
-    counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables.
+    counted from there. Attention goes by `verify_tables`, selection by the other `verify_*` tables.
     """
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
@@ -99,6 +100,8 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         tables.append(table if native else table[:0])
         begins.append(begins[-1] + new)
     features = [rows.features for rows in batch if rows.features is not None]
+    lengths = _i32([rows.sequence.length for rows in batch])
+    blocks, table_begins = _joined(tables), _begins(tables)
     return {
         "input_ids": _joined([rows.tokens for rows in batch]),
         "position_ids": _joined([rows.positions for rows in batch]),
@@ -110,11 +113,10 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         "max_context_len": np.array(longest, np.int32),
         "sampled_tokens_indices": _last_rows(begins, [rows.sampled for rows in batch]),
         HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch]),
-        "row_past_lens": _i32([rows.sequence.length for rows in batch]),
+        VERIFY_TABLES: pack_tables(_i32(begins), lengths, blocks, table_begins, _parents(batch, native)),
         "verify_past_lens": _i32(past),
-        "verify_block_indices": _joined(tables),
-        "verify_block_indices_begins": _begins(tables),
-        "verify_parents": _parents(batch, native),
+        "verify_block_indices": blocks,
+        "verify_block_indices_begins": table_begins,
         "verify_budgets": _i32([rows.budget for rows in batch]),
         ROPE_LENGTHS: np.repeat(
             _i32([max(rows.text_length, rows.context) for rows in batch]),

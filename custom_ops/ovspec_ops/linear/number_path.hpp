@@ -104,7 +104,8 @@ template <bool hardware, std::size_t R> __attribute__((noinline)) void add_pairs
     join<R>(tile, sums);
 }
 
-// One row of pairs times P panels, `panel_bytes` apart. The sums of one panel alone would wait for each other.
+// One row of pairs times P panels, `panel_bytes` apart. The sums of one panel alone would wait for each
+// other.
 template <bool hardware, std::size_t P>
 __attribute__((noinline)) void add_panels(const Tile& tile, std::size_t panel_bytes) {
     Vec sums[P][2] = {};

@@ -20,7 +20,8 @@ Pool<FloatBuffer>& buffers() {
     return *pool;
 }
 
-// With few rows two panels at once keep the memory busy; one row, and many rows, are read once for more panels.
+// With few rows two panels at once keep the memory busy; one row, and many rows, are read once for more
+// panels.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows) {
     const std::size_t tasks =
         tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());

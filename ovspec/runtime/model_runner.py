@@ -240,7 +240,8 @@ class ModelRunner:
         for rows in batch:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
-        inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
+        native = self.attention.backend == "native"
+        inputs = build_tables(batch, self.block_size, native, self._inputs.names)
         if self._selection:
             inputs |= self._selection.inputs(batch)
         if self._expert_budgets:
@@ -249,7 +250,7 @@ class ModelRunner:
             inputs |= self._ffn_limits.inputs(batch)
         self._inputs.write(inputs)
         started = microseconds()
-        self.request.infer()
+        self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
         duration = microseconds() - started + recomputed
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()

@@ -24,15 +24,14 @@ class PassInputs:
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self._request = request
-        self._names = list(names)
-        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {
-            name: {} for name in self._names
-        }
+        #: The inputs of the model.
+        self.names = tuple(names)
+        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Set the inputs of the request."""
-        for name in self._names:
+        for name in self.names:
             value = values[name]
             current = self._current.get(name)
             if current is None or current.shape != value.shape:

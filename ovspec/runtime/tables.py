@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -78,8 +78,10 @@ def is_verification(rows: Rows) -> bool:
     return rows.sequence.length > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS
 
 
-def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[str, NDArray[np.generic]]:
-    """The pass's inputs by name, everything but the caches.
+def build_tables(
+    batch: Sequence[Rows], block_size: int, native: bool, names: Container[str] | None = None
+) -> dict[str, NDArray[np.generic]]:
+    """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
 
     With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
@@ -100,30 +102,37 @@ def build_tables(batch: Sequence[Rows], block_size: int, native: bool) -> dict[s
         tables.append(table if native else table[:0])
         begins.append(begins[-1] + new)
     features = [rows.features for rows in batch if rows.features is not None]
-    lengths = _i32([rows.sequence.length for rows in batch])
-    blocks, table_begins = _joined(tables), _begins(tables)
-    return {
-        "input_ids": _joined([rows.tokens for rows in batch]),
-        "position_ids": _joined([rows.positions for rows in batch]),
-        "past_lens": _i32(stock_past),
-        "subsequence_begins": _i32(begins),
-        "written_begins": _i32(stock_begins),
-        "block_indices": _joined(stock_tables),
-        "block_indices_begins": _begins(stock_tables),
-        "max_context_len": np.array(longest, np.int32),
-        "sampled_tokens_indices": _last_rows(begins, [rows.sampled for rows in batch]),
-        HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch]),
-        VERIFY_TABLES: pack_tables(_i32(begins), lengths, blocks, table_begins, _parents(batch, native)),
-        "verify_past_lens": _i32(past),
-        "verify_block_indices": blocks,
-        "verify_block_indices_begins": table_begins,
-        "verify_budgets": _i32([rows.budget for rows in batch]),
-        ROPE_LENGTHS: np.repeat(
+
+    parents = _parents(batch, native)
+
+    def packed() -> NDArray[np.int32]:
+        lengths = _i32([rows.sequence.length for rows in batch])
+        return pack_tables(_i32(begins), lengths, _joined(tables), _begins(tables), parents)
+
+    makers: dict[str, Callable[[], NDArray[np.generic]]] = {
+        "input_ids": lambda: _joined([rows.tokens for rows in batch]),
+        "position_ids": lambda: _joined([rows.positions for rows in batch]),
+        "past_lens": lambda: _i32(stock_past),
+        "subsequence_begins": lambda: _i32(begins),
+        "written_begins": lambda: _i32(stock_begins),
+        "block_indices": lambda: _joined(stock_tables),
+        "block_indices_begins": lambda: _begins(stock_tables),
+        "max_context_len": lambda: np.array(longest, np.int32),
+        "sampled_tokens_indices": lambda: _last_rows(begins, [rows.sampled for rows in batch]),
+        HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
+        VERIFY_TABLES: packed,
+        "verify_past_lens": lambda: _i32(past),
+        "verify_block_indices": lambda: _joined(tables),
+        "verify_block_indices_begins": lambda: _begins(tables),
+        "verify_budgets": lambda: _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: lambda: np.repeat(
             _i32([max(rows.text_length, rows.context) for rows in batch]),
             [len(rows.tokens) for rows in batch],
         ),
-        **({FEATURES: _joined(features)} if features else {}),
     }
+    if features:
+        makers[FEATURES] = lambda: _joined(features)
+    return {name: make() for name, make in makers.items() if names is None or name in names}
 
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:

@@ -20,13 +20,21 @@ from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
 from ovspec_ops.linear import linear, pack_linear
 from ovspec_ops.moe.reference import dequantise, expert_budget, sparse_moe
-from ovspec_ops.verify_attention.reference import verify_attention
+from ovspec_ops.verify_attention import pack_tables, verify_attention
 
 KV_HEADS, GROUP, K_SIZE, V_SIZE = 2, 2, 72, 40
 # Tokens in the cache and rows of three sequences; the second one is not under verification.
 PAST, ROWS, VERIFIED = (300, 40, 31), (1, 9, 5), (True, False, True)
 
 EXPERTS = 9
+
+_TABLES = (
+    "subsequence_begins",
+    "verify_past_lens",
+    "verify_block_indices",
+    "verify_block_indices_begins",
+    "verify_parents",
+)
 
 SIZES = {"kv_heads": KV_HEADS, "k_size": K_SIZE}
 
@@ -154,7 +162,11 @@ def _check_select(core: ov.Core, inputs: Inputs, attributes: Mapping[str, Any]) 
 def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
     everything = inputs | others
     scale = K_SIZE**-0.5
-    out = _run(core, "VerifyAttention", everything, {**SIZES, "v_size": V_SIZE, "scale": scale})[0]
+    tables = [everything[name] for name in _TABLES if name in everything]
+    packed = {"verify_tables": pack_tables(*tables)}
+    first = {name: everything[name] for name in ("query", "key_cache", "value_cache", "attention")}
+    last = {name: everything[name] for name in ("selected_blocks", "selected_counts", "sinks")}
+    out = _run(core, "VerifyAttention", first | packed | last, {**SIZES, "v_size": V_SIZE, "scale": scale})[0]
     reference = verify_attention(
         *everything.values(), kv_heads=KV_HEADS, k_size=K_SIZE, v_size=V_SIZE, scale=scale
     )

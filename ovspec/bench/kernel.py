@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
@@ -19,6 +18,7 @@ from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.huge_pages import advise_huge_pages
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
+from ovspec_ops.verify_attention import pack_tables
 
 QUANT_MODES = ("BY_TOKEN", "BY_CHANNEL")
 # Consecutive calls use different caches, which together are much larger than the processor's caches. So keys
@@ -159,10 +159,6 @@ class KernelBench:
     ) -> list[ov.Tensor]:
         rows = rng.standard_normal((tokens, self.heads * self.head_size)).astype(np.float32)
         blocks = caches[0].shape[0]
-        dense = np.zeros((self.kv_heads, 0), np.int32)
-        arrays: list[NDArray[Any]] = [
-            *(np.array(values, np.int32) for values in ([0, tokens], [context], range(blocks), [0, blocks])),
-            dense, dense, np.zeros(0, np.float32), np.zeros(0, np.int32),
-        ]  # fmt: skip
-        attention = np.zeros_like(rows)
-        return [ov.Tensor(rows), *caches, ov.Tensor(attention), *(ov.Tensor(array) for array in arrays)]
+        tables = ([0, tokens], [context], range(blocks), [0, blocks])
+        packed = pack_tables(*(np.array(values, np.int32) for values in tables))
+        return [ov.Tensor(rows), *caches, ov.Tensor(np.zeros_like(rows)), ov.Tensor(packed)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,8 @@ class Verifier:
                 for rows, end, drafted in zip(batch, ends, lengths, strict=True)
             ]
         logits = self.target.forward(batch)
-        return np.split(logits, np.cumsum([rows.sampled for rows in batch])[:-1])
+        ends = list(accumulate(rows.sampled for rows in batch))
+        return [logits[begin:end] for begin, end in pairwise([0, *ends])]
 
     def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
         """Show the drafter what states the tokens have that the last pass read and accepted.

@@ -222,7 +222,8 @@ class ModelRunner:
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
-        tables = self._tables([Rows(CachedSequence(), np.zeros(1, np.int64))])
+        rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
+        tables = build_tables([rows], self.block_size, native)
         provided = {*tables, *([FEATURES] if self.backends.boundaries else [])}
         for part in (self._selection, self._expert_budgets, self._ffn_limits):
             provided |= part.names if part else set()
@@ -233,10 +234,6 @@ class ModelRunner:
                 f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
             )
         return [name for name in names if name not in caches]
-
-    def _tables(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        native, states = self.attention.backend == "native", bool(self.backends.boundaries)
-        return build_tables(batch, self.block_size, native, states)
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -249,7 +246,8 @@ class ModelRunner:
         for rows in batch:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
-        inputs = self._tables(batch)
+        native = self.attention.backend == "native"
+        inputs = build_tables(batch, self.block_size, native, self._inputs.names)
         if self._selection:
             inputs |= self._selection.inputs(batch)
         if self._expert_budgets:
@@ -258,7 +256,7 @@ class ModelRunner:
             inputs |= self._ffn_limits.inputs(batch)
         self._inputs.write(inputs)
         started = microseconds()
-        self.request.infer()
+        self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
         duration = microseconds() - started + recomputed
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()

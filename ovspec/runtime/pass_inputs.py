@@ -27,7 +27,8 @@ class PassInputs:
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self._request = request
-        self.names = list(names)
+        #: The inputs of the model.
+        self.names = tuple(names)
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
 

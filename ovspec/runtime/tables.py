@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_transforms import HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS
+from ovspec_ops.verify_attention import pack_tables
+from ovspec_transforms import HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS, VERIFY_TABLES
 
 #: What heads read of the target's hidden states.
 FEATURES = "hidden_states"
@@ -78,14 +79,13 @@ def is_verification(rows: Rows) -> bool:
 
 
 def build_tables(
-    batch: Sequence[Rows], block_size: int, native: bool, states: bool = False
+    batch: Sequence[Rows], block_size: int, native: bool, names: Container[str] | None = None
 ) -> dict[str, NDArray[np.generic]]:
-    """The pass's inputs by name, everything but the caches.
+    """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
 
     With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
-    counted from there. Attention itself goes by `row_past_lens` and the `verify_*` tables. `states` says
-    whether the graph returns hidden states.
+    counted from there. Attention goes by `verify_tables`, selection by the other `verify_*` tables.
     """
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
@@ -102,30 +102,40 @@ def build_tables(
         tables.append(table if native else table[:0])
         begins.append(begins[-1] + new)
     features = [rows.features for rows in batch if rows.features is not None]
-    return {
-        "input_ids": _joined([rows.tokens for rows in batch]),
-        "position_ids": _joined([rows.positions for rows in batch]),
-        "past_lens": _i32(stock_past),
-        "subsequence_begins": _i32(begins),
-        "written_begins": _i32(stock_begins),
-        "block_indices": _joined(stock_tables),
-        "block_indices_begins": _begins(stock_tables),
-        "max_context_len": np.array(longest, np.int32),
-        "sampled_tokens_indices": _last_rows(begins, [rows.sampled for rows in batch]),
-        "row_past_lens": _i32([rows.sequence.length for rows in batch]),
-        "verify_past_lens": _i32(past),
-        "verify_block_indices": _joined(tables),
-        "verify_block_indices_begins": _begins(tables),
-        "verify_parents": _parents(batch) if native else _i32([]),
-        "verify_budgets": _i32([rows.budget for rows in batch]),
-        ROPE_LENGTHS: np.repeat(
+
+    parents = _parents(batch) if native else _i32([])
+
+    def packed() -> NDArray[np.int32]:
+        lengths = _i32([rows.sequence.length for rows in batch])
+        return pack_tables(_i32(begins), lengths, _joined(tables), _begins(tables), parents)
+
+    makers: dict[str, Callable[[], NDArray[np.generic]]] = {
+        "input_ids": lambda: _joined([rows.tokens for rows in batch]),
+        "position_ids": lambda: _joined([rows.positions for rows in batch]),
+        "past_lens": lambda: _i32(stock_past),
+        "subsequence_begins": lambda: _i32(begins),
+        "written_begins": lambda: _i32(stock_begins),
+        "block_indices": lambda: _joined(stock_tables),
+        "block_indices_begins": lambda: _begins(stock_tables),
+        "max_context_len": lambda: np.array(longest, np.int32),
+        "sampled_tokens_indices": lambda: _last_rows(begins, [rows.sampled for rows in batch]),
+        HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
+        VERIFY_TABLES: packed,
+        "verify_past_lens": lambda: _i32(past),
+        "verify_block_indices": lambda: _joined(tables),
+        "verify_block_indices_begins": lambda: _begins(tables),
+        "verify_budgets": lambda: _i32([rows.budget for rows in batch]),
+        ROPE_LENGTHS: lambda: np.repeat(
             _i32([max(rows.text_length, rows.context) for rows in batch]),
             [len(rows.tokens) for rows in batch],
         ),
-        **({HIDDEN_ROWS: _last_rows(begins, [rows.states for rows in batch])} if states else {}),
-        **({FEATURES: _joined(features)} if features else {}),
-        **({} if native else _tree_masks(batch)),
     }
+    if features:
+        makers[FEATURES] = lambda: _joined(features)
+    if not native:
+        masks, mask_begins = _tree_masks(batch)
+        makers |= {QQ_BIAS: lambda: masks, QQ_BIAS_BEGINS: lambda: mask_begins}
+    return {name: make() for name, make in makers.items() if names is None or name in names}
 
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
@@ -185,7 +195,7 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
     )
 
 
-def _tree_masks(batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+def _tree_masks(batch: Sequence[Rows]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Inputs of the tree mask of stock attention: nothing where every sequence is a chain."""
     masks = []
     for rows in batch:
@@ -196,7 +206,7 @@ def _tree_masks(batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
             seen[row, row] = 1
         masks.append(seen.reshape(-1))
     begins = [0, *accumulate(map(len, masks))]
-    return {QQ_BIAS: _joined(masks), QQ_BIAS_BEGINS: _i32(begins if begins[-1] else [])}
+    return _joined(masks), _i32(begins if begins[-1] else [])
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:

@@ -13,6 +13,7 @@ from openvino import opset13 as ops
 from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
 
 import ovspec_ops
+from ovspec_ops.verify_attention import pack_tables
 
 
 def random_parents(rng: np.random.Generator, rows: int) -> list[int]:
@@ -122,6 +123,27 @@ class OpsPass:
             fmt = cache_type(self.fmt)
             return as_tensor(self.inputs[name], fmt if fmt == ov.Type.bf16 else None)
         return as_tensor(self.inputs[name])
+
+
+_TABLES = (
+    "subsequence_begins",
+    "verify_past_lens",
+    "verify_block_indices",
+    "verify_block_indices_begins",
+    "verify_parents",
+)
+
+
+def attention_tensors(case: OpsPass) -> dict[str, ov.Tensor]:
+    """The inputs of VerifyAttention: the tables as one."""
+    tables = pack_tables(*(case.inputs[name] for name in _TABLES))
+    first = ("query", "key_cache", "value_cache", "attention")
+    last = ("selected_blocks", "selected_counts", "sinks")
+    return {
+        **{name: case.tensor(name) for name in first},
+        "verify_tables": as_tensor(tables),
+        **{name: case.tensor(name) for name in last},
+    }
 
 
 def parameters(tensors: dict[str, ov.Tensor], dynamic: bool = True) -> list[ov.Node]:

@@ -13,6 +13,7 @@ from ops.caches import BLOCK
 from ops.passes import no_limits
 
 import ovspec_ops
+from ovspec_ops.verify_attention import pack_tables
 
 I32 = ov.Type.i32
 
@@ -93,12 +94,12 @@ def combined_model(
     """The stock node writes the cache, VerifyAttention reads it; `selective` adds the other two."""
     params = _parameters(heads, kv_heads, k_size, v_size)
     stock = _stock_node(params, kv_heads, k_size, v_size, window, sinks)
-    for name in ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins"):
-        params[name] = parameter(name, I32, [-1])
     sizes = {"kv_heads": kv_heads, "k_size": k_size}
-    tables = [params[n] for n in ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")]
-    begins = params["subsequence_begins"]
     if selective:
+        names = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
+        params |= {name: parameter(name, I32, [-1]) for name in names}
+        tables = [params[name] for name in names]
+        begins = params["subsequence_begins"]
         params["key_summary.0"] = parameter("key_summary.0", ov.Type.f32, [-1, kv_heads, k_size])
         params["verify_budgets"] = parameter("verify_budgets", I32, [-1])
         written = [
@@ -123,12 +124,12 @@ def combined_model(
         selection = [chosen.output(0), chosen.output(1)]
     else:
         selection = [ops.constant(np.zeros((kv_heads, 0), np.int32)).output(0)] * 2
-    params["verify_parents"] = parameter("verify_parents", I32, [-1])
+    params["verify_tables"] = parameter("verify_tables", I32, [-1])
     logits = ops.constant(np.zeros(0, np.float32) if sinks is None else sinks)
     verify = ovspec_ops.create(
         "VerifyAttention",
-        [params["query"], params["key_cache.0"], params["value_cache.0"], stock.output(0), begins, *tables,
-         *selection, logits, params["verify_parents"]],
+        [params["query"], params["key_cache.0"], params["value_cache.0"], stock.output(0),
+         params["verify_tables"], *selection, logits],
         {**sizes, "v_size": v_size, "scale": k_size**-0.5, "sliding_window": window},
     )  # fmt: skip
     outputs = [verify.output(0), *selection] if selective else [verify.output(0)]
@@ -200,6 +201,7 @@ def table_inputs(
         "max_context_len": np.array(max(p + r for p, r in zip(tail_past, rows, strict=True)), np.int32),
         "verify_past_lens": np.array([p if v else -1 for p, v in zip(past, verified, strict=True)], np.int32),
         "verify_block_indices": flat(full), "verify_block_indices_begins": begins(full),
-        "verify_parents": np.zeros(0, np.int32),
     }  # fmt: skip
+    names = ("subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
+    combined["verify_tables"] = pack_tables(*(combined[name] for name in names))
     return whole, combined

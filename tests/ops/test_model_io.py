@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from ops.passes import OpsPass, infer, no_limits, parameters
+from ops.passes import OpsPass, attention_tensors, infer, no_limits, parameters
 
 import ovspec_ops
 
@@ -34,14 +34,22 @@ def make_case(seed: int = 0) -> OpsPass:
 
 
 def tensors_of(case: OpsPass) -> dict[str, ov.Tensor]:
-    names = [name for name in case.inputs if not name.startswith("selected")]
+    selection = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
+    names = ("subsequence_begins", *selection)
     summary = np.zeros((len(case.inputs["key_cache"]), case.kv_heads, case.k_size), np.float32)
     rng = np.random.default_rng(case.seed)
     summary[...] = rng.standard_normal(summary.shape)
-    return {name: case.tensor(name) for name in names} | {
-        "key_summary": ov.Tensor(summary),
-        "verify_budgets": ov.Tensor(np.array([5, 3], np.int32)),
+    attention = {
+        name: tensor for name, tensor in attention_tensors(case).items() if not name.startswith("selected")
     }
+    return (
+        attention
+        | {name: case.tensor(name) for name in names}
+        | {
+            "key_summary": ov.Tensor(summary),
+            "verify_budgets": ov.Tensor(np.array([5, 3], np.int32)),
+        }
+    )
 
 
 def make_model(case: OpsPass) -> ov.Model:
@@ -75,11 +83,9 @@ def make_model(case: OpsPass) -> ov.Model:
         [
             nodes["query"],
             *caches,
-            begins,
-            *tables,
+            nodes["verify_tables"],
             *chosen.outputs(),
             nodes["sinks"],
-            nodes["verify_parents"],
         ],
         case.attributes,
     )

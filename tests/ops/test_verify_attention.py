@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.caches import FORMATS
 from ops.compare import assert_close
-from ops.passes import OpsPass, compile_op, evaluate, infer
+from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer
 
 from ovspec_ops import loader
 from ovspec_ops.verify_attention import verify_attention
@@ -15,7 +15,7 @@ MIXED = [(71, 5, True), (40, 9, False), (31, 1, True), (0, 3, True), (63, 33, Fa
 
 
 def run(case: OpsPass) -> NDArray[np.float32]:
-    tensors = {name: case.tensor(name) for name in case.inputs}
+    tensors = attention_tensors(case)
     return evaluate("VerifyAttention", tensors, case.attributes)[0]
 
 
@@ -142,7 +142,7 @@ def test_batch_does_not_change_a_sequence(isa: str) -> None:
 @pytest.mark.parametrize("fmt", ["f32", "u8_token", "u8_channel"])
 def test_compiled_graph_and_thread_counts_agree_bitwise(isa: str, fmt: str) -> None:
     case = OpsPass([*MIXED, (3000, 8, True)], fmt=fmt, kv_heads=2, k_size=64, v_size=64)
-    tensors = {name: case.tensor(name) for name in case.inputs}
+    tensors = attention_tensors(case)
     outputs = [evaluate("VerifyAttention", tensors, case.attributes)[0]]
     for threads in (1, 2):
         compiled = compile_op("VerifyAttention", tensors, case.attributes, INFERENCE_NUM_THREADS=threads)
@@ -154,7 +154,7 @@ def test_compiled_graph_and_thread_counts_agree_bitwise(isa: str, fmt: str) -> N
 
 def test_pass_without_verification_copies_the_stock_rows() -> None:
     case = OpsPass([(0, 50, False), (7, 20, False)])
-    tensors = {name: case.tensor(name) for name in case.inputs}
+    tensors = attention_tensors(case)
     compiled = compile_op("VerifyAttention", tensors, case.attributes)
     assert np.array_equal(infer(compiled, tensors)[0], case.inputs["attention"])
 

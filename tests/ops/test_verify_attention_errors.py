@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from ops.passes import OpsPass, compile_op, evaluate, infer, parameters
+from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer, parameters
 
 import ovspec_ops
 
@@ -53,10 +53,6 @@ BAD_INPUTS = {
         r"verify_block_indices_begins\[3\] is 99",
     ),
     "no rows": (put("subsequence_begins", 1, 0), r"sequence 0 has no row, but verify_past_lens\[0\] is 70"),
-    "one past length missing": (
-        replace("verify_past_lens", np.array([70, -1], np.int32)),
-        r"subsequence_begins holds 4 values, expected 3: one more than verify_past_lens",
-    ),
     "attention of another width": (
         replace("attention", np.zeros((7, 8), np.float32)),
         r"attention .*expected \[",
@@ -101,7 +97,7 @@ BAD_INPUTS = {
 
 
 def run(case: OpsPass) -> None:
-    evaluate("VerifyAttention", {name: case.tensor(name) for name in case.inputs}, case.attributes)
+    evaluate("VerifyAttention", attention_tensors(case), case.attributes)
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
@@ -128,12 +124,12 @@ def test_a_tree_of_more_than_64_rows_is_refused() -> None:
 def test_error_reaches_the_caller_of_a_compiled_model() -> None:
 
     case = OpsPass(SEQUENCES)
-    tensors = {name: case.tensor(name) for name in case.inputs}
+    tensors = attention_tensors(case)
     compiled = compile_op("VerifyAttention", tensors, case.attributes)
     infer(compiled, tensors)
     case.inputs["verify_block_indices"][0] = 99
     with pytest.raises(RuntimeError, match=r"VerifyAttention: verify_block_indices\[0\] is 99"):
-        infer(compiled, tensors)
+        infer(compiled, attention_tensors(case))
 
 
 BAD_ATTRIBUTES = {
@@ -145,8 +141,7 @@ BAD_ATTRIBUTES = {
 }
 
 
-def create(case: OpsPass, attributes: dict[str, Any], dynamic: bool = True) -> ov.Node:
-    tensors = {name: case.tensor(name) for name in case.inputs}
+def create(tensors: dict[str, ov.Tensor], attributes: dict[str, Any], dynamic: bool = True) -> ov.Node:
     return ovspec_ops.create("VerifyAttention", parameters(tensors, dynamic), attributes)
 
 
@@ -155,14 +150,14 @@ def test_bad_attribute_is_refused(name: str) -> None:
     case = OpsPass(SEQUENCES)
     value, message = BAD_ATTRIBUTES[name]
     with pytest.raises(ValueError, match=message):
-        create(case, case.attributes | {name: value})
+        create(attention_tensors(case), case.attributes | {name: value})
 
 
 def test_missing_scale_is_refused() -> None:
     case = OpsPass(SEQUENCES)
     attributes = {name: value for name, value in case.attributes.items() if name != "scale"}
     with pytest.raises(ValueError, match=r"attribute scale is"):
-        create(case, attributes)
+        create(attention_tensors(case), attributes)
 
 
 @pytest.mark.parametrize(
@@ -175,20 +170,36 @@ def test_missing_scale_is_refused() -> None:
         ("key_cache", np.zeros((4, 2, 32, 16), np.uint8), r"expected \[blocks, 2, 32, 24\] \(by token\) or"),
         ("value_cache", np.zeros((4, 2, 32, 16), np.float16), r"key_cache is of type f32 and value_cache"),
         ("value_cache", np.zeros((4, 3, 32, 16), np.float32), r"value_cache \(input 2\) is of shape"),
-        ("verify_past_lens", np.zeros(3, np.int64), r"verify_past_lens \(input 5\) is of type i64"),
-        ("selected_blocks", np.zeros(3, np.int32), r"selected_blocks \(input 8\) is of shape \[3\]"),
+        ("verify_tables", np.zeros(3, np.int64), r"verify_tables \(input 4\) is of type i64"),
+        ("selected_blocks", np.zeros(3, np.int32), r"selected_blocks \(input 5\) is of shape \[3\]"),
     ],
     ids=lambda v: v if isinstance(v, str) and " " not in v else "",
 )  # fmt: skip
 def test_bad_type_or_shape_is_refused(name: str, array: Any, message: str) -> None:
     case = OpsPass(SEQUENCES)
-    case.inputs[name] = array
+    tensors = attention_tensors(case) | {name: ov.Tensor(array)}
     with pytest.raises(ValueError, match=message):
-        create(case, case.attributes, dynamic=False)
+        create(tensors, case.attributes, dynamic=False)
 
 
 def test_wrong_number_of_inputs_is_refused() -> None:
     case = OpsPass(SEQUENCES)
-    del case.inputs["verify_parents"]
-    with pytest.raises(ValueError, match=r"VerifyAttention: got 11 inputs, expected 12"):
-        create(case, case.attributes)
+    tensors = attention_tensors(case)
+    del tensors["sinks"]
+    with pytest.raises(ValueError, match=r"VerifyAttention: got 7 inputs, expected 5 or 8"):
+        create(tensors, case.attributes)
+
+
+@pytest.mark.parametrize("values", [[], [3], [-1, 0], [0, -1], [3, 0, 0, 3], [2**31 - 1, 2**31 - 1]])
+def test_tables_shorter_than_they_say_are_refused(values: list[int]) -> None:
+    case = OpsPass(SEQUENCES)
+    tensors = attention_tensors(case) | {"verify_tables": ov.Tensor(np.array(values, np.int32))}
+    with pytest.raises(ValueError, match=rf"verify_tables holds {len(values)} values, fewer than the tables"):
+        evaluate("VerifyAttention", tensors, case.attributes)
+
+
+def test_tables_of_different_passes_are_refused() -> None:
+    case = OpsPass(SEQUENCES)
+    case.inputs["verify_past_lens"] = np.array([70, -1], np.int32)
+    with pytest.raises(ValueError, match=r"subsequence_begins holds 4 values, expected 3: one more than"):
+        attention_tensors(case)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ops.caches import FORMATS
 from ops.compare import assert_close
 from ops.conftest import runnable
-from ops.passes import OpsPass, evaluate
+from ops.passes import OpsPass, attention_tensors, evaluate
 
 from ovspec_ops import loader
 from ovspec_ops.verify_attention import verify_attention
@@ -52,7 +52,7 @@ def test_random_passes(
     before = loader.active_isa()
     loader.set_isa(isa)
     try:
-        tensors = {name: case.tensor(name) for name in case.inputs}
+        tensors = attention_tensors(case)
         (out,) = evaluate("VerifyAttention", tensors, case.attributes)
     finally:
         loader.set_isa(before)

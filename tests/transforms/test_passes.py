@@ -26,6 +26,7 @@ from ovspec_transforms import (
     watch_selections,
 )
 from ovspec_transforms.attention.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
+from ovspec_transforms.attention.route_rows import selected_by
 from ovspec_transforms.graph import NodePass, run_pass
 
 TINY = {
@@ -119,9 +120,7 @@ def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
     assert (
         types(model)["VerifyAttention"] == types(model)["PagedAttentionExtension"] == shape.num_hidden_layers
     )
-    tables = {"row_past_lens", "written_begins", "verify_block_indices", "verify_block_indices_begins"}
-    assert tables <= input_names(model)
-    assert "verify_parents" in input_names(model)
+    assert {"written_begins", "verify_tables"} <= input_names(model)
     for node in model.get_ops():
         if node.get_type_name() == "PagedAttentionExtension":
             consumers = {port.get_node().get_type_name() for port in node.output(0).get_target_inputs()}
@@ -138,7 +137,7 @@ def test_anchors_select_and_the_others_reuse(shape: ModelShape) -> None:
     users = Counter()
     for node in model.get_ops():
         if node.get_type_name() == "VerifyAttention":
-            users[node.input(8).get_source_output().get_node().get_friendly_name()] += 1
+            users[node.input(5).get_source_output().get_node().get_friendly_name()] += 1
     assert sorted(users.values()) == sorted([1, shape.num_hidden_layers - 1])
     counts = model.output("selected_counts").get_partial_shape()
     assert counts[0].get_length() == shape.num_hidden_layers and counts[1].get_length() == 2
@@ -159,7 +158,7 @@ def test_bad_anchors_are_refused(anchors: list[int]) -> None:
 
 
 def test_selecting_before_routing_is_refused() -> None:
-    with pytest.raises(ValueError, match="no input 'verify_block_indices'"):
+    with pytest.raises(ValueError, match="no input 'verify_tables'"):
         select_blocks(paged(SHAPES["qwen3"]))
 
 
@@ -171,7 +170,7 @@ def test_windowed_layers_stay_dense() -> None:
     assert select_blocks(model).count == 3
     for node in model.get_ops():
         if node.get_type_name() == "VerifyAttention":
-            selects = node.input(8).get_source_output().get_node().get_type_name() == "BlockSelect"
+            selects = selected_by(node) is not None
             assert selects == (node.get_attributes()["sliding_window"] == 0)
 
 

@@ -17,48 +17,74 @@ const char* op_of(const ov::Node& node) {
 
 const char* const precisions = "expected f32, f16, bf16 or u8; set KV_CACHE_PRECISION to one of them";
 
-void check_cache_shape(const char* op, const std::string& name, ov::element::Type type,
-                       const ov::PartialShape& shape, std::int64_t kv_heads, std::int64_t size) {
+std::int64_t length(std::size_t dimension) {
+    return static_cast<std::int64_t>(dimension);
+}
+
+std::int64_t length(const ov::Dimension& dimension) {
+    return dimension.is_static() ? dimension.get_length() : -1;
+}
+
+bool has_rank(const ov::Shape&) {
+    return true;
+}
+
+bool has_rank(const ov::PartialShape& shape) {
+    return shape.rank().is_static();
+}
+
+// Shapes are of a tensor, or of a node's input, where rank and dimensions may be unknown.
+template <class Shape> bool has_dimensions(const Shape& shape, Dims dims) {
+    if (!has_rank(shape))
+        return true;
+    bool fits = shape.size() == dims.size();
+    for (std::size_t i = 0; fits && i < shape.size(); i++) {
+        const std::int64_t found = length(shape[i]), expected = dims.begin()[i];
+        fits = found == -1 || expected == -1 || found == expected;
+    }
+    return fits;
+}
+
+std::string input_name(const char* name, std::size_t index) {
+    return std::string(name) + " (input " + text(index) + ")";
+}
+
+// `what()` names the cache.
+template <class Shape, class What>
+void check_cache_shape(const char* op, const What& what, ov::element::Type type, const Shape& shape,
+                       std::int64_t kv_heads, std::int64_t size) {
     if (type.is_static() && type != ov::element::f32 && type != ov::element::f16 &&
         type != ov::element::bf16 && type != ov::element::u8)
-        fail(op, name + " is of type " + text(type) + ", " + precisions);
-    if (shape.rank().is_dynamic())
-        return;
+        fail(op, what() + " is of type " + text(type) + ", " + precisions);
     const std::int64_t token = static_cast<std::int64_t>(block_size);
-    const auto fits = [&](std::int64_t rows, std::int64_t row) {
-        return shape.size() == 4 && shape[1].compatible(kv_heads) && shape[2].compatible(rows) &&
-               shape[3].compatible(row);
-    };
     const bool quantised = type.is_dynamic() || type == ov::element::u8;
     const bool plain = type.is_dynamic() || type != ov::element::u8;
-    if ((plain && fits(token, size)) || (quantised && (fits(token, size + 8) || fits(token + 8, size))))
+    if ((plain && has_dimensions(shape, {-1, kv_heads, token, size})) ||
+        (quantised && (has_dimensions(shape, {-1, kv_heads, token, size + 8}) ||
+                       has_dimensions(shape, {-1, kv_heads, token + 8, size}))))
         return;
     const std::string head = "[blocks, " + text(kv_heads) + ", ";
     const std::string real = head + text(token) + ", " + text(size) + "]";
     const std::string u8 = head + text(token) + ", " + text(size + 8) + "] (by token) or " + head +
                            text(token + 8) + ", " + text(size) + "] (by channel)";
-    fail(op, name + " is of shape " + text(shape) + " and type " + text(type) + ", expected " +
+    fail(op, what() + " is of shape " + text(shape) + " and type " + text(type) + ", expected " +
                  (type == ov::element::u8 ? u8 : real) + "; check kv_heads and the head size");
 }
 
+template <class Shape>
 void check_value(const char* op, std::size_t index, const char* name, ov::element::Type got_type,
-                 ov::element::Type type, const ov::PartialShape& got, const ov::PartialShape& shape) {
-    const std::string what = std::string(name) + " (input " + text(index) + ")";
+                 ov::element::Type type, const Shape& got, Dims shape) {
     if (got_type.is_static() && got_type != type)
-        fail(op, what + " is of type " + text(got_type) + ", expected " + text(type));
-    if (got.rank().is_dynamic())
-        return;
-    bool fits = got.size() == shape.size();
-    for (std::size_t i = 0; fits && i < shape.size(); i++)
-        fits = got[i].is_dynamic() || shape[i].is_dynamic() || got[i] == shape[i];
-    if (!fits)
-        fail(op, what + " is of shape " + text(got) + ", expected " + text(shape));
+        fail(op, input_name(name, index) + " is of type " + text(got_type) + ", expected " + text(type));
+    if (!has_dimensions(got, shape))
+        fail(op, input_name(name, index) + " is of shape " + text(got) + ", expected " +
+                     text(ov::PartialShape(std::vector<ov::Dimension>(shape.begin(), shape.end()))));
 }
 
-void check_hidden_value(const char* op, ov::element::Type type, const ov::PartialShape& shape) {
+template <class Shape> void check_hidden_shape(const char* op, ov::element::Type type, const Shape& shape) {
     if (type.is_static() && type != ov::element::f32)
         fail(op, "hidden (input 0) is of type " + text(type) + ", expected f32");
-    if (shape.rank().is_static() && shape.size() < 2)
+    if (has_rank(shape) && shape.size() < 2)
         fail(op, "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
 }
 
@@ -81,38 +107,38 @@ void check_input_count(const ov::Node& node, std::size_t count) {
 }
 
 void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
-                 const ov::PartialShape& shape) {
+                 Dims shape) {
     check_value(op_of(node), index, name, node.get_input_element_type(index), type,
                 node.get_input_partial_shape(index), shape);
 }
 
 void check_tensor(const char* op, const ov::TensorVector& inputs, std::size_t index, const char* name,
-                  ov::element::Type type, const ov::PartialShape& shape) {
+                  ov::element::Type type, Dims shape) {
     check_value(op, index, name, inputs[index].get_element_type(), type, inputs[index].get_shape(), shape);
 }
 
 void check_hidden_input(const ov::Node& node) {
-    check_hidden_value(op_of(node), node.get_input_element_type(0), node.get_input_partial_shape(0));
+    check_hidden_shape(op_of(node), node.get_input_element_type(0), node.get_input_partial_shape(0));
 }
 
 std::size_t check_hidden(const char* op, const ov::Tensor& hidden) {
-    const ov::Shape shape = hidden.get_shape();
-    check_hidden_value(op, hidden.get_element_type(), shape);
+    const ov::Shape& shape = hidden.get_shape();
+    check_hidden_shape(op, hidden.get_element_type(), shape);
     return ov::shape_size(shape.begin(), shape.end() - 1);
 }
 
 void check_cache_input(const ov::Node& node, std::size_t index, const char* name, std::int64_t kv_heads,
                        std::int64_t size) {
-    check_cache_shape(op_of(node), std::string(name) + " (input " + text(index) + ")",
-                      node.get_input_element_type(index), node.get_input_partial_shape(index), kv_heads,
-                      size);
+    check_cache_shape(
+        op_of(node), [&] { return input_name(name, index); }, node.get_input_element_type(index),
+        node.get_input_partial_shape(index), kv_heads, size);
 }
 
 CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,
                      std::int64_t size) {
     const ov::element::Type type = tensor.get_element_type();
-    const ov::Shape shape = tensor.get_shape();
-    check_cache_shape(op, name, type, shape, kv_heads, size);
+    const ov::Shape& shape = tensor.get_shape();
+    check_cache_shape(op, [&] { return std::string(name); }, type, shape, kv_heads, size);
     CacheView view;
     view.data = static_cast<const std::uint8_t*>(tensor.data());
     view.blocks = shape[0];

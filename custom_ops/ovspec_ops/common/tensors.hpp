@@ -1,6 +1,7 @@
 // What the operations share that needs OpenVINO types: checks of types and shapes, caches as CacheView.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include <openvino/core/node.hpp>
@@ -13,20 +14,23 @@
 
 namespace ovspec {
 
+// Expected dimensions; -1: any. The plugin infers an operation's output shapes again in every pass, so checks
+// allocate nothing where they find nothing.
+using Dims = std::initializer_list<std::int64_t>;
+
 // Attributes that every operation has. Head sizes are multiples of 8 up to 1024.
 void check_heads(const char* op, std::int64_t kv_heads);
 void check_head_size(const char* op, const char* name, std::int64_t size);
 
-// Input `index` is of `type` (or dynamic) and of the rank of `shape`; dimensions of -1 in `shape` are not
-// checked.
+// Input `index` is of `type` (or dynamic) and of the rank of `shape`.
 void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
-                 const ov::PartialShape& shape);
+                 Dims shape);
 void check_input_count(const ov::Node& node, std::size_t count);
 
 // The same for a tensor at run time, whose rank may have been dynamic when the model was compiled. Call it
 // before a dimension is read.
 void check_tensor(const char* op, const ov::TensorVector& inputs, std::size_t index, const char* name,
-                  ov::element::Type type, const ov::PartialShape& shape);
+                  ov::element::Type type, Dims shape);
 
 // `hidden`, input 0: f32 `[.., size]` of at least two dimensions. Returns its rows.
 std::size_t check_hidden(const char* op, const ov::Tensor& hidden);

@@ -104,6 +104,25 @@ template <bool hardware, std::size_t R> __attribute__((noinline)) void add_pairs
     join<R>(tile, sums);
 }
 
+// One row of pairs times P panels, `panel_bytes` apart. The sums of one panel alone would wait for each
+// other.
+template <bool hardware, std::size_t P>
+__attribute__((noinline)) void add_panels(const Tile& tile, std::size_t panel_bytes) {
+    Vec sums[P][2] = {};
+    const std::uint32_t* row = (const std::uint32_t*)tile.rows;
+    for (std::size_t k = 0; k < tile.steps; k++) {
+        const UVec value = UVec{} + row[k];
+        const std::uint8_t* weights = tile.weights + k * step_bytes;
+#pragma GCC unroll 4
+        for (std::size_t p = 0; p < P; p++, weights += panel_bytes) {
+            ask(weights);
+            sums[p][0] = add_pair<hardware>(sums[p][0], load_as<UVec>(weights), value);
+            sums[p][1] = add_pair<hardware>(sums[p][1], load_as<UVec>(weights + sizeof(UVec)), value);
+        }
+    }
+    join<P>(tile, sums);
+}
+
 // R rows of f32 times integers of `format` in units of four inputs.
 template <WeightFormat format, std::size_t R> __attribute__((noinline)) void add_integers(const Tile& tile) {
     constexpr std::size_t units = format == WeightFormat::u4 ? 2 : 1; // in 128 bytes
@@ -165,6 +184,22 @@ template <std::size_t R> struct Adder {
 template <> struct Adder<0> {
     static AddTile of(std::size_t, TileForm, bool) { return nullptr; }
 };
+
+typedef void (*AddPanels)(const Tile&, std::size_t panel_bytes);
+
+template <bool hardware> OVSPEC_INLINE AddPanels panels_adder(std::size_t panels) {
+    const AddPanels adders[most_panels] = {add_panels<hardware, 1>, add_panels<hardware, 2>,
+                                           add_panels<hardware, 3>, add_panels<hardware, 4>};
+    return adders[panels - 1];
+}
+
+OVSPEC_INLINE bool multiplies_pairs() {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
 
 // Inputs that share a scale: of integers a group, else all of them.
 OVSPEC_INLINE std::size_t span_of(const LinearWeights& w) {
@@ -261,11 +296,7 @@ struct Rows {
     OVSPEC_INLINE_MEMBER Rows(const LinearWeights& w, const std::uint8_t* data, std::size_t count)
         : packed(data), blocks(blocks_of(count)), block_bytes(packed_bytes(w, blocks.most)),
           of_step(takes_pairs(w) ? 2 : 1), form(form_of(w, count)) {
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-        const bool hardware = __builtin_cpu_supports("avx512bf16");
-#else
-        const bool hardware = false;
-#endif
+        const bool hardware = multiplies_pairs();
         most = Adder<most_rows>::of(blocks.most, form, hardware);
         less = Adder<most_rows>::of(blocks.most - 1, form, hardware);
     }
@@ -294,11 +325,34 @@ OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, 
         }
 }
 
+// One row of pairs times up to most_panels panels, whose totals are `[panels, 32]`.
+OVSPEC_INLINE void multiply_row(const LinearWeights& w, std::size_t first, std::size_t count,
+                                const std::uint8_t* packed, const PanelTarget* targets, float* totals) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    const AddPanels add = multiplies_pairs() ? panels_adder<true>(count) : panels_adder<false>(count);
+#else
+    const AddPanels add = panels_adder<false>(count);
+#endif
+    for (std::size_t begin = 0, inputs; begin < w.padded(); begin += inputs) {
+        const std::size_t left = w.padded() - begin;
+        inputs = left < chunk_inputs ? left : chunk_inputs;
+        for (std::size_t n = 0; n < panel_width; n += tile_width)
+            add({w.panel(first) + begin / 2 * step_bytes + n * 4, packed + begin / 2 * sizeof(float),
+                 inputs / 2, nullptr, totals + n, begin == 0},
+                w.panel_bytes());
+    }
+    for (std::size_t p = 0; p < count; p++)
+        for (std::size_t n = 0; n < panel_width; n += lanes)
+            panels::write(targets[p], 0, n, load(totals + p * panel_width + n));
+}
+
 // Up to most_panels panels. Those of many rows take a chunk of the inputs together, whose rows stay in the
 // L2 cache; few rows stream one panel after the other.
 OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_t count,
                            const std::uint8_t* packed, std::size_t row_count, const PanelTarget* targets,
                            float* scratch) {
+    if (row_count == 1 && takes_pairs(w))
+        return multiply_row(w, first, count, packed, targets, scratch);
     const Rows rows(w, packed, row_count);
     const std::size_t together = rows.blocks.count > 1 ? count : 1, span = span_of(w);
     float* totals = scratch + (chunk_inputs + 2) * panel_width;

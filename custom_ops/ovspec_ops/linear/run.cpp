@@ -20,11 +20,12 @@ Pool<FloatBuffer>& buffers() {
     return *pool;
 }
 
-// With few rows two panels at once keep the memory busy; with many rows more panels share the reads of a row.
+// With few rows two panels at once keep the memory busy; one row, and many rows, are read once for more
+// panels.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows) {
     const std::size_t tasks =
         tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
-    return std::clamp<std::size_t>(panels / tasks, 1, rows > block_rows ? most_panels : 2);
+    return std::clamp<std::size_t>(panels / tasks, 1, rows == 1 || rows > block_rows ? most_panels : 2);
 }
 
 std::size_t panels_of(std::size_t size) {

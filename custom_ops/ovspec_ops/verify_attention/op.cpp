@@ -19,15 +19,12 @@ enum Input : std::size_t {
     key_cache,
     value_cache,
     attention,
-    subsequence_begins,
-    past_lens,
-    block_indices,
-    block_indices_begins,
-    selected_blocks,
+    tables,
+    least_inputs,
+    selected_blocks = least_inputs,
     selected_counts,
     sinks,
-    parents,
-    input_count,
+    most_inputs,
 };
 
 // A thread's part of the scratch: a cache line apart, so that threads do not share one.
@@ -61,13 +58,32 @@ Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std
     return {blocks.data<const std::int32_t>(), counts.data<const std::int32_t>(), sequences.table_size};
 }
 
-// A per-row or per-head input that may be left empty.
-template <class T>
-const T* optional_input(const ov::Tensor& tensor, const char* what, std::size_t count, const char* absent) {
-    if (tensor.get_size() != 0 && tensor.get_size() != count)
-        fail(name, std::string(what) + " holds " + std::to_string(tensor.get_size()) + " values, expected " +
-                       std::to_string(count) + ", or none for " + absent);
-    return tensor.get_size() ? tensor.data<const T>() : nullptr;
+void check_optional(const char* what, std::size_t size, std::size_t expected, const char* absent) {
+    if (size != 0 && size != expected)
+        fail(name, std::string(what) + " holds " + std::to_string(size) + " values, expected " +
+                       std::to_string(expected) + ", or none for " + absent);
+}
+
+// `verify_tables` of a pass of so many rows.
+Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& parents) {
+    constexpr std::size_t lengths = 2;
+    const std::size_t size = tensor.get_size();
+    const std::int32_t* data = size < lengths ? nullptr : tensor.data<const std::int32_t>();
+    if (!data || data[0] < 0 || data[1] < 0 ||
+        size < lengths + 3 * static_cast<std::size_t>(data[0]) + 2 + static_cast<std::size_t>(data[1]))
+        fail(name, "verify_tables holds " + std::to_string(size) +
+                       " values, fewer than the tables whose lengths it begins with");
+    const std::size_t count = static_cast<std::size_t>(data[0]), own = static_cast<std::size_t>(data[1]);
+    check_optional("verify_parents", own, rows, "a chain");
+    const std::int32_t* begins = data + lengths;
+    const std::int32_t* past = begins + count + 1;
+    const std::int32_t* block_begins = past + count;
+    const std::int32_t* following = block_begins + count + 1;
+    const std::int32_t* blocks = following + own;
+    parents = own ? following : nullptr;
+    const std::size_t table_size = size - static_cast<std::size_t>(blocks - data);
+    return {name,         "verify_past_lens", "verify_block_indices", rows, count, begins, past, blocks,
+            block_begins, table_size};
 }
 
 void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels,
@@ -122,19 +138,18 @@ void VerifyAttention::validate_and_infer_types() {
     if (sliding_window_ < 0 || sliding_window_ > std::numeric_limits<std::int32_t>::max())
         fail(name, "attribute sliding_window is " + std::to_string(sliding_window_) +
                        ", expected 0 (none) or a length");
-    check_input_count(*this, input_count);
+    if (get_input_size() != least_inputs && get_input_size() != most_inputs)
+        fail(name, "got " + std::to_string(get_input_size()) + " inputs, expected 5 or 8");
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
     check_cache_input(*this, key_cache, "key_cache", kv_heads_, k_size_);
     check_cache_input(*this, value_cache, "value_cache", kv_heads_, v_size_);
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});
-    check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
-    check_input(*this, past_lens, "verify_past_lens", ov::element::i32, {-1});
-    check_input(*this, block_indices, "verify_block_indices", ov::element::i32, {-1});
-    check_input(*this, block_indices_begins, "verify_block_indices_begins", ov::element::i32, {-1});
-    check_input(*this, selected_blocks, "selected_blocks", ov::element::i32, {-1, -1});
-    check_input(*this, selected_counts, "selected_counts", ov::element::i32, {-1, -1});
-    check_input(*this, sinks, "sinks", ov::element::f32, {-1});
-    check_input(*this, parents, "verify_parents", ov::element::i32, {-1});
+    check_input(*this, tables, "verify_tables", ov::element::i32, {-1});
+    if (get_input_size() == most_inputs) {
+        check_input(*this, selected_blocks, "selected_blocks", ov::element::i32, {-1, -1});
+        check_input(*this, selected_counts, "selected_counts", ov::element::i32, {-1, -1});
+        check_input(*this, sinks, "sinks", ov::element::f32, {-1});
+    }
 
     const auto keys = get_input_element_type(key_cache), values = get_input_element_type(value_cache);
     if (keys.is_static() && values.is_static() && keys != values)
@@ -151,7 +166,8 @@ void VerifyAttention::validate_and_infer_types() {
         out[0] = rows[0];
         if (rows[1].is_static())
             out[1] = rows[1].get_length() / k_size_ * v_size_;
-        check_input(*this, attention, "attention", ov::element::f32, out);
+        check_input(*this, attention, "attention", ov::element::f32,
+                    {-1, out[1].is_static() ? out[1].get_length() : -1});
     }
     set_output_type(0, ov::element::f32, out);
 }
@@ -171,7 +187,7 @@ bool VerifyAttention::visit_attributes(ov::AttributeVisitor& visitor) {
 
 bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
-    const ov::Shape rows = inputs[query].get_shape();
+    const ov::Shape& rows = inputs[query].get_shape();
     VerifyCall call{};
     call.keys = view_cache(name, "key_cache", inputs[key_cache], kv_heads_, k_size_);
     call.values = view_cache(name, "value_cache", inputs[value_cache], kv_heads_, v_size_);
@@ -185,14 +201,15 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
     if (inputs[attention].get_shape() != out_shape)
         fail(name, "attention holds " + std::to_string(inputs[attention].get_size()) + " values, expected [" +
                        std::to_string(out_shape[0]) + ", " + std::to_string(out_shape[1]) + "]");
-    const Sequences sequences =
-        view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
-                       inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
-    const Selection selection =
-        view_selection(inputs[selected_blocks], inputs[selected_counts], call.keys.heads, sequences);
-
-    call.sinks = optional_input<float>(inputs[sinks], "sinks", call.keys.heads * call.group, "no sink");
-    const Parents tree = optional_input<std::int32_t>(inputs[parents], "verify_parents", rows[0], "a chain");
+    Parents tree = nullptr;
+    const Sequences sequences = view_tables(inputs[tables], rows[0], tree);
+    Selection selection{};
+    if (inputs.size() == most_inputs) {
+        selection =
+            view_selection(inputs[selected_blocks], inputs[selected_counts], call.keys.heads, sequences);
+        check_optional("sinks", inputs[sinks].get_size(), call.keys.heads * call.group, "no sink");
+        call.sinks = inputs[sinks].get_size() ? inputs[sinks].data<const float>() : nullptr;
+    }
 
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
     auto workspace = workspaces().take();

@@ -24,11 +24,11 @@ from ovspec_transforms.report import PassReport
 
 VERIFY_ATTENTION = "VerifyAttention"
 WRITTEN_BEGINS = "written_begins"
-ROW_PAST_LENS = "row_past_lens"
+VERIFY_TABLES = "verify_tables"
 VERIFY_PAST_LENS = "verify_past_lens"
 VERIFY_BLOCK_INDICES = "verify_block_indices"
 VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
-VERIFY_PARENTS = "verify_parents"
+_SELECTED_BLOCKS, _SINKS = 5, 7  # inputs of VerifyAttention
 
 
 class RouteRows(NodePass):
@@ -43,11 +43,7 @@ class RouteRows(NodePass):
     def __init__(self, model: ov.Model) -> None:
         super().__init__(PAGED_ATTENTION)
         self._written_begins = add_parameter(model, WRITTEN_BEGINS, [-1], ov.Type.i32)
-        self._begins_of_rows = add_parameter(model, "subsequence_begins", [-1], ov.Type.i32)
-        self._past_lens = add_parameter(model, ROW_PAST_LENS, [-1], ov.Type.i32)
-        self._blocks = add_parameter(model, VERIFY_BLOCK_INDICES, [-1], ov.Type.i32)
-        self._begins = add_parameter(model, VERIFY_BLOCK_INDICES_BEGINS, [-1], ov.Type.i32)
-        self._parents = add_parameter(model, VERIFY_PARENTS, [-1], ov.Type.i32)
+        self._tables = add_parameter(model, VERIFY_TABLES, [-1], ov.Type.i32)
 
     def rewrite(self, node: ov.Node) -> bool:
         """Insert our operation between the stock node and its consumers."""
@@ -56,26 +52,12 @@ class RouteRows(NodePass):
         consumers = list(output.get_target_inputs())
         if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
             return False
-        dense = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32))
-        source = [port.get_source_output() for port in node.inputs()]
-        routed = ovspec_ops.create(
-            VERIFY_ATTENTION,
-            [
-                source[QUERY],
-                source[KEY_CACHE],
-                source[VALUE_CACHE],
-                output,
-                self._begins_of_rows.output(0),
-                self._past_lens.output(0),
-                self._blocks.output(0),
-                self._begins.output(0),
-                dense.output(0),
-                dense.output(0),
-                _sinks(layer).output(0),
-                self._parents.output(0),
-            ],
-            self._attributes(layer),
-        )
+        query, keys, values = (node.input(i).get_source_output() for i in (QUERY, KEY_CACHE, VALUE_CACHE))
+        inputs = [query, keys, values, output, self._tables.output(0)]
+        # Empty inputs would cost time too.
+        if (sinks := _sinks(layer)) is not None:
+            inputs += [*_all_blocks(layer), sinks]
+        routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, self._attributes(layer))
         routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
         for port in consumers:
             port.replace_source_output(routed.output(0))
@@ -99,20 +81,40 @@ class RouteRows(NodePass):
         }
 
 
-def _sinks(layer: PagedLayer) -> ov.Node:
-    """The layer's sinks as f32 `[heads]`, without an element where it has none; folded when compiled."""
+def _sinks(layer: PagedLayer) -> ov.Output | None:
+    """The layer's sinks as f32 `[heads]`, folded when compiled; `None` where it has none."""
     source = layer.node.input(SINKS).get_source_output()
+    shape = source.get_partial_shape()
+    if shape.is_static and 0 in shape.to_shape():
+        return None
     flat = ops.reshape(source, ops.constant([-1], ov.Type.i64), special_zero=False)
-    return ops.convert(flat, ov.Type.f32)
+    return ops.convert(flat, ov.Type.f32).output(0)
+
+
+def _all_blocks(layer: PagedLayer) -> list[ov.Output]:
+    """`selected_blocks` and `selected_counts` of dense attention."""
+    return 2 * [ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)]
+
+
+def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
+    """Let a `VerifyAttention` read the blocks of a list."""
+    inputs = [port.get_source_output() for port in node.inputs()]
+    sinks = inputs[_SINKS:] or [ops.constant(np.zeros(0, np.float32)).output(0)]
+    node.set_arguments([*inputs[:_SELECTED_BLOCKS], blocks, counts, *sinks])
+
+
+def selected_by(node: ov.Node) -> ov.Node | None:
+    """The node whose list of blocks a `VerifyAttention` reads."""
+    if node.get_input_size() <= _SELECTED_BLOCKS:
+        return None
+    return node.input(_SELECTED_BLOCKS).get_source_output().get_node()
 
 
 def route_rows(model: ov.Model) -> PassReport:
     """Route the rows of every layer to `VerifyAttention`.
 
-    Adds the inputs `row_past_lens` i32 `[sequences]` (tokens in the cache before the pass), `written_begins`
-    i32 `[pieces + 1]` (first row of each piece that the stock node takes as a sequence),
-    `verify_block_indices` i32 `[blocks]`, `verify_block_indices_begins` i32 `[sequences + 1]` and
-    `verify_parents` i32 `[rows]`, the tree that drafted rows form, or no element for chains.
+    Adds the inputs `written_begins` i32 `[pieces + 1]` (first row of each piece that the stock node takes as
+    a sequence) and `verify_tables` i32 `[N]`, as `ovspec_ops.verify_attention.pack_tables` makes it.
 
     Raises:
         ValueError: a layer has what the operation does not support, or the model is not paged.

@@ -25,6 +25,9 @@ from ovspec_transforms.attention.route_rows import (
     VERIFY_BLOCK_INDICES,
     VERIFY_BLOCK_INDICES_BEGINS,
     VERIFY_PAST_LENS,
+    VERIFY_TABLES,
+    select,
+    selected_by,
 )
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass
@@ -35,7 +38,6 @@ VERIFY_COVERAGE = "verify_coverage"
 VERIFY_REFRESH = "verify_refresh"
 SELECTED_COUNTS = "selected_counts"
 SELECTED_BLOCKS = "selected_blocks"
-_SELECTED_BLOCKS_INPUT, _SELECTED_COUNTS_INPUT = 8, 9
 
 
 class SelectBlocks(NodePass):
@@ -58,10 +60,11 @@ class SelectBlocks(NodePass):
         self._attend = attend
         self._layers = {layer.name: layer for layer in layers}
         self._chosen: dict[int, ov.Node] = {}
-        tables = [find_parameter(model, name) for name in (VERIFY_BLOCK_INDICES, VERIFY_BLOCK_INDICES_BEGINS)]
+        find_parameter(model, VERIFY_TABLES)
+        tables = (VERIFY_BLOCK_INDICES, VERIFY_BLOCK_INDICES_BEGINS)
         self._tables = [
             add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32),
-            *tables,
+            *(add_parameter(model, name, [-1], ov.Type.i32) for name in tables),
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
             add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
             # An empty input: every pass selects anew.
@@ -83,10 +86,9 @@ class SelectBlocks(NodePass):
             if not self._attend:
                 return True
         chosen = self._chosen[anchor]
-        if not self._attend or node.input(_SELECTED_BLOCKS_INPUT).get_source_output().get_node() == chosen:
+        if not self._attend or selected_by(node) == chosen:
             return False
-        node.input(_SELECTED_BLOCKS_INPUT).replace_source_output(chosen.output(0))
-        node.input(_SELECTED_COUNTS_INPUT).replace_source_output(chosen.output(1))
+        select(node, chosen.output(0), chosen.output(1))
         return True
 
     def _choose(self, stock: ov.Node, layer: PagedLayer, scale: float) -> ov.Node:
@@ -106,7 +108,7 @@ class SelectBlocks(NodePass):
             if rule.remembers
             else ops.constant(np.zeros((0, heads), np.int32))
         )
-        begins = find_parameter(self._model, "subsequence_begins").output(0)
+        begins = add_parameter(self._model, "subsequence_begins", [-1], ov.Type.i32).output(0)
         inputs = [query, summary.output(0), updated.output(0), begins]
         inputs += [table.output(0) for table in (*self._tables, kept)]
         ends = {"sink_blocks": rule.sink_blocks, "local_blocks": rule.local_blocks}

@@ -7,7 +7,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.attention.route_rows import ROW_PAST_LENS, VERIFY_PAST_LENS
+from ovspec_transforms.attention.route_rows import VERIFY_PAST_LENS, VERIFY_TABLES
 from ovspec_transforms.experts.moe_layers import (
     INDICES,
     SPARSE_MOE,
@@ -77,7 +77,7 @@ def budget_input(model: ov.Model, layers: int) -> ov.Output:
 def _verified_rows(model: ov.Model) -> list[ov.Output]:
     """Inputs that mark the rows under verification; empty constants where the graph does not mark them."""
     names = {name for node in model.get_parameters() for name in node.output(0).get_names()}
-    if ROW_PAST_LENS in names:
+    if VERIFY_TABLES in names:
         past_lens = add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32)
         return [find_parameter(model, _SUBSEQUENCE_BEGINS).output(0), past_lens.output(0)]
     return [ops.constant(np.zeros((0,), np.int32)).output(0)] * 2

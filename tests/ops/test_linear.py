@@ -115,6 +115,18 @@ def test_rows(isa: str, fmt: str, groups: int, rows: int, row_bits: int) -> None
     check(Layers(256, (80,), fmt, groups, row_bits), rows)
 
 
+@every_form
+@pytest.mark.parametrize("sizes", [(7 * 32 - 5,), (17 * 32,), (26 * 32 - 1,), (500, 3, 550)])
+def test_one_row_takes_several_panels(
+    isa: str, fmt: str, groups: int, row_bits: int, sizes: tuple[int, ...]
+) -> None:
+    """Of 7, 17, 26 and 35 panels, threads take up to four together. The bits are those beside other rows."""
+    layers = Layers(600 if groups == 1 else 256, sizes, fmt, groups, row_bits)
+    rows = layers.rows(3)
+    for alone, among in zip(check(layers, rows[:1]), check(layers, rows), strict=True):
+        assert np.array_equal(alone, among[:1])
+
+
 @both_roundings
 @pytest.mark.parametrize("inputs", [1, 15, 64, 72, 200, 1000])
 @pytest.mark.parametrize("fmt", ["u8", "u4"])

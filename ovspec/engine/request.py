@@ -77,6 +77,7 @@ class RequestMetrics:
         num_accepted_tokens: how many of those were accepted.
         num_accepted_tokens_per_pos: entry i: drafts whose token i was accepted.
         attention_density: share of the context's cache that verification attention read; 1.0 when dense.
+        prefill_density: share of the context that its prompt read; 1.0 when dense.
         is_lossy: whether the text may differ from the model's own.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
     """
@@ -88,6 +89,7 @@ class RequestMetrics:
     attention_density: float = 1.0
     is_lossy: bool = False
     num_cached_tokens: int = 0
+    prefill_density: float = 1.0
 
 
 @dataclass(slots=True)

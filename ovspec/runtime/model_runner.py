@@ -33,6 +33,7 @@ from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
+from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.watch_rows import watch_rows
@@ -240,13 +241,10 @@ class ModelRunner:
         for rows in batch:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
-        inputs = build_tables(batch, self.block_size, native=self.attention.backend == "native")
-        if self._selection:
-            inputs |= self._selection.inputs(batch)
-        if self._expert_budgets:
-            inputs |= self._expert_budgets.inputs(batch)
-        if self._ffn_limits:
-            inputs |= self._ffn_limits.inputs(batch)
+        parts = pieces(batch, self.attention.prefill, self.block_size)
+        inputs = build_tables(parts, self.block_size, native=self.attention.backend == "native")
+        for part in (self._selection, self._expert_budgets, self._ffn_limits):
+            inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer()
@@ -254,17 +252,18 @@ class ModelRunner:
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
-        attended = attended_tokens(counts, batch, self.block_size)
+        attended = attended_tokens(counts, parts, self.block_size)
         self.last_pass = PassStats(
             duration,
-            tuple(attended),
+            tuple(verified(batch, parts, attended)),
+            tuple(read_prompts(batch, parts, attended)),
             experts_read=tuple(read),
             experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
             channels_read=tuple(channels),
             channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
         )
         if self._selection:
-            self._selection.finish(batch, self.request)
+            self._selection.finish(parts, self.request)
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
@@ -273,8 +272,14 @@ class ModelRunner:
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])
 
-    def prefill(self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int) -> NDArray[np.float32]:
+    def prefill(
+        self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False
+    ) -> NDArray[np.float32]:
         """Run tokens through the model in chunks of at most `chunk` rows.
+
+        Args:
+            sequence, tokens, is_prompt: as of `Rows`.
+            chunk: rows of a pass; with sparse prompts a multiple of 128.
 
         Returns:
             Logits f32 `[1, vocab]` of the last token.
@@ -284,7 +289,8 @@ class ModelRunner:
         for begin in range(0, len(tokens), chunk):
             part = tokens[begin : begin + chunk]
             last = begin + chunk >= len(tokens)
-            logits = self.forward([Rows(sequence, part, sampled=int(last), text_length=length)])
+            rows = Rows(sequence, part, sampled=int(last), text_length=length, is_prompt=is_prompt)
+            logits = self.forward([rows])
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
@@ -374,14 +380,20 @@ class ModelRunner:
     def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
-        found = self.blocks.share(sequence, tokens, _LONG if is_long else b"")
+        found = self.blocks.share(sequence, tokens, self._seed(is_long), self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
 
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
-        self.blocks.publish(sequence, tokens, _LONG if sequence.long_rope else b"")
+        whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
+        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope))
+
+    def _seed(self, long_rope: bool) -> bytes:
+        """What blocks depend on beside their tokens."""
+        prefill = self.attention.prefill
+        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"")
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

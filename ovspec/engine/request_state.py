@@ -138,7 +138,7 @@ class RequestState:
 def count_pass(
     stats: PassStats, states: SequenceOf[RequestState], reading: SequenceOf[RequestState] = ()
 ) -> None:
-    """Count what a pass read for the requests that it verified, and for those behind them, `reading` prompts."""
+    """Count what a pass read for the requests that it verified, and for those whose prompts it read."""
     of_meters: dict[int, tuple[Meter, list[tuple[float, float]]]] = {}
     for state, read in zip(states, stats.attended, strict=False):
         state.attended_tokens += read[0]

@@ -74,8 +74,8 @@ def check_prefill(prefill: SparsePrefill | None, verify: VerifyMode) -> None:
     """
     if prefill is not None and isinstance(verify, CommitVerify):
         raise ValueError(
-            "verify='commit' with prefill='sparse': a commit confirms what dense decoding gives, and the keys "
-            "and values of a sparse prompt are not its own; use prefill='dense', or verify='dense'"
+            "verify='commit' with prefill='sparse': a commit confirms what dense decoding gives, and a sparse "
+            "prompt's cache is not the dense one; use prefill='dense', or verify='dense'"
         )
 
 
@@ -178,7 +178,7 @@ def check_commit(target: ModelRunner, verify: VerifyMode) -> None:
     """Refuse commits over a sparse prompt or changing keys, and sparse prompts of changing keys.
 
     Raises:
-        ValueError: `verify` commits behind sparse prompts, or the model has long RoPE and either is asked of it.
+        ValueError: `verify` commits behind sparse prompts, or either is asked of a model with long RoPE.
     """
     check_prefill(target.attention.prefill, verify)
     if target.long_rope and target.attention.prefill:

@@ -38,12 +38,13 @@ class SparsePrefill:
 
     def __post_init__(self) -> None:
         try:
-            _ = self._amount
+            _ = self.amount
         except ValueError as error:
             raise ValueError(f"prefill: {error}") from None
 
     @property
-    def _amount(self) -> SparseVerify:
+    def amount(self) -> SparseVerify:
+        """The same as settings of sparse verification, defaults filled in."""
         given = SparseVerify(L0=self.L0, rho=self.rho, coverage=self.coverage)
         if self.coverage is not None:
             return given
@@ -58,7 +59,7 @@ class SparsePrefill:
 
     def budget_blocks(self, context: int, block_size: int) -> int:
         """Blocks that a piece may read whose last row sees `context` tokens; -1 for a dense one."""
-        return self._amount.budget_blocks(context, block_size)
+        return self.amount.budget_blocks(context, block_size)
 
     def reads_all(self, tokens: int) -> bool:
         """Whether a prompt of so many tokens is read densely."""
@@ -67,7 +68,7 @@ class SparsePrefill:
     @property
     def identity(self) -> bytes:
         """What keys and values depend on beside their tokens."""
-        amount = self._amount
+        amount = self.amount
         return f"{PROMPT_PIECE} {amount.L0} {amount.rho} {amount.coverage}".encode()
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ovspec.pipeline.draft_model import draft_model
     from ovspec.pipeline.pipeline import LLMPipeline
     from ovspec.verify.commit_verify import CommitVerify
+    from ovspec.verify.sparse_prefill import SparsePrefill
     from ovspec.verify.verify_config import SparseVerify
     from ovspec_ops import extension_path
 
@@ -28,6 +29,7 @@ __all__ = [
     "LLMPipeline",
     "PerfMetrics",
     "PipelineBusyError",
+    "SparsePrefill",
     "SparseVerify",
     "StreamerBase",
     "StreamingStatus",
@@ -47,6 +49,7 @@ _MODULES = {
     "LLMPipeline": "ovspec.pipeline.pipeline",
     "PerfMetrics": "ovspec.generation.metrics",
     "PipelineBusyError": "ovspec.errors",
+    "SparsePrefill": "ovspec.verify.sparse_prefill",
     "SparseVerify": "ovspec.verify.verify_config",
     "StreamerBase": "openvino_genai",
     "StreamingStatus": "openvino_genai",

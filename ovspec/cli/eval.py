@@ -17,6 +17,7 @@ from ovspec.eval import FidelityEval, Report, Setting, plot_fidelity, read_promp
 from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode
 
 # Fields of SparseVerify by the parameter of their sweep.
@@ -87,7 +88,7 @@ def fidelity(
     """
     swept = {name: options.pop(option) for name, option in SWEEPS.items()}
     choice = PipelineChoice.of(options)
-    settings = settings_from(choice.verify, swept)
+    settings = settings_from(choice.verify, swept, choice.prefill)
     check_outputs(json_path, plot)
     drafter = choice.drafting.choice
     evaluation = FidelityEval(
@@ -118,12 +119,15 @@ def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
     return fields
 
 
-def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Setting]:
+def settings_from(
+    verify: VerifyMode, swept: dict[str, str | None], prefill: SparsePrefill | None = None
+) -> list[Setting]:
     """The settings to compare: the one that the verification options describe, or a sweep over it.
 
     Args:
         verify: the mode.
         swept: texts of the sweep options by field.
+        prefill: how prompts are read.
     """
     given = {name: text for name, text in swept.items() if text is not None}
     options = [sweep_option(name) for name in given]
@@ -131,8 +135,8 @@ def settings_from(verify: VerifyMode, swept: dict[str, str | None]) -> list[Sett
         raise ValueError(f"{' and '.join(options)} exclude each other: sweep one at a time")
     for name, text in given.items():
         parse = int_list if name in ("budget", "expert_budget") else float_list
-        return sweep(verify, name, parse(options[0], text))
-    return [Setting(verify)]
+        return sweep(verify, name, parse(options[0], text), prefill)
+    return [Setting(verify, prefill)]
 
 
 def show(report: Report, json_path: str | None) -> None:

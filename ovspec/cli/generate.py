@@ -22,6 +22,7 @@ from ovspec.cli.pipeline_options import (
 )
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
+from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
@@ -66,13 +67,13 @@ def generate(
     if jsonl is not None:
         for request in requests:
             results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
-            answer = {**request, **report(results, pipeline.verify, drafting)}
+            answer = {**request, **report(results, pipeline, drafting)}
             click.echo(json.dumps(answer, ensure_ascii=False))
         return
     streamer = None if as_json else print_piece
     results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
     if as_json:
-        click.echo(json.dumps(report(results, pipeline.verify, drafting), indent=2))
+        click.echo(json.dumps(report(results, pipeline, drafting), indent=2))
     else:
         click.echo()
         click.echo(summary_line(results.perf_metrics), err=True)
@@ -161,6 +162,8 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"acceptance COLLAPSED {metrics.get_acceptance_collapses()} times")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
+    if metrics.get_prefill_density() < 1.0:
+        parts.append(f"prefill density {metrics.get_prefill_density():.2f}")
     if metrics.get_experts_read():
         share = metrics.get_expert_density()
         parts.append(f"{metrics.get_experts_read():.1f} experts a layer read, density {share:.2f}")
@@ -186,14 +189,17 @@ def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
     return {"mode": "sparse", **asdict(verify)}
 
 
-def report(results: DecodedResults, verify: VerifyMode, drafting: Drafting) -> dict[str, object]:
+def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -> dict[str, object]:
     """The JSON object of `--json`."""
-    metrics = results.perf_metrics
-    plain = drafting.choice is None and verify == "dense"  # nothing stands in for the model's own decoding
+    metrics, prefill = results.perf_metrics, pipeline.prefill
+    plain = (
+        drafting.choice is None and pipeline.verify == "dense"
+    )  # nothing stands in for the model's own decoding
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
-        "verify": as_json_mode(verify),
+        "verify": as_json_mode(pipeline.verify),
+        "prefill": {"mode": "sparse", **asdict(prefill)} if prefill else "dense",
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": drafting.choice.name if drafting.choice else None,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from ovspec.cli.help import Command, option_group
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
 
@@ -155,6 +156,26 @@ def verify_options(command: Command) -> Command:
     return verify(selection_options(anchors(weight_options(command))))
 
 
+def prefill_options(command: Command) -> Command:
+    """`--prefill` and the settings of sparse prompts."""
+    return option_group("Prompts", PREFILL_OPTIONS)(command)
+
+
+def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
+    """The pipeline's `prefill` from the options of `prefill_options`, which are taken out; `None`: dense."""
+    mode = options.pop("prefill", "dense")
+    given = {entry.name: options.pop(f"prefill_{entry.name}", None) for entry in fields(SparsePrefill)}
+    if mode == "sparse":
+        return SparsePrefill(**given)
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"--prefill-{name.lower()} {value} contradicts --prefill dense: add --prefill sparse, or "
+                "leave it out"
+            )
+    return None
+
+
 def selection_options(command: Command) -> Command:
     """Settings of sparse attention, without its anchor layers."""
     return option_group(SELECTION_TITLE, SELECTION_OPTIONS)(command)
@@ -169,6 +190,27 @@ SELECTION_TITLE = "Sparse verification: attention"
 WEIGHT_TITLE = "Sparse verification: experts and feed-forward channels"
 
 
+PREFILL_OPTIONS = [
+    click.option(
+        "--prefill",
+        type=click.Choice(["dense", "sparse"]),
+        default="dense",
+        show_default=True,
+        metavar="MODE",
+        help="dense or sparse (lossy): how prompts are read.",
+    ),
+    click.option(
+        "--prefill-l0", "prefill_L0", type=int, help="Sparse prefill: tokens up to which it stays dense."
+    ),
+    click.option(
+        "--prefill-rho", type=float, help="Sparse prefill: share of the tokens beyond them that is read."
+    ),
+    click.option(
+        "--prefill-coverage",
+        type=float,
+        help="Sparse prefill: share of the estimated attention to read, instead of L0 and rho.",
+    ),
+]
 SELECTION_OPTIONS = [
     click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
     click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),

@@ -16,6 +16,8 @@ from ovspec.cli.options import (
     memory_limit_from,
     memory_options,
     model_option,
+    prefill_from,
+    prefill_options,
     properties_from,
     verify_from,
     verify_options,
@@ -25,6 +27,7 @@ from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.prefix_files import load_prefix
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify
 from ovspec_models import ModelInfo, OvspecConfig
 
@@ -73,7 +76,8 @@ SAMPLING_OPTIONS = [
 
 def pipeline_options(command: Command) -> Command:
     """Options that make the pipeline: model, device, operations, drafter, verification."""
-    return model_option(drafting_options(verify_options(backend_options(memory_options(command)))))
+    command = prefill_options(backend_options(memory_options(command)))
+    return model_option(drafting_options(verify_options(command)))
 
 
 def answer_options(command: Command) -> Command:
@@ -91,12 +95,14 @@ class PipelineChoice:
     Attributes:
         model: folder of the target.
         verify: how drafts are verified.
+        prefill: how prompts are read; `None`: densely.
         drafting: who drafts.
         arguments: the other arguments of `LLMPipeline`.
     """
 
     model: Path
     verify: VerifyMode
+    prefill: SparsePrefill | None
     drafting: Drafting
     arguments: dict[str, Any]
 
@@ -105,21 +111,24 @@ class PipelineChoice:
         """Take the options of `pipeline_options` out; a command need not have all of them."""
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
-        drafting = drafting_from(model, options)
+        prefill, drafting = prefill_from(options), drafting_from(model, options)
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
         arguments |= properties_from(options.pop("properties"))
-        return cls(model, parse_verify(verify), drafting, arguments)
+        return cls(model, parse_verify(verify), prefill, drafting, arguments)
 
-    def start(self, verify: VerifyMode | None = None, drafts: bool = True) -> LLMPipeline:
-        """Start the pipeline; with another `verify`, or without drafts, where asked for."""
+    def start(
+        self, verify: VerifyMode | None = None, drafts: bool = True, sparse_prompts: bool = True
+    ) -> LLMPipeline:
+        """Start the pipeline; with another `verify`, without drafts or with dense prompts where asked for."""
         draft = self.drafting.model if drafts else None
         return LLMPipeline(
             self.model,
             draft_model=None if draft is None else draft_model(draft),
             drafter=self.drafting.choice if drafts else None,
             verify=self.verify if verify is None else verify,
+            prefill=(self.prefill if sparse_prompts else None) or "dense",
             **self.arguments,
         )
 

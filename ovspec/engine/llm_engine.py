@@ -66,7 +66,8 @@ class LLMEngine:
         target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
             drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
-        self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs)
+        piece = target.attention.prompt_piece
+        self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs, piece)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
         self._modes: dict[VerifyMode, Mode] = {}
@@ -112,7 +113,13 @@ class LLMEngine:
         raw = request.metrics
         meter = self._meters.setdefault(id(raw), Meter(raw))
         self._states[request.request_id] = state = RequestState(
-            request, sequence, mode, schedule, meter, RequestOutput(request.request_id)
+            request,
+            sequence,
+            mode,
+            schedule,
+            meter,
+            RequestOutput(request.request_id),
+            self.target.attention.prefill,
         )
         self._scheduler.waiting.append(state)
 
@@ -220,16 +227,19 @@ class LLMEngine:
         """A request is about to run, for the first time or after a preemption."""
         sequence = state.sequence
         if state.request.cached is None:
-            self.target.share(sequence.target, sequence.tokens)
+            # Behind a sparse prompt the answer's blocks are not those of a prompt.
+            known = sequence.tokens[: sequence.prompt_length + 1] if state.prefill else sequence.tokens
+            self.target.share(sequence.target, known)
             if self.drafter:
                 self.drafter.begin(sequence)
             state.num_cached_tokens = sequence.target.length
+            state.meter.raw.sparse_cached_tokens += state.sparse_cached
 
     def _publish(self, state: RequestState) -> None:
         """Share what later prompts may begin with: keys and values of dense passes over final tokens."""
         sequence = state.sequence
         final = sequence.confirmed - 1
-        if state.mode.sparse is not None and not state.mode.commits:
+        if state.prefill or (state.mode.sparse is not None and not state.mode.commits):
             final = min(final, sequence.prompt_length)
         if state.request.cached is None:
             self.target.publish(sequence.target, sequence.tokens[:final])

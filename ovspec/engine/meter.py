@@ -37,6 +37,11 @@ class Meter:
         raw.channels_read += sum(stats.channels_read)
         raw.channels_held += sum(stats.channels_held)
 
+    def count_prompt(self, attended: float, context: float) -> None:
+        """A pass that read rows of a prompt of the call; as `PassStats.prompts`."""
+        self.raw.prompt_attended_tokens += attended
+        self.raw.prompt_context_tokens += context
+
     def count_first_token(self, arrival: float, read_duration: float) -> None:
         """A prompt was read whole and has its first token; durations and times in microseconds."""
         now, raw = microseconds(), self.raw

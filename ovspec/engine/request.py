@@ -78,6 +78,7 @@ class RequestMetrics:
         num_accepted_tokens_per_pos: entry i: drafts whose token i was accepted.
         attended_tokens: context tokens that verification attention read, over passes, layers and KV heads.
         context_tokens: those that dense attention would have read.
+        prefill_density: share of the context that its prompt read; 1.0 when dense.
         is_lossy: whether the text may differ from the model's own.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
     """
@@ -90,6 +91,7 @@ class RequestMetrics:
     context_tokens: float = 0.0
     is_lossy: bool = False
     num_cached_tokens: int = 0
+    prefill_density: float = 1.0
 
     @property
     def attention_density(self) -> float:

@@ -15,6 +15,7 @@ from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenL
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.schedule.schedule import Schedule
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import why_lossy
 
 
@@ -28,6 +29,7 @@ class RequestState:
         mode: how its drafts are verified.
         schedule: decides how much is drafted.
         meter: counts its passes.
+        prefill: how its prompt is read; `None`: densely.
         output: what has come since the last step was handed out.
         read_duration: model time of reading its prompt, microseconds.
         provisional_writers: who wrote its provisional tokens.
@@ -37,6 +39,7 @@ class RequestState:
         accepted_per_pos: entry i: drafts whose token i was accepted.
         attended_tokens: context tokens that its verification passes read.
         context_tokens: those that dense passes would have read.
+        prompt_reads: of the rows of its prompt, the context that they read and that dense ones would have.
         num_cached_tokens: tokens whose keys and values were there when it began to run.
         aborted: whether it ends before the next step.
     """
@@ -47,6 +50,7 @@ class RequestState:
     schedule: Schedule
     meter: Meter
     output: RequestOutput
+    prefill: SparsePrefill | None = None
     read_duration: float = 0.0
     provisional_writers: list[Writer] = field(default_factory=list)
     acceptance: AcceptanceRate = field(default_factory=AcceptanceRate)
@@ -55,6 +59,7 @@ class RequestState:
     accepted_per_pos: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    prompt_reads: tuple[float, float] = (0.0, 0.0)
     num_cached_tokens: int = 0
     aborted: bool = False
 
@@ -106,7 +111,12 @@ class RequestState:
     def metrics(self) -> RequestMetrics:
         """Counts so far."""
         whole = self.mode.only_attention and self.attended_tokens >= self.context_tokens
-        lossy = why_lossy("dense" if whole else self.mode.verify, self.request.settings.acceptance_threshold)
+        read, context = self.prompt_reads
+        lossy = why_lossy(
+            "dense" if whole else self.mode.verify,
+            self.request.settings.acceptance_threshold,
+            self.prefill if read < context or self.sparse_cached else None,
+        )
         return RequestMetrics(
             num_drafts=self.num_drafts,
             num_draft_tokens=self.num_draft_tokens,
@@ -116,11 +126,20 @@ class RequestState:
             context_tokens=self.context_tokens,
             is_lossy=bool(lossy),
             num_cached_tokens=self.num_cached_tokens,
+            prefill_density=read / context if context else 1.0,
         )
 
+    @property
+    def sparse_cached(self) -> int:
+        """Cached tokens of its prompt that were read sparsely."""
+        known = self.num_cached_tokens
+        return known if known and self.prefill is not None and not self.prefill.reads_all(known) else 0
 
-def count_pass(stats: PassStats, states: SequenceOf[RequestState]) -> None:
-    """Count what a pass read for the requests that it verified, the first of its sequences."""
+
+def count_pass(
+    stats: PassStats, states: SequenceOf[RequestState], reading: SequenceOf[RequestState] = ()
+) -> None:
+    """Count what a pass read for the requests that it verified, and for those whose prompts it read."""
     of_meters: dict[int, tuple[Meter, list[tuple[float, float]]]] = {}
     for state, read in zip(states, stats.attended, strict=False):
         state.attended_tokens += read[0]
@@ -128,6 +147,9 @@ def count_pass(stats: PassStats, states: SequenceOf[RequestState]) -> None:
         of_meters.setdefault(id(state.meter), (state.meter, []))[1].append(read)
     for meter, attended in of_meters.values():
         meter.count_pass(stats, attended)
+    for state, (attended_, context) in zip(reading, stats.prompts[len(states) :], strict=True):
+        state.prompt_reads = (state.prompt_reads[0] + attended_, state.prompt_reads[1] + context)
+        state.meter.count_prompt(attended_, context)
 
 
 def token_logprobs(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprobs:

@@ -13,18 +13,32 @@ from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_co
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
 
 _Config = TypeVar("_Config", ExpertConfig, FfnConfig)
 
 
-def routing(attention: Attention, verify: VerifyMode, choice: DrafterChoice | None) -> AttentionConfig:
+def routing(
+    attention: Attention,
+    verify: VerifyMode,
+    choice: DrafterChoice | None,
+    prefill: SparsePrefill | None = None,
+) -> AttentionConfig:
     """The configuration of attention.
 
     Raises:
-        ValueError: verification and the drafter ask for different rules of selection.
+        ValueError: verification and the drafter ask for different rules of selection, or sparse prompts for
+            what can't be had with them.
     """
+    check_prefill(prefill, verify)
+    if prefill and attention != "native":
+        raise ValueError(
+            "prefill='sparse' needs attention='native', which runs on a CPU; use that, or prefill='dense'"
+        )
+    if prefill:
+        return replace(routing(attention, verify, choice), selects=True, prefill=prefill)
     parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:
         return AttentionConfig(attention)
@@ -50,6 +64,19 @@ def sparse_attention(
     """A graph that selects blocks by the rule of `sparse`."""
     coverage = 1.0 if sparse.coverage is None else sparse.coverage
     return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
+
+
+def check_prefill(prefill: SparsePrefill | None, verify: VerifyMode) -> None:
+    """Refuse commits behind a sparse prompt.
+
+    Raises:
+        ValueError: `verify` commits.
+    """
+    if prefill is not None and isinstance(verify, CommitVerify):
+        raise ValueError(
+            "verify='commit' with prefill='sparse': a commit confirms what dense decoding gives, and the "
+            "cache of a sparse prompt is not the dense one; use prefill='dense', or verify='dense'"
+        )
 
 
 def expert_routing(
@@ -94,7 +121,7 @@ def limit_anew(
     """
     check_commit(target, verify)
     sparse, graph, before = attention_part(verify), target.attention, target.ffn
-    needed = routing(graph.backend, verify, choice)
+    needed = routing(graph.backend, verify, choice, graph.prefill)
     if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
         found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
         raise ValueError(
@@ -127,7 +154,8 @@ def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
     sparse, graph = sparse_part(verify), target.attention
     if sparse is None:
         return
-    if sparse.limits_attention and sparse_attention(graph.backend, sparse, sparse.anchor_layers) != graph:
+    asked = replace(sparse_attention(graph.backend, sparse, sparse.anchor_layers), prefill=graph.prefill)
+    if sparse.limits_attention and asked != graph:
         rule = f"by {graph.anchor_layers}, {graph.selection}, coverage {graph.coverage:g}"
         found = rule if graph.selects else "nothing"
         raise ValueError(f"verify={verify}: the graph selects {found}; ask for that, or for 'dense'")
@@ -147,11 +175,17 @@ def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[Spar
 
 
 def check_commit(target: ModelRunner, verify: VerifyMode) -> None:
-    """Refuse commits over a model whose rotary frequencies change with the length of the text.
+    """Refuse commits over a sparse prompt or changing keys, and sparse prompts of changing keys.
 
     Raises:
-        ValueError: `verify` commits, and the model has long RoPE.
+        ValueError: `verify` commits behind sparse prompts, or either is asked of a model with long RoPE.
     """
+    check_prefill(target.attention.prefill, verify)
+    if target.long_rope and target.attention.prefill:
+        raise ValueError(
+            f"prefill='sparse': this model's rotary frequencies change at {target.long_rope.limit} tokens "
+            "(long RoPE), and prompts are read again there; use prefill='dense'"
+        )
     if target.long_rope and isinstance(verify, CommitVerify):
         raise ValueError(
             f"verify='commit': this model's rotary frequencies change at {target.long_rope.limit} tokens "

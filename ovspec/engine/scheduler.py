@@ -78,10 +78,14 @@ class Scheduler:
         blocks: of the target's cache.
         max_num_batched_tokens: rows of prompts that a pass reads at most.
         max_num_seqs: requests that run at a time.
+        prompt_piece: tokens of a prompt that one pass reads all or none.
     """
 
-    def __init__(self, blocks: BlockManager, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, blocks: BlockManager, max_num_batched_tokens: int, max_num_seqs: int, prompt_piece: int = 1
+    ) -> None:
         self._blocks = blocks
+        self._prompt_piece = prompt_piece
         self._max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.waiting: deque[RequestState] = deque()
@@ -118,9 +122,10 @@ class Scheduler:
             decodes = self._blocks.spare is None or decoding[0] is self.running[0]
             due = decodes and self.costs.is_due
             left = 0 if due else self.costs.rows(left, len(decoding), unread)
-        chunks, promised, advancing = [], 0, []
+        chunks: list[Chunk] = []
+        promised, advancing = 0, list[RequestState]()
         for state in list(self.running):
-            rows = min(state.unread, left) if state.unread else 1
+            rows = self._rows(state, left, bool(chunks)) if state.unread else 1
             if not rows or state not in self.running:
                 continue
             while (missing := self._missing(state, rows)) > self._room(promised):
@@ -135,10 +140,20 @@ class Scheduler:
             advancing.append(state)
             if state.unread:
                 chunks.append(Chunk(state, rows))
-                left -= rows
+                left = max(0, left - rows)
         if self.running and not advancing:
             raise CacheFullError(self.running[0].request.request_id)
         return [state for state in decoding if state in advancing], chunks
+
+    def _rows(self, state: RequestState, most: int, others: bool) -> int:
+        """Unread tokens that a pass reads; a whole piece of a prompt at least, where no other is read."""
+        begin, end, piece = state.sequence.target.length, state.sequence.prompt_length, self._prompt_piece
+        if begin >= end or piece == 1 or not most:
+            return min(state.unread, most)
+        if end - begin <= most:
+            return end - begin
+        whole = (begin + most) // piece * piece - begin
+        return whole if whole > 0 else 0 if others else min(end - begin, piece - begin % piece)
 
     def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
         """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""

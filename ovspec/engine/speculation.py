@@ -47,7 +47,14 @@ class Chunk:
         """The rows of the pass."""
         sequence, begin = self.state.sequence, self.state.sequence.target.length
         tokens = np.array(sequence.tokens[begin : begin + self.tokens], np.int64)
-        return Rows(sequence.target, tokens, sampled=int(self.ends), text_length=len(sequence.tokens))
+        return Rows(
+            sequence.target,
+            tokens,
+            sampled=int(self.ends),
+            text_length=len(sequence.tokens),
+            # What a preempted request had written is read again as it was written.
+            is_prompt=begin < sequence.prompt_length,
+        )
 
 
 @dataclass(slots=True)
@@ -119,7 +126,7 @@ class Speculation:
                 state.output.blocks_read = self.verifier.target.blocks_read(index)
         read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
-        count_pass(self.verifier.stats, decoding)
+        count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
         for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
             nodes = self._take(state, proposal, logits[index], limit == DENSE, step)
             self.verifier.show(index, state.sequence, nodes)

@@ -26,8 +26,9 @@ from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]
-# Makes the pipeline of a verification mode; the second argument: whether it drafts.
-MakePipeline = Callable[[VerifyMode, bool], LLMPipeline]
+# Makes the pipeline of a verification mode; the other arguments: whether it drafts, and whether it reads
+# prompts as asked for or densely.
+MakePipeline = Callable[[VerifyMode, bool, bool], LLMPipeline]
 OnStep = Callable[[str], None]
 _WARM_UP_TOKENS = 8
 # Options of the settings that the reference must not use.
@@ -41,7 +42,7 @@ class FidelityEval:
     * Free running: both generate; tokens and speed are compared. The reference and the settings take turns
       prompt by prompt, so that a change of the machine's speed affects all of them.
     * Teacher forcing (`TeacherForcing`): the distributions at every position of the reference's output are
-      compared. The first token is left out, because it comes from the prefill, which is always dense.
+      compared. The first token is left out, because it comes from the prefill.
 
     Args:
         model: folder of the target.
@@ -95,14 +96,14 @@ class FidelityEval:
         info = ModelInfo.read(self.model)
         drafts = self.drafter is not None
         on_step("load the reference")
-        dense = self.make_pipeline("dense", drafts and self.reference == "dense")
+        dense = self.make_pipeline("dense", drafts and self.reference == "dense", False)
         on_step("load the settings")
-        tested = self.make_pipeline(self.settings[0].verify, drafts)
+        tested = self.make_pipeline(self.settings[0].verify, drafts, True)
         in_force = []
         for setting in self.settings:
             # Refuse unsupported settings before the measurement starts.
             tested.verify = setting.verify
-            in_force.append(Setting(tested.verify))
+            in_force.append(Setting(tested.verify, tested.prefill))
         settings = self._settings(tested, info)
         encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):

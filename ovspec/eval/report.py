@@ -110,6 +110,7 @@ class Report:
                 {
                     "name": result.setting.name,
                     "verify": str(result.setting.verify),
+                    "prefill": str(result.setting.prefill or "dense"),
                     "lossless": not result.metrics.why_lossy and summary.identical == summary.prompts,
                     "why_lossy": result.metrics.why_lossy or None,
                     "identity_breakers": list(result.metrics.identity_breakers),

@@ -85,6 +85,7 @@ class Summary:
         tokens_per_s: after the first tokens, over all prompts.
         speedup: `tokens_per_s` by the reference's.
         attention_density: share of the context that verification read.
+        prefill_density: share of the context that prompts read.
         expert_density: share of the experts that it read; 1 without a budget.
         experts_read: mean number of experts of a layer that a pass read; 0 without a budget.
         ffn_density: share of the feed-forward channels that it read; 1 without a limit.
@@ -106,6 +107,7 @@ class Summary:
     mean_acceptance_length: float
     acceptance_rate: float
     attention_density: float
+    prefill_density: float
     expert_density: float
     experts_read: float
     ffn_density: float
@@ -155,6 +157,7 @@ class Result:
             mean_acceptance_length=self.metrics.get_mean_acceptance_length(),
             acceptance_rate=self.metrics.get_acceptance_rate(),
             attention_density=self.metrics.get_attention_density(),
+            prefill_density=self.metrics.get_prefill_density(),
             expert_density=self.metrics.get_expert_density(),
             experts_read=self.metrics.get_experts_read(),
             ffn_density=self.metrics.get_ffn_density(),

@@ -23,8 +23,8 @@ _SPARSE_ROWS = 1 + DEFAULT_NUM_ASSISTANT_TOKENS
 class Scorer:
     """Scores continuations of prompts as the pipeline's target would verify them.
 
-    A prompt is read densely in every mode. A continuation is read in passes of verification: dense ones,
-    also with commits, whose output is the dense one, or sparse ones under `SparseVerify`.
+    A prompt is read as the pipeline reads prompts. A continuation is read in passes of verification: dense
+    ones, also with commits, whose output is the dense one, or sparse ones under `SparseVerify`.
 
     Args:
         pipeline: with the setting; nobody else may use it meanwhile.
@@ -62,7 +62,7 @@ class Scorer:
         cached, runner = CachedSequence(), self._runner
         step = MAX_VERIFY_ROWS if self._sparse is None else _SPARSE_ROWS
         try:
-            yield runner.prefill(cached, np.array(prompt, np.int64), _PREFILL_ROWS)[0]
+            yield runner.prefill(cached, np.array(prompt, np.int64), _PREFILL_ROWS, True)[0]
             for begin in range(0, len(tokens) - 1, step):
                 read = np.array(tokens[begin : min(begin + step, len(tokens) - 1)], np.int64)
                 limits = Limits.of(self._sparse, cached.length + len(read), runner.block_size, 1.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
@@ -16,9 +17,10 @@ SWEPT = ("budget", "rho", "coverage", "expert_budget", "ffn_density")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A verification mode, and its name in tables and plots."""
+    """A mode of verification and of reading prompts, and its name in tables and plots."""
 
     verify: VerifyMode
+    prefill: SparsePrefill | None = None
 
     @property
     def sparse(self) -> SparseVerify | None:
@@ -34,12 +36,13 @@ class Setting:
     def name(self) -> str:
         """The name: its budget in a few words."""
         sparse = self.sparse
-        if sparse is None:
-            return "dense"
-        return f"commit, {_budget(sparse)}" if self.commits else _budget(sparse)
+        name = "dense" if sparse is None else f"{'commit, ' if self.commits else ''}{_budget(sparse)}"
+        return name if self.prefill is None else f"{name}; prefill {_attention(self.prefill.amount)}"
 
 
-def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting]:
+def sweep(
+    verify: VerifyMode, field: str, values: Sequence[Any], prefill: SparsePrefill | None = None
+) -> list[Setting]:
     """One setting per value of a field of `SparseVerify`, all else as in `verify`."""
     option = sweep_option(field)
     sparse = sparse_part(verify)
@@ -51,8 +54,8 @@ def sweep(verify: VerifyMode, field: str, values: Sequence[Any]) -> list[Setting
         raise ValueError(f"{option} {','.join(map(str, values))}: name each value once")
     swept = [replace(sparse, **{field: value}) for value in values]
     if isinstance(verify, CommitVerify):
-        return [Setting(replace(verify, sparse=one)) for one in swept]
-    return [Setting(one) for one in swept]
+        return [Setting(replace(verify, sparse=one), prefill) for one in swept]
+    return [Setting(one, prefill) for one in swept]
 
 
 def sweep_option(field: str) -> str:

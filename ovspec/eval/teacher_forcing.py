@@ -22,9 +22,9 @@ from ovspec.verify.verify_config import SparseVerify
 class TeacherForcing:
     """A prompt in the target's cache, and the tokens that follow it whatever the model would have chosen.
 
-    Every pass takes the last token and `num_assistant_tokens` more, as if every draft had been right. As in
-    the engine the prompt is read densely; the rows of a sparse pass leave the keys and values that a sparse
-    pass makes, and later passes of the same run read those.
+    Every pass takes the last token and `num_assistant_tokens` more, as if every draft had been right. The
+    prompt is read as in the engine, densely for the reference; the rows of a sparse pass leave the keys and
+    values that a sparse pass makes, and later passes of the same run read those.
 
     Args:
         runner: the target.
@@ -51,12 +51,16 @@ class TeacherForcing:
         self._prompt = list(prompt)
         self._tokens = list(tokens)
         self._cached = CachedSequence()
-        logits = runner.prefill(self._cached, np.array(self._prompt, np.int64), prefill_chunk)
+        text = np.array(self._prompt, np.int64)
+        logits = runner.prefill(self._cached, text, prefill_chunk)
         self.metrics = RawPerfMetrics()
-        #: Logits f32 `[vocab]` of the first token. It comes out of the prefill, which no setting changes.
+        #: Logits f32 `[vocab]` of the first token after a dense prompt.
         self.first = self._start().processor.process(logits[0]).copy()
         # Copies, because a row is valid only until the next pass.
         self._dense = [row.copy() for row in self.run(None)]
+        if runner.attention.prefill is not None:
+            runner.release(self._cached)
+            runner.prefill(self._cached, text, prefill_chunk, is_prompt=True)
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
         """Compare a setting with dense passes at every token after the first.

@@ -39,6 +39,9 @@ class RawPerfMetrics:
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
         context_tokens: context tokens that dense attention would have read.
+        prompt_attended_tokens: context tokens that the rows of prompts read, over these rows.
+        prompt_context_tokens: context tokens that dense attention would have read for them.
+        sparse_cached_tokens: tokens of prompts that a cache held, and that were read sparsely before.
         experts_read: experts that limited models read in verification passes, over their layers.
         experts_held: all experts of those layers, counted once per pass.
         expert_layers: number of such layers, counted once per pass.
@@ -75,6 +78,9 @@ class RawPerfMetrics:
     confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
     context_tokens: float = 0.0
+    prompt_attended_tokens: float = 0.0
+    prompt_context_tokens: float = 0.0
+    sparse_cached_tokens: int = 0
     experts_read: int = 0
     experts_held: int = 0
     expert_layers: int = 0
@@ -86,6 +92,12 @@ class RawPerfMetrics:
         """Whether verification ran and read all of the context and of the weights: the model's own output."""
         whole = self.attended_tokens >= self.context_tokens * (1.0 - 1e-9) > 0.0
         return whole and not self.experts_held and self.channels_read == self.channels_held
+
+    @property
+    def read_whole_prompts(self) -> bool:
+        """Whether every row of a prompt read all of its context."""
+        whole = self.prompt_attended_tokens >= self.prompt_context_tokens * (1.0 - 1e-9)
+        return whole and not self.sparse_cached_tokens
 
     def count_tokens(self, emitted: int, batch_size: int) -> None:
         """Record the number of tokens that the last measured pass emitted."""
@@ -315,6 +327,11 @@ class PerfMetrics:
         raw = self.raw_metrics
         return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
 
+    def get_prefill_density(self) -> float:
+        """Share of the context that prompts read while they were read; 1.0 when dense."""
+        raw = self.raw_metrics
+        return raw.prompt_attended_tokens / raw.prompt_context_tokens if raw.prompt_context_tokens else 1.0
+
     def get_expert_density(self) -> float:
         """Share of the layers' experts that verification read; 1.0 without a budget."""
         raw = self.raw_metrics
@@ -350,6 +367,7 @@ class PerfMetrics:
             "num_assistant_tokens": self.get_num_assistant_tokens(),
             "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),
+            "prefill_density": self.get_prefill_density(),
             "expert_density": self.get_expert_density(),
             "experts_read": self.get_experts_read(),
             "ffn_density": self.get_ffn_density(),

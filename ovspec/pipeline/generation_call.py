@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class GenerationCall:
         tokenizer: of the target.
         load_time: of the pipeline, milliseconds, for the metrics.
         streamer: the user's streamer, or none.
-        why_lossy: for the metrics; and the same for the case that verification left nothing out.
+        why_lossy: for the metrics, from whether verification, and whether prompts, left nothing out.
         identity_breakers: for the metrics.
 
     Attributes:
@@ -60,7 +60,7 @@ class GenerationCall:
         tokenizer: openvino_genai.Tokenizer,
         load_time: float,
         streamer: Streamer | None,
-        why_lossy: tuple[str, str] = ("", ""),
+        why_lossy: Callable[[bool, bool], str] = lambda verified, read: "",
         identity_breakers: tuple[str, ...] = (),
     ) -> None:
         self._started = microseconds()
@@ -71,7 +71,7 @@ class GenerationCall:
         self.answers: list[Answer] = []
         self._why_lossy = why_lossy
         self.metrics = PerfMetrics(
-            load_time=load_time, why_lossy=why_lossy[0], identity_breakers=identity_breakers
+            load_time=load_time, why_lossy=why_lossy(False, False), identity_breakers=identity_breakers
         )
         self.cancelled = False
 
@@ -159,7 +159,7 @@ class GenerationCall:
         prompts = sum(answer.prompt_length for answer in answers)
         self.metrics.num_input_tokens = prompts // settings.num_return_sequences
         self.metrics.num_generated_tokens = sum(len(answer.tokens) for answer in answers)
-        if self.metrics.raw_metrics.left_nothing_out:
-            self.metrics.why_lossy = self._why_lossy[1]
-        self.metrics.raw_metrics.generate_durations.append(microseconds() - self._started)
+        raw = self.metrics.raw_metrics
+        self.metrics.why_lossy = self._why_lossy(raw.left_nothing_out, raw.read_whole_prompts)
+        raw.generate_durations.append(microseconds() - self._started)
         return [0.0] * len(answers), [answer.finish_reason for answer in answers], self.metrics

@@ -53,6 +53,7 @@ from ovspec.runtime.expert_budgets import ExpertBackend
 from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.verify.sparse_prefill import SparsePrefill, parse_prefill
 from ovspec.verify.verify_mode import (
     VerifyMode,
     calibrated_mode,
@@ -81,6 +82,7 @@ class LLMPipeline:
             `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
+        prefill: "dense", or "sparse" (`SparsePrefill`), which reads prompts sparsely and is lossy.
         attention: "native" verifies with our operation, "stock" with OpenVINO's own. By default "native" on a
             CPU, where our operations run, and "stock" elsewhere.
         experts: "native" computes the routed experts of a mixture with our CPU operation, "stock" with
@@ -113,6 +115,7 @@ class LLMPipeline:
         draft_model: DraftModel | None = None,
         drafter: DrafterChoice | ProposesTokens | str | None = None,
         verify: VerifyMode | str = "dense",
+        prefill: SparsePrefill | str = "dense",
         attention: Attention | None = None,
         experts: ExpertBackend | None = None,
         ffn: FfnBackend | None = None,
@@ -126,7 +129,8 @@ class LLMPipeline:
         named = {"tokenizer": tokenizer, "device": device, "config": config}
         given = PipelineArguments.parse(arguments, named, properties)
         device, properties = given.device, given.properties
-        chunk = given.prefill_chunk(max_num_batched_tokens)
+        reading = parse_prefill(prefill)
+        chunk = given.prefill_chunk(max_num_batched_tokens, reading is not None)
         if given.prompt_lookup and drafter is None:
             drafter = "prompt_lookup"
         if draft_model is not None and not isinstance(draft_model, DraftModel):
@@ -138,7 +142,7 @@ class LLMPipeline:
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         boundaries = assistant.boundaries if assistant else ()
-        choices = (attention, experts, ffn, linear, boundaries)
+        choices = (attention, experts, ffn, linear, boundaries, reading)
         target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
         self._outline = Outline(self._info, calibrated, choice, given.tokenizer, max_context)
         self._tokenizer = self._outline.get_tokenizer()
@@ -230,7 +234,9 @@ class LLMPipeline:
             self._tokenizer,
             self._load_time,
             streamer,
-            (why_lossy(self.verify, threshold), why_lossy("dense", threshold)),
+            lambda verified, read: why_lossy(
+                "dense" if verified else self.verify, threshold, None if read else self.prefill
+            ),
             self.runner.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
@@ -292,6 +298,11 @@ class LLMPipeline:
         chosen = calibrated_mode(mode, self._ovspec_config)
         limit_anew(self._target, self._assistant, chosen, self._choice)
         self._outline.verify, self._engine.engine.verify = chosen, mode
+
+    @property
+    def prefill(self) -> SparsePrefill | None:
+        """How prompts are read; `None`: densely."""
+        return self._target.attention.prefill
 
     @property
     def models_path(self) -> Path:

@@ -13,6 +13,7 @@ from openvino_genai import SchedulerConfig, Tokenizer
 from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.memory.memory_plan import MemoryPlan
+from ovspec.verify.sparse_prefill import PROMPT_PIECE
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
@@ -83,15 +84,20 @@ class PipelineArguments:
             made._take(scheduler)
         return made
 
-    def prefill_chunk(self, asked: object) -> int:
+    def prefill_chunk(self, asked: object, sparse: bool = False) -> int:
         """Rows of a prefill pass: the given number, else that of a `SchedulerConfig`, else the default.
 
         Raises:
-            InvalidValueError: the number is not positive.
+            InvalidValueError: the number is not positive, or less than a piece of a `sparse` prompt.
         """
         chunk = self.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS if asked is None else asked
         if not isinstance(chunk, int) or chunk < 1:
             raise InvalidValueError(f"max_num_batched_tokens={chunk!r}: expected a number of at least 1")
+        if sparse and chunk < PROMPT_PIECE:
+            raise InvalidValueError(
+                f"max_num_batched_tokens={chunk}: prefill='sparse' reads prompts in pieces of {PROMPT_PIECE} "
+                "tokens; expected at least as many"
+            )
         return chunk
 
     def prefix_cache_bytes(self, plan: MemoryPlan) -> int:

@@ -20,6 +20,7 @@ from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.reference_check import check_reference
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -49,6 +50,7 @@ class TargetChoices:
         ffn: FfnBackend | None,
         linear: LinearBackend | None,
         boundaries: tuple[int, ...] = (),
+        prefill: SparsePrefill | None = None,
     ) -> TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
@@ -58,13 +60,14 @@ class TargetChoices:
             drafter: who drafts.
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
             boundaries: whose hidden states the drafter reads.
+            prefill: how prompts are read; `None`: densely.
 
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
         device = resolve_device(device)
         attention = attention_on(device, attention)
-        graph = routing(attention, verify, drafter)
+        graph = routing(attention, verify, drafter, prefill)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
         mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from ovspec.runtime.devices import is_cpu
+from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
 from ovspec_transforms import Selection
 
 Attention = Literal["native", "stock"]
@@ -26,6 +27,7 @@ class AttentionConfig:
         anchor_layers: layers that select, or `None` for the default rule.
         selection: rule by which they select.
         coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone decides.
+        prefill: how prompts are read; `None`: densely.
         watches: every layer selects and returns its list as `selected_blocks`, but attention stays dense. For
             calibration, with "native" only.
     """
@@ -36,14 +38,20 @@ class AttentionConfig:
     selection: Selection = field(default_factory=Selection)
     coverage: float = 1.0
     watches: bool = False
+    prefill: SparsePrefill | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
 
     @property
+    def prompt_piece(self) -> int:
+        """Tokens of a prompt that are read in one pass and shared all or none; 1: any number."""
+        return 1 if self.prefill is None else PROMPT_PIECE
+
+    @property
     def graph(self) -> dict[str, object]:
-        """The settings that determine the graph, as JSON values; the coverage is an input of every pass."""
+        """The settings that determine the graph, as JSON values; amounts are inputs of every pass."""
         fields = asdict(self)
-        del fields["coverage"]
+        del fields["coverage"], fields["prefill"]
         return fields

@@ -113,28 +113,33 @@ class BlockManager:
             self._drop(block)
         sequence.clear()
 
-    def share(self, sequence: CachedSequence, tokens: Sequence[int], seed: bytes = _ROOT) -> int:
+    def share(
+        self, sequence: CachedSequence, tokens: Sequence[int], seed: bytes = _ROOT, piece: int = 1
+    ) -> int:
         """Begin a sequence with the known blocks of its first tokens.
 
         Args:
             sequence: an empty one.
             tokens: of the sequence; the last is left to be computed.
             seed: what the blocks depend on beside their tokens.
+            piece: tokens whose blocks are taken all or none.
 
         Returns:
             How many tokens were found.
         """
-        size, found = self.block_size, list[int]()
+        size, digests = self.block_size, list[bytes]()
         if not self.max_cached or len(sequence.table):
             return 0
         digest = seed
         for begin in range(0, len(tokens) - size, size):
             digest = _digest(digest, tokens[begin : begin + size])
-            block = self._known.get(digest)
-            if block is None:
+            if digest not in self._known:
                 break
-            found.append(block)
-            sequence.digests.append(digest)
+            digests.append(digest)
+        whole = len(digests) * size // piece * piece
+        sequence.digests += digests[: whole // size]
+        found = [self._known[digest] for digest in sequence.digests]
+        for block in found:
             self._references[block] += 1
             self._unused.pop(block, None)
         sequence.table = np.array(found, np.int32)

@@ -124,6 +124,7 @@ def _identity(folder: Path, runner: ModelRunner) -> dict[str, str]:
         "ovspec": version("ovspec"),
         "native library": checksum(ovspec_ops.extension_path()),
         "setting": json.dumps([backends.graph, settings], sort_keys=True, default=str),
+        "prefill": str(runner.attention.prefill or "dense"),
         "cache layout": json.dumps(specs),
         "device": str(device),
     }

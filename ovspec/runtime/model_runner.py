@@ -33,6 +33,7 @@ from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
+from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
@@ -246,14 +247,11 @@ class ModelRunner:
         for rows in batch:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
+        parts = pieces(batch, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(batch, self.block_size, native, self._inputs.names)
-        if self._selection:
-            inputs |= self._selection.inputs(batch)
-        if self._expert_budgets:
-            inputs |= self._expert_budgets.inputs(batch)
-        if self._ffn_limits:
-            inputs |= self._ffn_limits.inputs(batch)
+        inputs = build_tables(parts, self.block_size, native, self._inputs.names)
+        for part in (self._selection, self._expert_budgets, self._ffn_limits):
+            inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
@@ -261,17 +259,18 @@ class ModelRunner:
         counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
-        attended = attended_tokens(counts, batch, self.block_size)
+        attended = attended_tokens(counts, parts, self.block_size)
         self.last_pass = PassStats(
             duration,
-            tuple(attended),
+            tuple(verified(batch, parts, attended)),
+            tuple(read_prompts(batch, parts, attended)),
             experts_read=tuple(read),
             experts_held=tuple(layer.experts for layer in self._expert_layers) if read else (),
             channels_read=tuple(channels),
             channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
         )
         if self._selection:
-            self._selection.finish(batch, self.request)
+            self._selection.finish(parts, self.request)
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
@@ -280,8 +279,14 @@ class ModelRunner:
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])
 
-    def prefill(self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int) -> NDArray[np.float32]:
+    def prefill(
+        self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False
+    ) -> NDArray[np.float32]:
         """Run tokens through the model in chunks of at most `chunk` rows.
+
+        Args:
+            sequence, tokens, is_prompt: as of `Rows`.
+            chunk: rows of a pass; with sparse prompts a multiple of 128.
 
         Returns:
             Logits f32 `[1, vocab]` of the last token.
@@ -291,7 +296,8 @@ class ModelRunner:
         for begin in range(0, len(tokens), chunk):
             part = tokens[begin : begin + chunk]
             last = begin + chunk >= len(tokens)
-            logits = self.forward([Rows(sequence, part, sampled=int(last), text_length=length)])
+            rows = Rows(sequence, part, sampled=int(last), text_length=length, is_prompt=is_prompt)
+            logits = self.forward([rows])
             duration += self.last_pass.duration
         self.last_pass = PassStats(duration)
         return logits
@@ -319,16 +325,7 @@ class ModelRunner:
 
         `None`: all blocks were read, or the graph does not say.
         """
-        if self._selection is None or self.attention.backend == "stock":
-            return None
-        begins = self.request.get_tensor("verify_block_indices_begins").data
-        begin, end = int(begins[index]), int(begins[index + 1])
-        lists = self.request.get_tensor("selected_blocks").data[:, :, begin:end]
-        kept = lists[lists >= 0]
-        if not len(kept):
-            return None
-        shares = np.bincount(kept, minlength=end - begin) / (lists.shape[0] * lists.shape[1])
-        return [round(share, 2) for share in shares.tolist()]
+        return self._selection.blocks_read(self.request, index) if self._selection else None
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""
@@ -381,14 +378,20 @@ class ModelRunner:
     def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
-        found = self.blocks.share(sequence, tokens, _LONG if is_long else b"")
+        found = self.blocks.share(sequence, tokens, self._seed(is_long), self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
 
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
-        self.blocks.publish(sequence, tokens, _LONG if sequence.long_rope else b"")
+        whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
+        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope))
+
+    def _seed(self, long_rope: bool) -> bytes:
+        """What blocks depend on beside their tokens."""
+        prefill = self.attention.prefill
+        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"")
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

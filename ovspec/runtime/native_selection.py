@@ -48,8 +48,9 @@ class NativeSelection:
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`verify_coverage` and `verify_refresh` of a pass."""
+        given = [self.coverage if rows.coverage is None else rows.coverage for rows in batch]
         return {
-            "verify_coverage": np.full(len(batch), self.coverage, np.float32),
+            "verify_coverage": np.array(given, np.float32),
             "verify_refresh": np.array([self.refreshes(rows) for rows in batch], np.int32),
             **self._lists(batch),
         }
@@ -78,7 +79,21 @@ class NativeSelection:
     def refreshes(self, rows: Rows) -> bool:
         """Whether the next pass computes a new list for these rows."""
         age = rows.sequence.list_age
-        return age is None or age >= self._refresh_interval
+        return rows.is_prompt or age is None or age >= self._refresh_interval
+
+    def blocks_read(self, request: ov.InferRequest, index: int) -> list[float] | None:
+        """For each block of a sequence of the last pass, the share of the anchors' lists that have it.
+
+        `None`: all blocks were read, or the graph does not say.
+        """
+        begins = request.get_tensor("verify_block_indices_begins").data
+        begin, end = int(begins[index]), int(begins[index + 1])
+        lists = request.get_tensor("selected_blocks").data[:, :, begin:end]
+        kept = lists[lists >= 0]
+        if not len(kept):
+            return None
+        shares = np.bincount(kept, minlength=end - begin) / (lists.shape[0] * lists.shape[1])
+        return [round(share, 2) for share in shares.tolist()]
 
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
         """Update the age of the lists after a pass; call this before the sequences advance.

@@ -13,6 +13,7 @@ class PassStats:
         duration: time inside the model, microseconds.
         attended: per sequence, context tokens that verification attention read, mean over layers and KV
             heads, and those that dense attention would have read for the same rows.
+        prompts: the same of prompts, summed over their rows.
         experts_read: routed experts that each layer with experts read; empty if the graph does not count
             them.
         experts_held: experts that each of these layers has.
@@ -22,6 +23,7 @@ class PassStats:
 
     duration: float = 0.0
     attended: tuple[tuple[float, float], ...] = ()
+    prompts: tuple[tuple[float, float], ...] = ()
     experts_read: tuple[int, ...] = ()
     experts_held: tuple[int, ...] = ()
     channels_read: tuple[int, ...] = ()

@@ -196,6 +196,10 @@ class StockSelection(NativeSelection):
             for anchor, parts in zip(self._anchors, keys, strict=True)
         }
 
+    def blocks_read(self, request: ov.InferRequest, index: int) -> list[float] | None:
+        """Nothing: the graph does not return its lists."""
+        return None
+
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
         """Store the outputs of the pass; call this before the sequences advance."""
         written = [one.table[one.written + (not one.known) :] for one in self._plan]

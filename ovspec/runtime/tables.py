@@ -39,6 +39,9 @@ class Rows:
             long RoPE choose their frequencies by it.
         states: the hidden states of the last so many rows are returned.
         features: f32 `[rows, 1, size]`, what a head reads beside the tokens.
+        is_prompt: whether a model with sparse prompts reads the rows by that setting.
+        coverage: share of the estimated attention mass to keep; `None`: the model's.
+        offset: rows of the sequence before these in the same pass.
     """
 
     sequence: CachedSequence
@@ -51,6 +54,9 @@ class Rows:
     text_length: int = 0
     states: int = 0
     features: NDArray[np.float32] | None = None
+    is_prompt: bool = False
+    coverage: float | None = None
+    offset: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -58,24 +64,29 @@ class Rows:
         return self.budget < 0 and not (self.limits_experts or self.limits_channels)
 
     @property
+    def past(self) -> int:
+        """Tokens before the first row."""
+        return self.sequence.length + self.offset
+
+    @property
     def context(self) -> int:
         """Tokens that the last row sees."""
-        return self.sequence.length + len(self.tokens)
+        return self.past + len(self.tokens)
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """i64 `[rows]`: tokens before each row on its path."""
         if self.parents is None:
-            return np.arange(self.sequence.length, self.context)
+            return np.arange(self.past, self.context)
         positions: list[int] = []
         for parent in self.parents.tolist():
-            positions.append(self.sequence.length if parent < 0 else positions[parent] + 1)
+            positions.append(self.past if parent < 0 else positions[parent] + 1)
         return np.array(positions, np.int64)
 
 
 def is_verification(rows: Rows) -> bool:
     """Whether rows continue a context and are few enough for the verification operation."""
-    return rows.sequence.length > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS
+    return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
 def build_tables(
@@ -90,7 +101,7 @@ def build_tables(
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
     for rows in batch:
-        length, new = rows.sequence.length, len(rows.tokens)
+        length, new = rows.past, len(rows.tokens)
         table = rows.sequence.table[: -(-(length + new) // block_size)]
         for begin, end in _pieces(length, new, block_size) if native else [(0, new)]:
             skipped = (length + begin) // block_size if native else 0
@@ -98,7 +109,8 @@ def build_tables(
             stock_past.append(length + begin - skipped * block_size)
             stock_begins.append(begins[-1] + end)
             longest = max(longest, stock_past[-1] + end - begin)
-        past.append(length if native and is_verification(rows) and not rows.is_dense else -1)
+        limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
+        past.append(length if native and limited else -1)
         tables.append(table if native else table[:0])
         begins.append(begins[-1] + new)
     features = [rows.features for rows in batch if rows.features is not None]
@@ -106,7 +118,7 @@ def build_tables(
     parents = _parents(batch) if native else _i32([])
 
     def packed() -> NDArray[np.int32]:
-        lengths = _i32([rows.sequence.length for rows in batch])
+        lengths = _i32([rows.past for rows in batch])
         return pack_tables(_i32(begins), lengths, _joined(tables), _begins(tables), parents)
 
     makers: dict[str, Callable[[], NDArray[np.generic]]] = {
@@ -157,7 +169,7 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
 def attended_tokens(
     counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
 ) -> list[tuple[float, float]]:
-    """Per sequence, context tokens that verification attention read, and those of a dense pass.
+    """Of every item of the batch, context tokens that attention read, and those of a dense pass.
 
     Args:
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
@@ -167,9 +179,6 @@ def attended_tokens(
     """
     found = []
     for index, rows in enumerate(batch):
-        if not is_verification(rows):
-            found.append((0.0, 0.0))
-            continue
         attended = context = float(rows.context)
         kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
         if kept is not None and int(kept.max()) >= 0:
@@ -186,7 +195,7 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
     for rows in batch:
         if rows.parents is not None and not is_verification(rows):
             raise ValueError(
-                f"a tree of {len(rows.tokens)} rows behind {rows.sequence.length} tokens: expected 1 to "
+                f"a tree of {len(rows.tokens)} rows behind {rows.past} tokens: expected 1 to "
                 f"{MAX_VERIFY_ROWS} rows behind a context"
             )
     chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)

@@ -32,6 +32,10 @@ _HISTOGRAMS = {
     "request_time_per_output_token_seconds": "Mean time of a request's tokens after the first.",
     "e2e_request_latency_seconds": "From a request's arrival to the end of its answer.",
 }
+_DENSITIES = {
+    "attention_density": "Share of the context's cache that verification read, per answer.",
+    "prefill_density": "Share of the context that the prompt read while it was read, per answer.",
+}
 
 
 class Counts:
@@ -69,13 +73,16 @@ class Counts:
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
-        self._density = Histogram(
-            "ovspec:attention_density",
-            "Share of the context's cache that verification read, per answer.",
-            ["model_name"],
-            buckets=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
-            registry=self._registry,
-        ).labels(model)
+        self._densities = {
+            name: Histogram(
+                f"ovspec:{name}",
+                text,
+                ["model_name"],
+                buckets=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
+                registry=self._registry,
+            ).labels(model)
+            for name, text in _DENSITIES.items()
+        }
         for name, read in gauges.items():
             gauge = Gauge(f"vllm:{name}", name.replace("_", " "), ["model_name"], registry=self._registry)
             gauge.labels(model).set_function(read)
@@ -111,7 +118,8 @@ class Counts:
     def ended(self, reason: str, metrics: RequestMetrics) -> None:
         """Count an answer that ended."""
         self._ended.labels(self._model, reason).inc()
-        self._density.observe(metrics.attention_density)
+        for name, density in self._densities.items():
+            density.observe(getattr(metrics, name))
 
 
 class AnswerClock:

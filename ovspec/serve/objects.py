@@ -193,6 +193,7 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
             "num_spec_tokens": num_spec_tokens,
         },
         "attention_density": sum(one.attention_density for one in all_metrics) / max(1, len(all_metrics)),
+        "prefill_density": sum(one.prefill_density for one in all_metrics) / max(1, len(all_metrics)),
         "is_lossy": any(one.is_lossy for one in all_metrics),
         "verify": verify,
     }

@@ -100,6 +100,9 @@ class WriteTimeout:
             await send(message)
             ends = math.inf
 
+        # One timer for the whole answer: one for each token would take a tenth of the token's time.
+        timer: asyncio.TimerHandle
+
         def look() -> None:
             nonlocal timer
             if (now := loop.time()) >= ends:
@@ -107,7 +110,6 @@ class WriteTimeout:
             else:
                 timer = loop.call_at(min(ends, now + self._seconds), look)
 
-        # One timer for the whole answer: one for each token would take a tenth of the token's time.
         timer = loop.call_later(self._seconds, look)
         try:
             await self._app(scope, receive, send_in_time)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify, calibrated
 from ovspec_models import OvspecConfig
 
@@ -68,12 +69,16 @@ def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
     return (0.5, 1.0, 2.0, math.inf) if is_open else (1.0, math.inf)
 
 
-def why_lossy(verify: VerifyMode, acceptance_threshold: float = 1.0) -> str:
+def why_lossy(
+    verify: VerifyMode, acceptance_threshold: float = 1.0, prefill: SparsePrefill | None = None
+) -> str:
     """Why the output may differ from the model's own, in a few words; empty if it cannot."""
     reasons = []
     if isinstance(verify, SparseVerify):
         parts = "" if verify.parts == ("attention",) else f" ({', '.join(verify.parts)})"
         reasons.append(f"sparse verification approximates the model{parts}")
+    if prefill is not None:
+        reasons.append("sparse prefill approximates what the model reads of the prompt")
     if acceptance_threshold < 1.0:
         reasons.append(
             f"acceptance_threshold={acceptance_threshold:g} accepts tokens that the model would not"

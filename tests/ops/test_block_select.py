@@ -117,6 +117,34 @@ def test_every_rule_matches_the_reference(
     assert (counts[:, 3] >= 0).all()
 
 
+@pytest.mark.parametrize("summary", ["mean", "min_max"])
+@pytest.mark.parametrize("query", ["last", "union"])
+@pytest.mark.parametrize(("budget", "coverage"), [(9, 1.0), (64, 0.8), (3, 1.0)])
+def test_pieces_of_a_prompt_match_the_reference(
+    isa: str, summary: str, query: str, budget: int, coverage: float
+) -> None:
+    # Numbers of rows that are powers of 2, so that means are exact and ties are real.
+    pieces = [(700, 5, True), (1000, 128, True), (1128, 128, True), (640, 256, True), (31, 64, True)]
+    case = OpsPass(pieces, kv_heads=3, group=2, k_size=40, v_size=8)
+    selection = Selection(case, [budget] * 5, [coverage] * 5, None, None, summary, query, scale=0.05)
+    _, counts = selection.check()
+    assert (counts[:, 1] >= 0).all()
+
+
+@pytest.mark.parametrize("rows", [64, 65])
+def test_a_prompt_goes_by_all_its_rows_and_a_draft_by_the_first(isa: str, rows: int) -> None:
+    selection = Selection(OpsPass([(640, rows, True)], kv_heads=1, group=1, k_size=8), [0 + 3 + 4])
+    selection.case.inputs["query"][...] = 0
+    selection.case.inputs["query"][0, 0], selection.case.inputs["query"][1:, 0] = 1, -1
+    selection.buffer[...] = 0
+    table = selection.case.inputs["verify_block_indices"]
+    for block, value in ((5, 1), (11, -1)):
+        selection.buffer[table[block], :, 0] = value
+    blocks, _ = selection.check()
+    assert (5 in blocks[0]) == (rows == 64)
+    assert (11 in blocks[0]) == (rows == 65)
+
+
 def test_ties_keep_the_lower_block(isa: str) -> None:
     selection = Selection(OpsPass([(600, 2, True)], kv_heads=1), [6])
     selection.buffer[...] = 1

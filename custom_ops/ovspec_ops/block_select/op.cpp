@@ -45,6 +45,9 @@ struct Workspace {
 
 constexpr std::size_t chunk_blocks = 32;
 
+// Of a draft under verification. More rows are of a prompt, and share the mean of their queries.
+constexpr std::size_t most_verified_rows = 64;
+
 // Never destroyed: plugin threads may outlive static objects.
 Pool<Workspace>& workspaces() {
     static auto* pool = new Pool<Workspace>;
@@ -78,33 +81,40 @@ struct Call {
     }
     bool reuses(std::size_t s) const { return refresh != nullptr && refresh[s] == 0; }
     bool chooses(std::size_t s) const { return selects(s) && !reuses(s); }
-    std::size_t query_rows(std::size_t s) const {
-        return attributes.query == "union" ? sequences.row_count(s) : 1;
+    bool is_prompt(std::size_t s) const { return sequences.row_count(s) > most_verified_rows; }
+    // Queries that a block is scored with, the mean of so many rows each.
+    std::size_t queries(std::size_t s) const {
+        return attributes.query == "union" && !is_prompt(s) ? sequences.row_count(s) : 1;
     }
+    std::size_t rows_of_query(std::size_t s) const { return is_prompt(s) ? sequences.row_count(s) : 1; }
     std::int32_t& kept_at(std::size_t s, std::size_t block, std::size_t head) const {
         return kept[(sequences.first_column(s) + block) * kv_heads + head];
     }
 };
 
-// What to multiply a block's summary with so that the product is the mean score of the KV head's query heads.
+// What to multiply a block's summary with so that the product is the mean score of the KV head's query heads,
+// and of `rows` rows from the first one.
 // The score over a range, the sum of max(q * min, q * max), takes a channel's minimum where q is negative and
 // its maximum where q is positive, so the means of both parts of q do for it what the mean of q does for mean
 // keys.
-void mean_query(const Call& call, std::size_t row, std::size_t head, float* mean) {
-    const float* from = call.query + (row * call.kv_heads + head) * call.group * call.k_size;
-    const float share = 1.0f / static_cast<float>(call.group);
+void mean_query(const Call& call, std::size_t first, std::size_t rows, std::size_t head, float* mean) {
+    const std::size_t width = call.kv_heads * call.group * call.k_size;
+    const float* from = call.query + first * width + head * call.group * call.k_size;
+    const float share = 1.0f / static_cast<float>(rows * call.group);
     const bool range = call.summary_size != call.k_size;
-    for (std::size_t d = 0; d < call.k_size; d++) {
-        float total = 0.0f, positive = 0.0f;
+    std::fill(mean, mean + call.summary_size, 0.0f);
+    for (std::size_t r = 0; r < rows; r++, from += width) {
         for (std::size_t g = 0; g < call.group; g++) {
-            const float q = from[g * call.k_size + d];
-            total += range && q > 0.0f ? 0.0f : q;
-            positive += q > 0.0f ? q : 0.0f;
+            for (std::size_t d = 0; d < call.k_size; d++) {
+                const float q = from[g * call.k_size + d];
+                mean[d] += range && q > 0.0f ? 0.0f : q;
+                if (range)
+                    mean[call.k_size + d] += q > 0.0f ? q : 0.0f;
+            }
         }
-        mean[d] = total * share;
-        if (range)
-            mean[call.k_size + d] = positive * share;
     }
+    for (std::size_t d = 0; d < call.summary_size; d++)
+        mean[d] *= share;
 }
 
 // The list of the last refresh, and what came since: `Ends` are kept whatever is remembered of them.
@@ -127,7 +137,7 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (!call.chooses(s))
             continue;
-        query_floats += call.query_rows(s) * call.kv_heads * call.summary_size;
+        query_floats += call.queries(s) * call.kv_heads * call.summary_size;
         score_floats += sequences.blocks(s) * call.kv_heads;
     }
     float* queries = workspace.queries.reserve(query_floats);
@@ -137,9 +147,9 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (!call.chooses(s))
             continue;
-        const std::size_t rows = call.query_rows(s), blocks = sequences.blocks(s);
+        const std::size_t rows = call.queries(s), blocks = sequences.blocks(s);
         for (std::size_t item = 0; item < call.kv_heads * rows; item++)
-            mean_query(call, sequences.first_row(s) + item % rows, item / rows,
+            mean_query(call, sequences.first_row(s) + item % rows, call.rows_of_query(s), item / rows,
                        queries + item * call.summary_size);
         const ScoreCall of{queries, rows,  call.summary, call.kv_heads, call.summary_size, sequences.table(s),
                            blocks,  scores};
@@ -201,7 +211,7 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
             continue;
         sequences.check_table(s, cache_blocks);
         if (call.chooses(s))
-            work += sequences.blocks(s) * call.kv_heads * call.query_rows(s) * call.summary_size;
+            work += sequences.blocks(s) * call.kv_heads * call.queries(s) * call.summary_size;
     }
     return work;
 }

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 
+MOST_VERIFIED_ROWS = 64
+
 
 def block_scores(
     query: NDArray[np.float32], summaries: NDArray[np.float32], summary: str = "mean"
@@ -92,7 +94,8 @@ def block_select(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`selected_blocks` `[kv_heads, N]` and `selected_counts` `[kv_heads, seqs]`; inputs as in README.md.
 
-    `kept_blocks` is updated in place. `rows_of_query` is the attribute `query`.
+    `kept_blocks` is updated in place. `rows_of_query` is the attribute `query`. More rows than a draft has,
+    64, are of a prompt: a block scores the mean over all of them.
     """
     ends = {"sink_blocks": sink_blocks, "local_blocks": local_blocks}
     blocks = np.full((kv_heads, verify_block_indices.size), -1, np.int32)
@@ -117,10 +120,10 @@ def block_select(
                 # When the context grows, the last blocks of this pass become blocks of the list.
                 kept_blocks[own[sorted(tail)], h] = 1
             else:
-                rows = range(first, last if rows_of_query == "union" else first + 1)
-                scores = np.max(
-                    [block_scores(heads[r, h], key_summary[table, h], summary) for r in rows], axis=0
-                )
+                is_prompt = last - first > MOST_VERIFIED_ROWS
+                rows = range(first, last if is_prompt or rows_of_query == "union" else first + 1)
+                of_rows = [block_scores(heads[r, h], key_summary[table, h], summary) for r in rows]
+                scores = np.mean(of_rows, axis=0) if is_prompt else np.max(of_rows, axis=0)
                 kept = select(scores, past, last - first, budget, coverage=coverage, scale=scale, **ends)
                 if kept_blocks is not None and kept_blocks.size:
                     kept_blocks[own, h] = np.isin(np.arange(total), kept)

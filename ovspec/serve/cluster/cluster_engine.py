@@ -97,5 +97,6 @@ def added(first: RequestMetrics, then: RequestMetrics) -> RequestMetrics:
         then,
         **counts | {"num_cached_tokens": first.num_cached_tokens},
         num_accepted_tokens_per_pos=tuple(map(sum, pairs)),
+        prefill_density=min(first.prefill_density, then.prefill_density),
         is_lossy=first.is_lossy or then.is_lossy,
     )

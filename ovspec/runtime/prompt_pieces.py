@@ -1,0 +1,66 @@
+"""Rows of a prompt cut into pieces, each with block lists of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ovspec.runtime.tables import Rows, is_verification
+from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
+
+Read = tuple[float, float]
+
+
+def pieces(batch: Sequence[Rows], prefill: SparsePrefill | None, block_size: int) -> list[Rows]:
+    """The batch with the rows of prompts cut at every multiple of 128 tokens, as `prefill` reads them.
+
+    The cuts, and so the lists, depend on positions alone, and not on how many rows a pass reads. The final
+    piece of a prompt is dense where it is too short to be worth a list.
+    """
+    if prefill is None or not any(rows.is_prompt for rows in batch):
+        return list(batch)
+    return [
+        piece for rows in batch for piece in (_cut(rows, prefill, block_size) if rows.is_prompt else [rows])
+    ]
+
+
+def _cut(rows: Rows, prefill: SparsePrefill, block_size: int) -> Iterator[Rows]:
+    count, past = len(rows.tokens), rows.past
+    cuts = [0, *range(PROMPT_PIECE - past % PROMPT_PIECE, count, PROMPT_PIECE), count]
+    for begin, end in itertools.pairwise(cuts):
+        behind, length = count - end, end - begin
+        short = length <= MAX_VERIFY_ROWS
+        yield replace(
+            rows,
+            tokens=rows.tokens[begin:end],
+            sampled=_last(rows.sampled, behind, length),
+            states=_last(rows.states, behind, length),
+            features=None if rows.features is None else rows.features[begin:end],
+            budget=-1 if short else prefill.budget_blocks(past + end, block_size),
+            coverage=prefill.share,
+            offset=rows.offset + begin,
+        )
+
+
+def _last(asked: int, behind: int, length: int) -> int:
+    """Of the last so many rows, those in a piece with so many rows behind it."""
+    return min(max(asked - behind, 0), length)
+
+
+def verified(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:
+    """What verification attention read of every sequence; nothing where it reads a prompt."""
+    found = {id(part): one for part, one in zip(parts, read, strict=True)}
+    return [found[id(rows)] if is_verification(rows) else (0.0, 0.0) for rows in batch]
+
+
+def read_prompts(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:
+    """What the rows of every prompt read, over its rows; nothing for other sequences."""
+    found = {id(rows.sequence): [0.0, 0.0] for rows in batch}
+    for part, (attended, context) in zip(parts, read, strict=True):
+        if part.is_prompt:
+            sums = found[id(part.sequence)]
+            sums[0] += attended * len(part.tokens)
+            sums[1] += context * len(part.tokens)
+    return [(found[id(rows.sequence)][0], found[id(rows.sequence)][1]) for rows in batch]

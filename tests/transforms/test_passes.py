@@ -180,7 +180,7 @@ def test_sinks_of_a_layer_reach_its_verification() -> None:
     route_rows(model)
     shapes = {
         node.input(1).get_source_output().any_name: [
-            list(port.get_partial_shape()) for port in node.inputs()[7:]
+            str(port.get_partial_shape()) for port in node.inputs()[7:]
         ]
         for node in model.get_ops()
         if node.get_type_name() == "VerifyAttention"

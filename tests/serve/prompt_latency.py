@@ -67,9 +67,7 @@ def main() -> None:
             continue
         gaps_of(engine, given.users, "", 20)  # warms up
         without = gaps_of(engine, given.users, "", 100)
-        engine.add_request(
-            Request("long", random.integers(10, VOCABULARY, given.prompt).tolist(), settings)
-        )
+        engine.add_request(Request("long", random.integers(10, VOCABULARY, given.prompt).tolist(), settings))
         beside = gaps_of(engine, given.users, "long", given.tokens)
         without += gaps_of(engine, given.users, "-", 100)
     before = float(np.percentile(without, 99))

@@ -60,8 +60,9 @@ class Call:
             objects = CompletionObjects(model.name, model.token_text, logprobs)
         settings = model.settings(body, max_tokens)
         name, verify = model.verify_mode(body.verify)
+        limit_field = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         for prompt in prompts:
-            model.check_length(len(prompt), max_tokens, field)
+            model.check_length(len(prompt), max_tokens, field, limit_field)
         # Without a seed, prompts that are the same get different answers too.
         apart = body.n if body.seed is None else 0
         requests = [

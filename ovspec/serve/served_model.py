@@ -97,8 +97,14 @@ class ServedModel:
             ) from error
         return self.tokens_of(text, special_tokens=False)
 
-    def check_length(self, num_tokens: int, max_tokens: int | None, field: str) -> None:
-        """Refuse a prompt that can never be answered.
+    def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
+        """Refuse a prompt that can never be answered, or an answer that is too long for it.
+
+        Args:
+            num_tokens: of the prompt.
+            max_tokens: of the answer, where the body says so.
+            field: that the prompt stands in.
+            limit_field: that `max_tokens` stands in.
 
         Raises:
             ApiError: 400 with the limit.
@@ -107,12 +113,15 @@ class ServedModel:
         if num_tokens == 0:
             raise ApiError(400, f"{field}: it has no tokens; send some text", field)
         if num_tokens + (max_tokens or 1) > limit:
+            wrong, remedy = field, "shorten the prompt"
+            if num_tokens < limit and max_tokens:
+                wrong, remedy = limit_field, f"ask for at most {limit - num_tokens}, or shorten the prompt"
             asked = f" and {max_tokens} for the answer" if max_tokens else ""
             raise ApiError(
                 400,
-                f"{field}: {num_tokens} tokens{asked}; this model's maximum context length is {limit} tokens "
-                "for prompt and answer together: shorten the prompt, or ask for fewer",
-                field,
+                f"{wrong}: {num_tokens} tokens of the prompt{asked}; this model's maximum context length is "
+                f"{limit} tokens for both together: {remedy}",
+                wrong,
                 "context_length_exceeded",
             )
 

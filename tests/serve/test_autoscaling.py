@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="no Ray: install the extra ray")
-pytestmark = pytest.mark.slow
-
-from ray import serve
-
 from ovspec import LLMPipeline
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.backend import Backend
-from ovspec.serve.cluster.cluster import ClusterSettings, on_cluster
 from ovspec_models import ModelInfo
+
+serve = pytest.importorskip("ray.serve", reason="no Ray: install the extra ray")
+pytestmark = pytest.mark.slow
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
@@ -72,8 +68,10 @@ async def load(backend: Backend) -> list[list[int]]:
 
 
 def test_replicas_follow_the_load(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Needs Ray, as `serve` above.
+    from ovspec.serve.cluster.cluster import ClusterSettings, on_cluster
+
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     outline = Outline(ModelInfo.read(demo_ir), "dense", None)
     settings = ClusterSettings(least=1, most=2, cpus=1, upscale_seconds=2.0, downscale_seconds=5.0)
     make = partial(LLMPipeline, demo_ir, "CPU", **F32)

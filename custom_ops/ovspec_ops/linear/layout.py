@@ -115,10 +115,10 @@ def pack_numbers(values: NDArray[Any], fmt: str, out: Bytes) -> None:
         panels[:, :inputs] = _by_panel(values).swapaxes(1, 2)
         return
     bits = _by_panel(values if values.dtype == np.uint16 else bf16_bits(values))
-    pairs = out.view(np.uint16).reshape(len(out), -1, PANEL, 2)
-    for part in range(2):
-        some = bits[:, :, part::2].swapaxes(1, 2)
-        pairs[:, : some.shape[1], :, part] = some
+    if inputs % 2:
+        bits = np.pad(bits, ((0, 0), (0, 0), (0, 1)))
+    pairs = np.ascontiguousarray(bits).view(np.uint32)
+    out.view(np.uint32).reshape(len(out), -1, PANEL)[...] = pairs.swapaxes(1, 2)
 
 
 def bf16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:

@@ -19,6 +19,7 @@ from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.runtime.cache import cache_layout
 from ovspec.runtime.compile import cache_tensors
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 
@@ -81,7 +82,7 @@ class Report:
                 "python": platform.python_version(),
                 "numpy": np.__version__,
             },
-            "processor": str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME")),
+            "processor": str(openvino_core().get_property("CPU", "FULL_DEVICE_NAME")),
             "model": str(self.model.folder),
             "weight_format": self.model.weight_format(),
             "drafter": self.drafter,

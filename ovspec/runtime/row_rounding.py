@@ -11,7 +11,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec.runtime.devices import is_cpu
+from ovspec.runtime.devices import is_cpu, openvino_core
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
 from ovspec_models.ir_facts import IrFacts
@@ -107,7 +107,7 @@ def arithmetic(properties: Mapping[str, object]) -> Arithmetic:
     rows = ops.parameter(ov.PartialShape([-1, 1]), ov.Type.f32)
     product = ov.Model([ops.matmul(rows, ops.constant(np.ones((1, 1), np.float32)), False, True)], [rows])
     try:
-        compiled = ov.Core().compile_model(product, "CPU", hints)
+        compiled = openvino_core().compile_model(product, "CPU", hints)
     except RuntimeError as error:
         raise ValueError(f"device 'CPU' refuses a property: {last_line(error)}") from error
     return "bf16" if compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.bf16 else "f32"

@@ -171,7 +171,8 @@ class AutoSchedule(Schedule):
             return
         state, plain = self._state, Choice(0, self._state.budget_scales[-1])
         self._cell, self._plain = cell, plain
-        accepted = self._acceptance.accepted_length(DRAFT)
+        # Before the first drafts there is only a belief, which does not collapse.
+        accepted = self._acceptance.accepted_length(DRAFT) * (self._acceptance.drafts >= _LOOK_STEPS)
         collapsed = accepted < self._most_accepted / 2
         self.collapses += collapsed
         self._most_accepted = accepted if collapsed else max(accepted, self._most_accepted)

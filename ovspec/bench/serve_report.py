@@ -75,7 +75,7 @@ class ServeReport:
 
     @property
     def acceptance(self) -> dict[str, float] | None:
-        """What the server says of its drafts, over all requests; `None` if it says nothing."""
+        """The server's figures of drafts, over all requests; `None` if it gives none."""
         found = [
             one.metrics["speculative_decoding"]
             for one in self.answered

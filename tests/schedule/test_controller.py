@@ -122,7 +122,7 @@ def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() ->
 
 
 def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:
-    """Drafting was given up; what lookups would have found, which costs next to nothing, says to go on."""
+    """Drafting has stopped; shadow drafts show that it would pay again."""
     late = World(lookup(), steady(0.97), offers=lambda emitted: 0.3 if emitted < 800 else 1.0, lookup=50.0)
     wrong = World(lookup(), lambda emitted: 0.02 if emitted < 800 else 0.97, lookup=50.0)
     for world in (late, wrong):

@@ -1,4 +1,4 @@
-"""The price of trying: what the schedule `auto` may lose against plain decoding, whatever it believes."""
+"""The price of trying: what `auto` may lose against plain decoding, however wrong its estimates are."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_few_tries_where_shadow_drafts_fail() -> None:
 
 @pytest.mark.parametrize("switch", [870.0, 0.0, 5000.0])
 def test_shadow_drafts_that_lie_cost_no_more_than_the_share(switch: float) -> None:
-    """Shadow drafts always come true, drafts never: no belief is right, and the account holds."""
+    """Shadow drafts are always right, drafts are always rejected: the allowance bounds the loss."""
     machine = Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=switch)
     lies = World(machine, lambda _: 0.0, lookup=65.0, shadowed=lambda _: 1.0)
     assert over_plain(lies, 6000, seed=1) > 0.97

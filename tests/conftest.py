@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def collected_garbage() -> Iterator[None]:
-    """Collect what a test leaves; exporters, which collect often, see the objects of one test only."""
+    """Freeze older objects during a test, since exporters collect often; then collect what it leaves."""
     gc.freeze()
     yield
     gc.collect()

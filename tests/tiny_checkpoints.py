@@ -87,8 +87,8 @@ def _tiny(
     return Tiny(config, {**_ALIKE, **sizes}, pair, gated, moe_layers, lacks or {})
 
 
-#: By the name of their family, a variety of one behind a comma. Windows are shorter than the tests' prompts,
-#: and so is the length from which Phi-3's RoPE is long.
+#: By the name of their family; variants have a suffix after a comma. Windows are shorter than the tests'
+#: prompts, and so is the length from which Phi-3's RoPE is long.
 TINY: dict[str, Tiny] = {
     "Llama": _tiny("LlamaConfig", rope_parameters=_LLAMA_ROPE, lacks={"rope_parameters": None}),
     "Qwen2": _tiny("Qwen2Config"),

@@ -9,9 +9,10 @@ from typing import Any
 from rich.table import Table
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.bench.machine import machine, versions
 from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
+from ovspec.eval.machine import machine, versions
+from ovspec.eval.tables import table_of
 from ovspec.verify.verify_config import SparseVerify
 
 BASELINES = ("stock_plain", "stock_speculative")
@@ -105,18 +106,11 @@ class DecodeReport:
 
     def table(self) -> Table:
         """Tokens per second by mode, and the ratios to stock."""
-        rounds = len(next(iter(self.records.values())))
-        table = Table(
-            title=f"median of {rounds} generations; ratios round by round, lowest to highest",
-            title_justify="left",
-        )
-        names = ["tokens/s", *["x " + base.replace("_", "\n") for base in self._baselines()]]
+        rounds, rows = len(next(iter(self.records.values()))), []
+        names = ["mode", "tokens/s", *["x " + base.replace("_", "\n") for base in self._baselines()]]
         names += ["tokens\na pass", "verify\nms", "draft\nms", "commit\nms", "density"]
         counted = any(record.experts_read for records in self.records.values() for record in records)
         names += ["experts\nread"] * counted
-        table.add_column("mode", no_wrap=True)
-        for name in names:
-            table.add_column(name, justify="right", no_wrap=True)
         for mode, records in self.records.items():
             cells = [f"{median(record.tokens_per_second for record in records):.1f}"]
             for base in self._baselines():
@@ -130,5 +124,6 @@ class DecodeReport:
             if counted:
                 read = mean(record.experts_read for record in records)
                 cells.append(f"{read:.1f}" if read else "-")
-            table.add_row(f"{mode} (LOSSY)" if mode in LOSSY else mode, *cells)
-        return table
+            rows.append([f"{mode} (LOSSY)" if mode in LOSSY else mode, *cells])
+        title = f"median of {rounds} generations; ratios round by round, lowest to highest"
+        return table_of(title, names, rows)

@@ -1,4 +1,4 @@
-"""Every pattern of paged attention that ovspec asks of a device, against NumPy, with its time."""
+"""Every pattern of paged attention that ovspec uses on a device, compared with NumPy, and its time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
-    """One pattern in one pair of precisions; `failure`: what the device says instead of computing it."""
+    """One pattern in one pair of precisions; `failure`: the device's error message."""
 
     pattern: str
     inference: str

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovspec.bench.report import Report
-from ovspec_models.files import replace_file
+from ovspec.eval.plot import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +40,7 @@ def plot_report(report: Report, path: Path) -> None:
     processor = report.as_json()["machine"]["processor"]
     source = report.source
     figure.suptitle(f"{source.name}, {source.weight_format}, {report.num_threads} threads of {processor}")
-    picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix[1:], dpi=150)
-    replace_file(path, picture.getvalue())
+    save_figure(figure, path)
 
 
 def _draw(panel: Axes, report: Report, tokens: int) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from ovspec.bench.backends import SPARSE
-from ovspec.bench.machine import machine, versions
 from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
+from ovspec.eval.machine import machine, versions
+from ovspec.eval.tables import table_of
 from ovspec.runtime.devices import is_cpu
 from ovspec.verify.verify_config import SparseVerify
 
@@ -144,7 +145,7 @@ class Report:
         """Median milliseconds by context and tokens, and each backend's ratio to the first."""
         backends = list(self.settings)
         found = {(record.context, record.tokens, record.backend): record for record in self.records}
-        table = Table(title=f"one pass, median of {self.repeat}", title_justify="left")
+        rows = []
         ratios = backends[1:]
         names = ["context", "tokens", *[f"{backend}\nms" for backend in backends]]
         names += [f"{backend}/\n{backends[0]}" for backend in ratios]
@@ -155,8 +156,6 @@ class Report:
         names += [f"{backend}\nexperts" for backend in counted]
         limited = [b for b in sparse if any(r.backend == b and r.ffn_density for r in self.records)]
         names += [f"{backend}\nffn" for backend in limited]
-        for name in names:
-            table.add_column(name, justify="right")
         for context, tokens in dict.fromkeys((record.context, record.tokens) for record in self.records):
             row = {backend: found[context, tokens, backend] for backend in backends}
             base = row[backends[0]].ms.median
@@ -168,5 +167,5 @@ class Report:
             cells += [f"{row[backend].density:.2f}" for backend in sparse]
             cells += [f"{row[backend].experts_read:.1f}" for backend in counted]
             cells += [f"{row[backend].ffn_density:.2f}" for backend in limited]
-            table.add_row(*cells)
-        return table
+            rows.append(cells)
+        return table_of(f"one pass, median of {self.repeat}", names, rows, names=0)

@@ -10,8 +10,9 @@ import numpy as np
 from rich.table import Table
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.bench.machine import machine, versions
 from ovspec.bench.source import ModelSource
+from ovspec.eval.machine import machine, versions
+from ovspec.eval.tables import table_of
 
 _RESAMPLES = 4000
 _CONFIDENCE = 95
@@ -129,13 +130,7 @@ class ScheduleReport:
         """Tokens per second by workload and setting, and the ratios to plain and to the best fixed number."""
         settings = list(next(iter(self.records.values())).tokens_per_second)
         rounds = len(next(iter(self.records.values())).tokens_per_second["auto"])
-        table = Table(
-            title=f"tokens per second, median of {rounds} rounds; ratios with their 95% interval",
-            title_justify="left",
-        )
-        table.add_column("workload", no_wrap=True)
-        for name in [*settings, "auto /\nbest fixed", "auto /\nplain", "auto\nlength"]:
-            table.add_column(name, justify="right", no_wrap=True)
+        names, rows = ["workload", *settings, "auto /\nbest fixed", "auto /\nplain", "auto\nlength"], []
         for workload, record in self.records.items():
             cells = [
                 f"{median(rates):.1f}" + ("*" if setting == record.best else "")
@@ -144,5 +139,6 @@ class ScheduleReport:
             for baseline in (record.best, "0"):
                 ratio = record.ratio("auto", baseline)
                 cells.append(f"{ratio.median:.3f}\n({ratio.low:.3f}-{ratio.high:.3f})")
-            table.add_row(workload, *cells, f"{mean(record.auto_lengths):.1f}")
-        return table
+            rows.append([workload, *cells, f"{mean(record.auto_lengths):.1f}"])
+        title = f"tokens per second, median of {rounds} rounds; ratios with their 95% interval"
+        return table_of(title, names, rows)

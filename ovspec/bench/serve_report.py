@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,6 @@ class Spread:
             return cls(0.0, 0.0, 0.0, 0.0)
         values = 1e3 * np.asarray(seconds, np.float64)
         return cls(float(values.mean()), *(float(np.percentile(values, p)) for p in _PERCENTILES))
-
-    def as_json(self) -> dict[str, float]:
-        """The distribution as JSON values."""
-        return {"mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class ServeReport:
 
     @property
     def acceptance(self) -> dict[str, float] | None:
-        """What the server says of its drafts, over all requests; `None` if it says nothing."""
+        """The server's figures of drafts, over all requests; `None` if it gives none."""
         found = [
             one.metrics["speculative_decoding"]
             for one in self.answered
@@ -116,7 +112,7 @@ class ServeReport:
             "num_output_tokens": tokens,
             "output_throughput": tokens / self.seconds,
             "tokens_per_chunk": tokens / chunks if chunks else 0.0,
-            **{f"{name}_ms": spread.as_json() for name, spread in self.spreads.items()},
+            **{f"{name}_ms": asdict(spread) for name, spread in self.spreads.items()},
             "speculative_decoding": self.acceptance,
             "attention_density": sum(densities) / len(densities) if densities else None,
         }

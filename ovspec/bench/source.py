@@ -9,6 +9,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model, weight_bytes
@@ -98,7 +99,7 @@ class ModelSource:
         if self.shape is not None:
             return build_model(self.shape, self.weight_format)
         assert self.folder is not None
-        core = ov.Core()
+        core = openvino_core()
         if native:
             ovspec_ops.load(core)
         return read_model(core, self.folder)

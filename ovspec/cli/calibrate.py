@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
@@ -34,6 +33,7 @@ from ovspec.cli.output import print_table
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
 from ovspec.verify.verify_config import (
     AMOUNT_FIELDS,
@@ -129,7 +129,7 @@ def calibrate(
     chosen_properties = dict(properties_from(properties))
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
-    graph = read_model(ov.Core(), model)
+    graph = read_model(openvino_core(), model)
     target = TargetCalibration(given, graph) if target_kl is not None else None
     if limits := expert_config("native", given):
         limits.check(moe_layers(graph))

@@ -147,7 +147,7 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
     model = ModelInfo.read(folder)
     if head_kind(folder) is not None:
         return {"head": head_facts(model)}
-    core = ov.Core()
+    core = openvino_core()
     ovspec_ops.load(core)  # the IR may contain native operations
     traffic = WeightTraffic.of(read_model(core, folder))
     threads = len(os.sched_getaffinity(0))

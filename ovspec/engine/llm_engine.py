@@ -92,7 +92,13 @@ class LLMEngine:
                 f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
                 "cache_size allows no more; raise it, or shorten the prompt"
             )
-        return request.settings.token_limit(length, self.max_model_len)
+        limit = request.settings.token_limit(length, self.max_model_len)
+        if request.answered and len(request.answered) >= limit:
+            raise InvalidValueError(
+                f"answered: {len(request.answered)} tokens, but the answer may have {limit} at most, so none "
+                "is left to generate; give fewer, or raise max_new_tokens"
+            )
+        return limit
 
     def add_request(self, request: Request) -> None:
         """Let a request wait for its turn.

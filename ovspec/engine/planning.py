@@ -53,9 +53,10 @@ class Planner:
     def _schedule_of(self, requests: SequenceOf[RequestState]) -> Schedule:
         """The schedule that requests share, bounded by what they ask for."""
         schedule = requests[0].schedule
-        if isinstance(schedule, AutoSchedule) and self._drafter and requests[0].request.schedule is None:
-            # Unlike the little room of last drafts, a low number is a reason to choose anew.
-            schedule.bound = max(state.sequence.settings.num_assistant_tokens for state in requests)
+        if isinstance(schedule, AutoSchedule) and requests[0].request.schedule is None:
+            # The little room of the last drafts is no reason to choose anew; a lower bound is one.
+            asked = max(state.sequence.settings.num_assistant_tokens for state in requests)
+            schedule.bound = asked if self._drafter else 0
         return schedule
 
     def observe(

@@ -27,7 +27,7 @@ _DEFAULT_BATCH = 16
 
 
 class OvspecLM(TemplateLM):
-    """The model that the harness asks.
+    """The model of the harness.
 
     Args:
         pipeline: with its setting of verification.

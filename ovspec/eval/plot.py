@@ -11,6 +11,7 @@ from ovspec_models.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def plot_fidelity(report: Report, path: Path) -> None:
@@ -48,6 +49,11 @@ def plot_fidelity(report: Report, path: Path) -> None:
         panel.grid(True, alpha=0.3)
     prompts = f"{len(report.references)} prompt{'s' if len(report.references) > 1 else ''}"
     figure.suptitle(f"{report.model.folder.name}, {prompts}, inference {report.precisions['inference']}")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to a file in one step, in the format that its suffix names."""
     picture = io.BytesIO()
     figure.savefig(picture, format=path.suffix[1:], dpi=150)
     replace_file(path, picture.getvalue())

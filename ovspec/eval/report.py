@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openvino as ov
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-import ovspec
+from ovspec.eval.machine import processor, versions
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
+from ovspec.eval.tables import table_of
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.runtime.cache import cache_layout
 from ovspec.runtime.compile import cache_tensors
@@ -23,6 +22,8 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 
 _KEYS_AND_VALUES = ("key_cache", "value_cache")
+# Tables that fit 80 columns.
+_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def precisions(runner: ModelRunner) -> dict[str, str]:
@@ -75,13 +76,8 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """The JSON object; undefined and infinite figures are null."""
         found = {
-            "versions": {
-                "ovspec": ovspec.__version__,
-                "openvino": ov.get_version(),
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-            },
-            "processor": str(ov.Core().get_property("CPU", "FULL_DEVICE_NAME")),
+            "versions": versions(),
+            "processor": processor(),
             "model": str(self.model.folder),
             "weight_format": self.model.weight_format(),
             "drafter": self.drafter,
@@ -149,8 +145,8 @@ class Report:
     def _free_running(self, summaries: list[Summary]) -> Table:
         counted = any(summary.experts_read for summary in summaries)
         channels = any(summary.ffn_density < 1.0 for summary in summaries)
-        table = _table(
-            "free running",
+        columns = [
+            "",
             "identical\noutputs",
             "diverges\nat token",
             "matched\nprefix",
@@ -160,9 +156,9 @@ class Report:
             *["ffn\ndensity"] * channels,
             "tokens/s",
             "speed",
-        )
+        ]
         metrics = self.reference_metrics
-        table.add_row(
+        dense = [
             self.reference,
             *[""] * 3,
             f"{metrics.get_mean_acceptance_length():.2f}",
@@ -170,9 +166,9 @@ class Report:
             *[""] * (counted + channels),
             _number(tokens_per_s(metrics), ".1f"),
             "1.00",
-        )
-        for result, summary in zip(self.results, summaries, strict=True):
-            table.add_row(
+        ]
+        settings = [
+            [
                 result.setting.name,
                 f"{summary.identical} of {summary.prompts}",
                 _number(summary.median_first_divergence, ".0f"),
@@ -183,28 +179,20 @@ class Report:
                 *[f"{summary.ffn_density:.2f}"] * channels,
                 _number(summary.tokens_per_s, ".1f"),
                 _number(summary.speedup, ".2f"),
-            )
-        return table
+            ]
+            for result, summary in zip(self.results, summaries, strict=True)
+        ]
+        return table_of("free running", columns, [dense, *settings], **_STYLE)
 
     def _teacher_forced(self, summaries: list[Summary]) -> Table:
-        table = _table(
-            f"teacher-forced: {summaries[0].positions:,} decisions each, KL in nats",
-            "top-1",
-            "differ",
-            "KL mean",
-            "median",
-            "p99",
-            "max",
-        )
+        rows = []
         for result, summary in zip(self.results, summaries, strict=True):
             kl = asdict(summary.kl) if summary.kl else {}
-            table.add_row(
-                result.setting.name,
-                _number(summary.top1_agreement, ".4f"),
-                str(summary.disagreements),
-                *[_number(kl.get(name), ".2g") for name in ("mean", "median", "p99", "max")],
-            )
-        return table
+            figures = [_number(kl.get(name), ".2g") for name in ("mean", "median", "p99", "max")]
+            agreement = _number(summary.top1_agreement, ".4f")
+            rows.append([result.setting.name, agreement, str(summary.disagreements), *figures])
+        title = f"teacher-forced: {summaries[0].positions:,} decisions each, KL in nats"
+        return table_of(title, ("", "top-1", "differ", "KL mean", "median", "p99", "max"), rows, **_STYLE)
 
     def notes(self) -> list[str]:
         """Differences of low margin, and which settings are lossy; one sentence per line."""
@@ -236,15 +224,6 @@ def _verdict(summary: Summary, metrics: PerfMetrics) -> str:
     if summary.identical == summary.prompts:
         return f"lossless, {summary.identical} of {summary.prompts} outputs identical{breakers}"
     return f"NOT LOSSLESS, {summary.identical} of {summary.prompts} outputs identical{breakers}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A table that fits 80 columns."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
 def _number(value: float | None, form: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.eval.divergence import log_softmax
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache import CachedSequence
@@ -49,9 +50,7 @@ class Scorer:
             raise ValueError("prompt: it has no tokens; a first token needs one to follow")
         total, greedy = 0.0, True
         for row, token in zip(self._rows(prompt, tokens), tokens, strict=True):
-            logits = row.astype(np.float64)
-            peak = float(logits.max())
-            total += float(logits[token]) - peak - float(np.log(np.exp(logits - peak).sum()))
+            total += float(log_softmax(row)[token])
             greedy &= int(row.argmax()) == token
         return total, greedy
 

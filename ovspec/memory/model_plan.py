@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import openvino as ov
-
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.huge_pages import with_huge_pages
@@ -41,7 +40,7 @@ def cache_use(folder: Path, backends: Backends) -> CacheUse:
     """
     if not backends.uses_cache_dir:
         return "none"
-    cache = ModelCache(ov.Core(), folder, backends)
+    cache = ModelCache(openvino_core(), folder, backends)
     if cache.refuses():
         return "none"
     return "holds" if cache.holds() else "fills"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import openvino as ov
-
 import ovspec_ops
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.linear_backend import LinearBackend
@@ -26,7 +25,7 @@ def promises(folder: Path) -> dict[str, list[str]]:
         ValueError: the folder holds no model that can be read.
         RuntimeError: the native library does not fit the installed OpenVINO.
     """
-    core = ov.Core()
+    core = openvino_core()
     ovspec_ops.load(core)
     graph = read_model(core, folder)
     all_stock = _breakers("stock", "stock", StockProducts.of(graph))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.errors import raised_by_us
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import read_model
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.model_identity import identity
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
@@ -120,7 +120,7 @@ def _parts(length: int) -> list[tuple[int, int]]:
 
 def stateful_logits(folder: Path, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
     """Logits f32 `[passes, vocab]` of the exported graph, of every pass's last token."""
-    core = ov.Core()
+    core = openvino_core()
     request = core.compile_model(read_model(core, folder), "CPU", dict(EXACT)).create_infer_request()
     names = {name for port in request.model_inputs for name in port.get_names()}
     rows = []

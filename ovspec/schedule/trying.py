@@ -37,10 +37,6 @@ class LossAllowance:
         """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
         return self._store >= min(stake, STORE)
 
-    def begin(self) -> None:
-        """Another prompt: what was not settled is not carried over."""
-        self._unsettled = 0.0
-
     def earn(self, steps: int) -> None:
         """Take in plain steps."""
         if self._store < STORE:
@@ -65,8 +61,7 @@ class ShadowWatch:
     """
 
     def __init__(self) -> None:
-        self._saved = 0.0
-        self._next = self._apart = 0
+        self._saved, self._next = 0.0, 0
 
     @property
     def pays(self) -> bool:
@@ -83,11 +78,8 @@ class ShadowWatch:
 
     def took(self, share: float, step: int) -> None:
         """Take what a shadow draft took, as a share of the step that it was beside; `step` is the next."""
-        self._apart = math.ceil(share / _SHADOW_SHARE)
-        self._next = step + self._apart
+        self._next = step + math.ceil(share / _SHADOW_SHARE)
 
-    def add(self, saved: float, step: int) -> None:
-        """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
+    def add(self, saved: float) -> None:
+        """Take what verifying a shadow draft would have saved."""
         self._saved = min(max(0.0, self._saved + saved), 2 * STORE)
-        if saved > 0.0:
-            self._next = min(self._next, step + self._apart // DRAFT)

@@ -93,7 +93,6 @@ class WriteTimeout:
         """Pass a request on, and watch what is sent."""
         loop, task, ends = asyncio.get_running_loop(), asyncio.current_task(), math.inf
         assert task is not None
-        timer: asyncio.TimerHandle
 
         async def send_in_time(message: Message) -> None:
             nonlocal ends

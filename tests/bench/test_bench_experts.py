@@ -1,4 +1,4 @@
-"""`ovspec bench` on a mixture of experts: what it reads, and what it says."""
+"""`ovspec bench` on a mixture of experts: the experts it reads, and its output."""
 
 from __future__ import annotations
 

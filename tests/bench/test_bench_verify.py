@@ -1,4 +1,4 @@
-"""`ovspec bench verify` on a tiny shape: what it says, not how fast anything is."""
+"""`ovspec bench verify` on a tiny shape: its output, not its times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a device, on the CPU: its patterns hold there too, and it sees a wrong attention."""
+"""The check of a device, run on the CPU: all patterns pass, and it fails where attention is wrong."""
 
 from __future__ import annotations
 

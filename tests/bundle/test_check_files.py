@@ -13,7 +13,7 @@ from commands import command
 
 import ovspec.bundle.files.check_files as script
 
-# Says which files were opened for reading, from the interpreter's own audit events.
+# Prints which files were opened for reading, from the interpreter's audit events.
 _LISTED = """
 import sys
 from pathlib import Path

@@ -69,7 +69,7 @@ def test_given_amounts_stand(mixture: Path, data: Path) -> None:
     assert "together" in run.stdout and "is LOSSY by that" in run.stdout
     config = OvspecConfig.load(mixture)
     assert config is not None and config.verify is not None
-    # Nothing is too much for this target: the smallest budgets are taken, and the given amount stands.
+    # Every budget meets this target: the smallest are taken, and the amount that was given is kept.
     assert (config.verify.budget, config.verify.coverage) == (128, None)
     assert isinstance(config.verify.expert_budget, tuple)
     assert all(TOP_K <= budget < EXPERTS for budget in config.verify.expert_budget)

@@ -66,7 +66,7 @@ def test_the_context_ends_as_was_chosen(model: Path) -> None:
 
 
 def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path) -> None:
-    """16 of 128 positions are left behind the second message; the answer takes 40."""
+    """After the second message 16 of 128 positions are left; the answer needs 40."""
     text, options = "dog " * 25 + "\n", ("--max-new-tokens", "40", "--ignore-eos", "--figures")
     run = chat(model, text * 2, *options)
     assert "the oldest turn is forgotten" in run.stderr and run.stderr.count("[40 tokens") == 2, run.stderr

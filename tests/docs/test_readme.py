@@ -69,7 +69,7 @@ def is_run(command: str) -> bool:
 
 
 def of_pages(entries: Iterable[tuple[str, str]]) -> list[Any]:
-    """What stands on the pages: that of the README first, the rest is slow."""
+    """The commands of the pages: those of the README in every run, the others marked slow."""
     listed = list(entries)
     return by_tier(listed, [entry for entry in listed if entry[0] == "README.md"])
 

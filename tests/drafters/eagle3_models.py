@@ -63,7 +63,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Reference:
-    """A head by the paper's definition: the whole text anew for every token, no cache.
+    """A head by the paper's definition: it reads the whole text again for every token, without a cache.
 
     Args:
         embedding: of the target, f32 `[vocab, hidden]`.

@@ -25,7 +25,7 @@ SPARSE = SparseVerify(L0=16, rho=0.1)
 
 
 class Chance:
-    """A drafter of one's own that drafts at random, from probabilities that it tells."""
+    """A user's drafter: random tokens, with the probabilities that they were drawn from."""
 
     name = "chance"
 
@@ -39,7 +39,7 @@ class Chance:
 
 
 class Trees:
-    """A drafter of one's own that proposes trees: what prompt lookup finds, beside tokens drawn at random."""
+    """A user's drafter of trees: one branch from prompt lookup, the others random tokens."""
 
     name = "trees"
 

@@ -87,7 +87,7 @@ def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> li
     "name", ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3", "qwen3_moe"))]
 )
 def test_acceptance_is_the_references(name: str) -> None:
-    """The same number of accepted tokens in every pass, and not with a boundary beside the right one."""
+    """Every pass accepts as many tokens as the reference; with a wrong boundary it does not."""
     models, engine = pair(name), LLMEngine(target(name, BOUNDARIES), head(name), "dense", 32)
     texts = plain(name)
     expected = [
@@ -236,7 +236,7 @@ def test_lookups_before_the_head() -> None:
 
 
 def test_a_pass_of_the_head_that_is_cut_short_loses_no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the head's pass: its entries are made again, and nothing stands where others belong."""
+    """Ctrl-C during the head's pass: its cache entries are computed again, at the right positions."""
     drafter, prompt = head("llama"), pair().prompts[0]
     drafter.runner.blocks.forget()
     engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)

@@ -42,7 +42,7 @@ def exact(prompt: list[int]) -> dict[tuple[int, ...], float]:
 
 
 def p_value(mode: str, together: int = BATCH, **shape: Any) -> tuple[float, RawPerfMetrics]:
-    """Of the first tokens of many runs, several sequences at once."""
+    """P-value of the first tokens of many runs, several sequences at once."""
     prompt, metrics = pair().prompts[1], RawPerfMetrics()
     settings = settings_of(**SAMPLING, max_new_tokens=LIMIT, **{"num_assistant_tokens": 3, **shape})
     engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 64, max_num_seqs=together)

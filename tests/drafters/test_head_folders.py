@@ -1,4 +1,4 @@
-"""What a head's folder says, and the one line by which one that does not fit is refused."""
+"""How a head's folder is recognised, and the message for one that does not fit its target."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_kind_of_a_folder(models: Pair, tmp_path: Path) -> None:
     for architecture in ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"):
         (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
         assert head_kind(tmp_path) == "eagle3"
-    # IR that says so itself, whatever its config.json.
+    # The IR marks itself as a head, whatever its config.json says.
     folder = exported(models, tmp_path / "ir", architectures=["LlamaForCausalLM"])
     assert head_kind(folder) == "eagle3"
 
@@ -115,7 +115,7 @@ def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
 
 
 def test_sizes_of_the_layers_in_an_object_of_their_own(models: Pair, tmp_path: Path) -> None:
-    """As some publish them; what config.json itself says goes before."""
+    """Some publish them so; a value in config.json itself takes precedence."""
     folder = Reference(models.reference.embedding).save(tmp_path / "head")
     own = ("architectures", "draft_vocab_size")
     config = {name: CONFIG[name] for name in own} | {

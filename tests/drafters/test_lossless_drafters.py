@@ -192,7 +192,7 @@ def test_constant_drafts_repeat_with_their_seed() -> None:
 
 
 def test_commits_correct_the_sparse_verifier() -> None:
-    """Otherwise the identity above would say nothing about commits."""
+    """Without commits the test of identical output above would prove nothing about them."""
     for name in NAMES:
         models = family(name)
         engine = LLMEngine(models.target, DRAFTERS["prompt_lookup"](models), MODES["commit"], 128)

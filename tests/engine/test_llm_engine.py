@@ -232,3 +232,10 @@ def test_an_answer_goes_on_in_another_engine(number: int) -> None:
     for cut in {0, 1, len(whole) // 2, len(whole) - 1}:
         rest = replace(case.request(), answered=whole[:cut])
         assert engine_of().generate([rest])["alone"] == whole[cut:]
+
+
+@pytest.mark.parametrize("count", [24, 30])
+def test_an_answer_that_is_complete_already_is_refused(count: int) -> None:
+    request = replace(Case(0).request(), answered=[5] * count)
+    with pytest.raises(ValueError, match=f"answered: {count} tokens, but the answer may have 24 at most"):
+        engine_of().add_request(request)

@@ -84,7 +84,7 @@ def test_margin_of_a_single_choice_is_infinite() -> None:
 def test_decision(dense: tuple[float, ...], other: tuple[float, ...], agrees: bool) -> None:
     decision = decide(logits(*dense), logits(*other))
     assert decision.agrees is agrees
-    # The margin is dense decoding's; it says nothing about the other.
+    # The margin is dense decoding's, whatever the other's is.
     assert decision.margin == pytest.approx(math.log(dense[0] / dense[1]), abs=2e-6)
     expected = sum(p * math.log(p / q) for p, q in zip(dense, other, strict=True))
     assert decision.kl == pytest.approx(expected, abs=2e-6)

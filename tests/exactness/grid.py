@@ -31,7 +31,7 @@ PRECISIONS: dict[str, dict[str, str]] = {
 WEIGHTS = ("fp32", "fp16", "int8", "int4")
 FLOATS = ("fp32", "fp16")
 CACHES = ("u8", "f16", "bf16", "f32")
-#: What the tests' own instruction sets stand for; their rows are rounded as those round them.
+#: The instruction set whose rounding of rows each of the tests' own instruction sets imitates.
 EMULATED = {"avx2dot": "avx2vnni", "avx512tiles": "amx", "avx2x16": "avx512"}
 #: Attention of ours has no ALiBi, and two families lose it in the plugin's own: none makes a promise.
 NOT_SERVED = ("Bloom", "MPT", "Falcon, ALiBi")

@@ -75,7 +75,7 @@ def test_info_tells_it(mixture: Path) -> None:
 
 
 def test_plain_decoding_with_stock_operations_is_not_called_lossy(demo_ir: Path) -> None:
-    """It is the model's own output; with drafts or beside others another may come out, which is told."""
+    """The output is the model's own; with drafts or other requests it may differ, which is reported."""
     common = ("generate", "-m", demo_ir, "-p", "Once", "--max-new-tokens", "4", "--attention", "stock")
     plain = ovspec(*common, "--draft-model", "none", "--json")
     report = json.loads(plain.stdout)

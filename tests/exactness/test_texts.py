@@ -1,4 +1,6 @@
-"""Texts at default precision are plain decoding's: whatever drafts, beside others, however prompts are read.
+"""Texts at default precision equal plain decoding's.
+
+With every drafter, with other requests in the pass, and with prompts read in parts.
 
 Two targets: the demo's, and a Llama of 2.5 million random parameters, whose flat logits turn any difference
 of a bit into another token.
@@ -23,7 +25,7 @@ from ovspec_models import demo_pair_path
 
 TOKENS = 32
 SPARSE = SparseVerify(budget=64)
-#: What a pipeline gets beside its target, and what a call asks for.
+#: Arguments of the pipeline, and of a call.
 MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "assistant": ({"draft": True}, {"num_assistant_tokens": 5}),
@@ -73,7 +75,7 @@ def folders(make_once: MakeOnce) -> Folders:
 
 
 def prompts(count: int) -> list[str]:
-    """Openings, every fourth behind a part of a story, which is longer than a chunk."""
+    """Beginnings of texts; every fourth follows a part of a story that is longer than a chunk."""
     parts = [STORY[20 * n : 20 * n + 500] + "\n" if n % 4 == 3 else "" for n in range(count)]
     return [part + opening for part, opening in zip(parts, PROMPTS[:count], strict=True)]
 

@@ -57,7 +57,7 @@ def runner(exported_family: Exported) -> Callable[[str], ModelRunner]:
 
 
 def check_logits(model: ModelRunner, prompt: NDArray[np.int64], expected: NDArray[np.float32]) -> None:
-    """A prompt read in chunks, and its end as drafts are verified: few rows behind a context."""
+    """A prompt read in chunks, and its end read as drafts are verified: few rows after a context."""
     sequence, got = CachedSequence(), []
     for begin, end in (0, 60), (60, 120), *((begin, begin + 6) for begin in range(120, 150, 6)):
         rows = Rows(sequence, prompt[begin:end], sampled=end - begin, text_length=len(prompt))

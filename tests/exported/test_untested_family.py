@@ -51,7 +51,7 @@ def test_chunked_attention_that_the_paged_graph_loses_is_refused(
 
 
 def renamed(folder: Path, copy: Path) -> Path:
-    """The model under a type that no table knows."""
+    """The model with a `model_type` that is in no table."""
     copy.mkdir()
     for path in folder.iterdir():
         if path.is_file():

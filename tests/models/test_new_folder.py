@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, whatever happens to the process that makes them."""
+"""Folders are complete or absent, whatever happens to the process that writes them."""
 
 from __future__ import annotations
 

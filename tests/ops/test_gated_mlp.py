@@ -144,7 +144,7 @@ def test_equal_scores_keep_the_first_channels() -> None:
     gate, up, down = mlp.parts["gate"][0], mlp.parts["up"][0], mlp.parts["down"][0]
     gate[10:30] = gate[10]
     hidden = np.zeros((3, 64), np.float32)
-    hidden[:, 5] = 1, 2, 3  # one product: no order of additions tells equal channels apart
+    hidden[:, 5] = 1, 2, 3  # one product, so the order of additions can't make equal channels differ
     for count in range(1, 41):
         output, _ = gated_mlp(hidden, gate, up, down, limit=count)
         got, read = evaluate("GatedMLP", tensors_of(mlp, hidden, (count,)), mlp.attributes)

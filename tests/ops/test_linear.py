@@ -147,7 +147,7 @@ def test_more_dimensions(isa: str) -> None:
 
 @every_form
 def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, row_bits: int) -> None:
-    """To the last bit, beside any number of rows: more than a block, and more than a round of 256."""
+    """Bit-identical for any number of other rows: more than a block, and more than a round of 256."""
     layers = Layers(256, (48, 32), fmt, groups, row_bits)
     hidden = layers.rows(300)
     together = layers.run(hidden)

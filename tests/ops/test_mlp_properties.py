@@ -145,7 +145,7 @@ def test_random_experts(
     assert read.tolist() == [count]
 
 
-# Valid tensors of each operation whose shapes only the pass knows; one of them is then given another shape.
+# Valid tensors of each operation, with shapes that are unknown until a pass; the test changes one shape.
 def mlp_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
     mlp = Mlp(64, 32, "u4", (2, 1))
     return tensors_of(mlp, rows_of(mlp, 3), (20.0,), np.ones(3, np.float32)), mlp.attributes

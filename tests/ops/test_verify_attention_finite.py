@@ -1,4 +1,4 @@
-"""What a row does not see never reaches it, also where it is NaN or infinite."""
+"""Masked keys and values do not change a row, also where they are NaN or infinite."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def run(case: OpsPass) -> NDArray[np.float32]:
 
 
 def some_rows(whole: OpsPass, past: int, rows: list[int]) -> OpsPass:
-    """The same cache, and of the rows only those that follow `past` tokens, which stand in the cache."""
+    """The same cache, and only the rows after the first `past` tokens, which are in the cache."""
     same = ("sequences", "kv_heads", "group", "k_size", "v_size", "fmt", "seed", "window", "sinks")
     part = OpsPass(**{name: getattr(whole, name) for name in same})
     part.inputs |= whole.inputs
@@ -96,7 +96,7 @@ def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int
     tree = some_rows(chain, past, list(range(nodes)))
     tree.inputs["verify_parents"] = parents
     tree.inputs |= _move_rows(chain, past, path)
-    # Rows beside the path hold what some other token would: any values.
+    # Slots that are not on the path hold other tokens: any values.
     query = rng.standard_normal(chain.inputs["query"].shape).astype(np.float32)
     query[path] = chain.inputs["query"][: len(path)]
     tree.inputs["query"] = query
@@ -127,7 +127,7 @@ def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("rows", [3, 7, 40])
 def test_the_first_rows_of_a_tree(isa: str, fmt: str, rows: int) -> None:
-    """Also where a row is the first to stand in a block, which the rows before it then do not see."""
+    """Also where a row is the first of a block, so that the rows before it do not read that block."""
     whole = OpsPass([(62, rows, True)], group=1, fmt=fmt)
     parents = np.array(random_parents(np.random.default_rng(rows), rows), np.int32)
     parents[1] = -1

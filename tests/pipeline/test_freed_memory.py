@@ -52,7 +52,7 @@ for number in range(10_000):
 
 
 def grown(code: str, *arguments: object) -> float:
-    """How much a process has grown between the two times that it says how large it is, in MB."""
+    """Growth of a process between the two sizes that it prints, in MB."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),

@@ -126,7 +126,7 @@ def test_keywords(
     options = KEYWORDS[name]
     ours = [outcome(drafting, prompt, **options) for prompt in plain]
     assert ours == [outcome(genai, prompt, **options) for prompt in plain]
-    # Each option matters to at least one of the prompts; otherwise this would say nothing.
+    # Each option changes the output of at least one prompt; otherwise the comparison would prove nothing.
     cut = [answer[: options.get("max_new_tokens", 70)] for answer in plain.values()]
     has_effect = [tokens for tokens, *_ in ours] != cut
     assert has_effect == (name not in WITHOUT_EFFECT)

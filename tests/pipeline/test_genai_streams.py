@@ -81,7 +81,7 @@ def test_answers_that_go_on(make_pipeline: Make, genai: openvino_genai.LLMPipeli
 def test_answers_that_stop(
     make_pipeline: Make, genai: openvino_genai.LLMPipeline, draft: bool, answer: Any
 ) -> None:
-    """Ours ends where the streamer said so; openvino_genai's goes on for a token or two."""
+    """Ours ends where the streamer asked for it; openvino_genai's continues for a token or two."""
     full = genai.generate(PROMPT, **TWELVE)
     for pipeline, exact in ((make_pipeline(draft=draft), True), (genai, False)):
         pieces: list[str] = []

@@ -200,7 +200,7 @@ class TestChat:
         first = pipeline.generate(STORY, max_new_tokens=16)
         pipeline._target.forward = counting  # type: ignore[method-assign]
         second = pipeline.generate("Go on.", max_new_tokens=16)
-        # What is new, and what lies with it in a block of 32 tokens.
+        # The new tokens, and those that share a block of 32 with them.
         assert prefilled[0] < 40 + 32
         pipeline._target.forward = forward  # type: ignore[method-assign]
         pipeline.finish_chat()

@@ -22,7 +22,7 @@ Make = Callable[..., ovspec.LLMPipeline]
 
 
 def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
-    """A copy of the demo pair whose generation_config.json says more."""
+    """A copy of the demo pair with more fields in generation_config.json."""
     shutil.copytree(demo_ir, place / "model")
     path = place / "model" / "generation_config.json"
     config = json.loads(path.read_text(encoding="utf-8")) | defaults

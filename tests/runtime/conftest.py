@@ -20,7 +20,7 @@ def compiled(demo_ir: Path) -> NDArray[np.float32]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was said since it was asked for the last time."""
+    """The messages since the last call."""
 
     def lines() -> list[str]:
         found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

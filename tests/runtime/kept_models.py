@@ -26,7 +26,7 @@ def start(folder: Path, place: Path | None, **settings: Any) -> ModelRunner:
 
 
 def logits(runner: ModelRunner) -> NDArray[np.float32]:
-    """Of a prompt and of rows under verification behind it."""
+    """Logits of a prompt, and of rows under verification after it."""
     sequence = CachedSequence()
     prompt = np.array(runner.forward([Rows(sequence, TOKENS, sampled=4)]))
     drafted = Rows(sequence, TOKENS[:6], sampled=6, budget=2, limits_experts=True, limits_channels=True)

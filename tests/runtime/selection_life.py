@@ -1,4 +1,4 @@
-"""The life of some sequences in the demo target, whose graph returns what its layers see and give."""
+"""Sequences in the demo target, from prefill to rollback; its graph returns inputs and outputs of layers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Pass:
 
 
 def probe(model: ov.Model) -> None:
-    """Let the model return what its layers see and give."""
+    """Let the model return the inputs and outputs of its layers."""
     results = []
 
     def watch(output: ov.Output, name: str) -> None:
@@ -254,7 +254,7 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
         )
         for one, count, _, back in ones:
             one.cached.rollback(one.cached.length - back)
-            # The first of the rows is a token that stands, the others are a draft.
+            # The first of the rows is an accepted token, the others are a draft.
             if back and back >= count - 1:
                 one.list_age = None
     for cached in (idle, *(one.cached for one in live.values())):

@@ -38,7 +38,7 @@ def test_sequences_that_begin_alike_share_full_blocks_but_the_one_with_the_last_
     other = CachedSequence()
     assert blocks.share(other, [*tokens[:7], 99, 8, 9]) == 4
     assert blocks.share(CachedSequence(), [99, *tokens[1:]]) == 0
-    # The same tokens behind others are other keys.
+    # The same tokens after other ones have other keys.
     assert blocks.share(CachedSequence(), [*tokens[4:8], 1]) == 0
     assert blocks.share(CachedSequence(), tokens, b"another model") == 0
     assert blocks.hits == 12

@@ -1,4 +1,4 @@
-"""A cache precision is the one that was asked for, or a refusal that says why."""
+"""The cache has the precision that was asked for, or the request is refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operation computes linear layers, and that a pipeline says the same with ours."""
+"""Which operation computes linear layers, and that a pipeline's text is the same with ours."""
 
 from __future__ import annotations
 

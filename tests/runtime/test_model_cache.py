@@ -49,7 +49,7 @@ def filled(demo_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(filled: Path, tmp_path: Path) -> Path:
-    """A copy of it, for a test to change; nothing in an entry says where it lies."""
+    """A copy for a test to change; an entry does not hold its own path."""
     copy = Path(shutil.copytree(filled, tmp_path / "cache"))
     for blob in copy.glob("*/model.blob"):
         blob.chmod(0o600)
@@ -172,7 +172,7 @@ class TestOutdated:
         found = []
         for seed in (1, 2):
             model = build_model(shape, "fp32", seed=seed)
-            # The nodes' names in the graph are counted on through the process; its weights lie alike.
+            # Nodes are numbered through the process, so their names differ; the weights lie alike.
             graph = folder / f"openvino_model{'' if seed == 1 else seed}.xml"
             ov.save_model(model, graph, compress_to_fp16=False)
             graph.with_suffix(".bin").replace(folder / "openvino_model.bin")

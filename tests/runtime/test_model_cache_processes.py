@@ -74,7 +74,7 @@ class TestProcesses:
     def test_a_machine_that_is_short_of_memory_for_now(
         self, room: int, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:
-        """While a model is read back it may take so many bytes more; neither says anything of the entry."""
+        """While a model is read back only `room` bytes more are free; the entry is not at fault."""
         folder = demo_ir / "draft"
         limit = (
             "import re, resource\nimport ovspec.runtime.model_cache as cache\n"

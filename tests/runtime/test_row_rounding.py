@@ -72,7 +72,7 @@ def bits_of(runner: ModelRunner) -> set[int]:
 
 
 def logits(runner: ModelRunner, rows: int) -> np.ndarray:
-    """Of the last of `rows` rows behind a prompt."""
+    """Logits of the last of `rows` rows after a prompt."""
     sequence = CachedSequence()
     runner.prefill(sequence, np.arange(40) % 96, chunk=512)
     draft = np.array([7, 3, 50, 21, 90])
@@ -84,7 +84,7 @@ def logits(runner: ModelRunner, rows: int) -> np.ndarray:
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_a_runner_goes_by_the_users_settings(vnni: None, weight_format: str) -> None:
-    """And rows say the same one by one and together, to the last bit of what GatedMLP makes of them."""
+    """Rows computed one by one and together are equal, to the last bit of GatedMLP's output."""
     exact = runner_of(tiny_dense(weight_format), EXACT)
     rounded = runner_of(tiny_dense(weight_format), F32)
     assert (bits_of(exact), bits_of(rounded)) == ({16}, {8})

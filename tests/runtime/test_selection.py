@@ -135,7 +135,7 @@ class Lists:
         self._kept: dict[str, NDArray[np.int32]] = {}
 
     def before(self, one_pass: Pass) -> NDArray[np.int32]:
-        """Those of the pass's sequences, one behind the other."""
+        """The lists of the pass's sequences, concatenated."""
         lists = []
         for name, blocks in zip(
             one_pass.names, np.diff(one_pass.tables["verify_block_indices_begins"]), strict=True
@@ -208,7 +208,7 @@ def first_blocks(counts: NDArray[np.int32], tables: dict[str, NDArray[np.int32]]
 
 
 def test_wrong_lists_would_show(selecting: Selecting) -> None:
-    """The life tells, at every layer, the right list from every other anchor's, the first blocks and all."""
+    """At every layer the right list differs from other anchors' lists, the first blocks, and all blocks."""
     apart: dict[tuple[int, object], float] = {}
     for one_pass in passes(selecting.runner):
         for layer in range(LAYERS):

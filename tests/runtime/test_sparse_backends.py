@@ -70,7 +70,7 @@ REUSED = {
     ],
 )
 def test_sequences_do_not_meet(make_pipeline: MakePipeline, backend: Attention, rule: str) -> None:
-    """Together, and in blocks that others have left, they say what each of them says alone."""
+    """Sequences in one pass, also in blocks that others have freed, get the text that each gets alone."""
     pipeline = make_pipeline(draft=True, verify=REUSED[rule], attention=backend)
     together = texts(pipeline, PROMPTS)
     assert [texts(pipeline, [prompt])[0] for prompt in reversed(PROMPTS)] == together[::-1]

@@ -83,7 +83,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def models() -> tuple[ModelRunner, ModelRunner]:
-    """A target and a draft that knows nothing of it: they disagree strongly."""
+    """A target and an independent draft, which disagree strongly."""
     return (
         ModelRunner(build_model(SHAPE, "fp32", seed=4), "CPU", AttentionConfig(selects=True), F32),
         ModelRunner(build_model(SHAPE, "fp32", seed=2), "CPU", AttentionConfig(), F32),

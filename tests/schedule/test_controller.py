@@ -122,7 +122,7 @@ def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() ->
 
 
 def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:
-    """Drafting was given up; what lookups would have found, which costs next to nothing, says to go on."""
+    """Drafting has stopped; shadow drafts show that it would pay again."""
     late = World(lookup(), steady(0.97), offers=lambda emitted: 0.3 if emitted < 800 else 1.0, lookup=50.0)
     wrong = World(lookup(), lambda emitted: 0.02 if emitted < 800 else 0.97, lookup=50.0)
     for world in (late, wrong):
@@ -197,12 +197,11 @@ class Fixed(Schedule):
         pass
 
 
-@pytest.mark.parametrize(("rate", "confirmed"), [(0.8, 0.995), (0.8, 0.9), (0.3, 0.995), (0.05, 0.9)])
-def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: float) -> None:
+def committed(rate: float, confirmed: float) -> World:
     def verify(rows: int, _: float, scale: float) -> float:
         return 29e3 * (1 + 0.03 * rows) + 100e3 * (0.9 + 0.1 * rows) * min(1.0, 0.1 * scale)
 
-    world = World(
+    return World(
         Machine(verify, lambda k: 4e3 * k, switch=5000),
         steady(rate),
         context=16384,
@@ -210,6 +209,24 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
         budget_scales=(0.5, 1.0, 2.0, math.inf),
         commit_intervals=(16, 24, 32),
     )
+
+
+@pytest.mark.parametrize("confirmed", [0.995, 0.9])
+def test_commits_without_drafts_choose_budget_and_interval(confirmed: float) -> None:
+    world, schedule = committed(0.0, confirmed), AutoSchedule(MAX_DRAFT)
+    schedule.bound = 0
+    auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])
+    fixed = [
+        pooled([world.run(Fixed(Plan(0, scale, interval)), TOKENS, seed).rate() for seed in SEEDS])
+        for scale in world.budget_scales
+        for interval in world.commit_intervals
+    ]
+    assert auto > 0.9 * max(fixed)
+
+
+@pytest.mark.parametrize(("rate", "confirmed"), [(0.8, 0.995), (0.8, 0.9), (0.3, 0.995), (0.05, 0.9)])
+def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: float) -> None:
+    world = committed(rate, confirmed)
     schedule = AutoSchedule(MAX_DRAFT)
     world.run(schedule, TOKENS, seed=9)
     auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])

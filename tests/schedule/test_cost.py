@@ -23,7 +23,7 @@ def test_a_curve_takes_medians_and_lines_between_them() -> None:
     for cost in (140.0, 142.0, 144.0):
         curve.add(4, cost)
     np.testing.assert_allclose(curve.predict(np.array([0, 1, 2, 4])), [102.0, 112.0, 122.0, 142.0])
-    # Beyond what was measured it rises gently: a longer draft is tried rather than feared.
+    # Beyond the measured sizes the cost rises slowly, so that longer drafts are tried.
     assert 142.0 < curve.predict(np.array([8]))[0] < 160.0
 
 
@@ -64,7 +64,7 @@ def test_no_step_is_left_without_a_cost_where_changes_of_shapes_were_slow() -> N
     model = CostModel()
     for turn in range(200):
         model.observe(step(4 if turn % 10 < 5 else 0, 100.0 if turn % 5 else 5000.0))
-    # These rows always come right behind others, and take less than a change of shapes was seen to take.
+    # This number of rows always follows another one, and takes less time than the measured cost of a change.
     for _ in range(5):
         model.observe(step(7, 150.0))
         model.observe(step(0, 100.0))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import openvino_genai
 import pytest
+from drafters.own_drafters import SPARSE
+from families import family
 from prompts import PROMPTS
 from settings import F32
 
 import ovspec
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
 from ovspec.engine.schedules import Schedules
 from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationConfig, resolve, updated
+from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
+from ovspec.verify.commit_verify import CommitVerify
 
 STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
 
@@ -97,6 +104,22 @@ def test_without_a_drafter_only_commits_leave_something_to_choose() -> None:
     plain = settings(has_draft=False)
     assert isinstance(Schedules(commits=False).of(plain), ConstantSchedule)
     assert not isinstance(Schedules(commits=True).of(plain), ConstantSchedule)
+
+
+def test_commits_without_a_drafter_choose_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, plans, plan = family("llama"), [], AutoSchedule.plan
+
+    def recorded(schedule: AutoSchedule, state: StepState) -> Plan:
+        plans.append(plan(schedule, state))
+        return plans[-1]
+
+    monkeypatch.setattr(AutoSchedule, "plan", recorded)
+    plain = settings(has_draft=False, max_new_tokens=100, ignore_eos=True)
+    engine = LLMEngine(models.target, None, CommitVerify(SPARSE))
+    engine.generate([Request("commit", models.prompts[0], plain)])
+    assert {found.num_assistant_tokens for found in plans} == {0}
+    # After the first step every plan is a choice: dense passes, or sparse ones with an interval.
+    assert all(found.budget_scale == math.inf or found.commit_interval for found in plans[1:])
 
 
 def test_metrics_say_what_the_schedule_asked_for(demo_ir: Path) -> None:

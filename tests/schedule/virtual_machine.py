@@ -1,4 +1,4 @@
-"""A machine and a text that exist on paper: what schedules cost and yield, by a virtual clock."""
+"""A simulated machine and text: what schedules cost and yield, by a virtual clock."""
 
 from __future__ import annotations
 

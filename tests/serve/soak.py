@@ -162,7 +162,7 @@ def resident_mb(pid: int) -> float:
 
 
 def soak(folder: Path, template: Path, clients: int, seconds: float) -> dict[str, Any]:
-    """Run it; what was seen."""
+    """Run the soak; return its counts."""
     template.write_text(TEMPLATE, encoding="utf-8")
     limits = ("--max-body-bytes", str(_MAX_BODY), "--max-num-seqs", "16", "--max-queued", "40")
     verify = ("--verify", "commit", "--l0", "96", "--rho", "0.1", "--chat-template", template)

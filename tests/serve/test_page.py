@@ -23,14 +23,14 @@ def browser(request: pytest.FixtureRequest, served: Served, tmp_path: Path) -> I
         browser.wait_for("document.getElementById('about')?.textContent.startsWith('demo')")
         yield browser
         keep(browser, f"{request.param}-{request.node.originalname}")
-        # It fits the screen, asks nobody but its own server, and has no errors.
+        # The page fits the screen, sends requests to its own server only, and has no errors.
         assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
         assert browser.requested and all(url.startswith((served.url, "data:")) for url in browser.requested)
         assert not browser.complaints
 
 
 def keep(browser: Browser, name: str) -> None:
-    """A picture for people, where they ask for one."""
+    """Save a picture where the environment variable asks for one."""
     if folder := os.environ.get("OVSPEC_TEST_SCREENSHOTS"):
         browser.screenshot(Path(folder) / f"{name}.png")
 

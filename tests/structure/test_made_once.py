@@ -11,7 +11,7 @@ from made_once import made_once
 
 
 def _make(folder: Path) -> None:
-    time.sleep(0.2)  # the others ask while this one works
+    time.sleep(0.2)  # the other workers ask for it while this one makes it
     (folder / "file").write_text("whole")
     with (folder.parent / "log").open("a") as log:
         log.write("made\n")

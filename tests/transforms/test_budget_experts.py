@@ -1,4 +1,4 @@
-"""Expert budgets in the graph: our operation and stock operations do the same, and what the rules say."""
+"""Expert budgets in the graph: our operation, stock operations and the rules agree."""
 
 from __future__ import annotations
 

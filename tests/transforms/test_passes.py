@@ -81,7 +81,7 @@ def test_every_layer_is_paged(shape: ModelShape) -> None:
 
 
 def test_a_pass_is_freed_with_its_last_reference() -> None:
-    """What it holds of the graph goes with it; the garbage collector can't see circles through C++."""
+    """Its references to the graph are freed with it; the garbage collector can't see circles through C++."""
     node_pass = NodePass("Result")
     node_pass.rewrite = lambda node: False  # type: ignore[method-assign]
     run_pass(build_model(SHAPES["qwen3"], "int8"), node_pass)

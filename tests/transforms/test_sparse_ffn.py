@@ -20,7 +20,7 @@ import ovspec_ops
 from ovspec_transforms import ffn_layers, limit_channels, round_rows, sparse_ffn, to_paged
 from ovspec_transforms.graph import nodes_of_type
 
-# The form of the weights does not depend on the family: one stands for all.
+# The form of the weights does not depend on the family, so one family is enough.
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [
     ("qwen3", fmt) for fmt in ("f16", "int8_sym", "int4_sym")
 ]

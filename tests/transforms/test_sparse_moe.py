@@ -20,7 +20,7 @@ from ovspec_transforms import moe_layers, sparse_moe, to_paged
 from ovspec_transforms.experts.moe_layers import is_sum_of_experts
 from ovspec_transforms.graph import nodes_of_type
 
-# The form of the weights does not depend on the family: one stands for all.
+# The form of the weights does not depend on the family, so one family is enough.
 EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int4")] + [
     (family, fmt) for family in ("qwen3_moe", "gpt_oss") for fmt in ("f16", "int8_sym", "int4_sym")
 ]

@@ -1,4 +1,4 @@
-"""Machine and versions, for the reports of benchmarks."""
+"""Machine and versions, for reports."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ def machine(native: bool, device: str = "CPU") -> dict[str, object]:
     core = openvino_core()
     return {
         **({} if is_cpu(device) else {"device": str(core.get_property(device, "FULL_DEVICE_NAME"))}),
-        "processor": str(core.get_property("CPU", "FULL_DEVICE_NAME")),
+        "processor": processor(),
         "openvino_capabilities": list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")),
         "instruction_set": ovspec_ops.active_isa() if native else None,
         "memory_bytes": total_bytes(),
     }
+
+
+def processor() -> str:
+    """Name of the processor."""
+    return str(openvino_core().get_property("CPU", "FULL_DEVICE_NAME"))
 
 
 def versions() -> dict[str, str]:

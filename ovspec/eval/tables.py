@@ -1,0 +1,28 @@
+"""Tables of figures, as reports print them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def table_of(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1, **style: Any
+) -> Table:
+    """A table whose first `names` columns are left-justified, the others right-justified.
+
+    Args:
+        title: above it.
+        columns: their headers.
+        rows: cells, as many as there are columns.
+        names: columns that name a row.
+        style: further arguments of `rich.table.Table`.
+    """
+    table = Table(title=title, title_justify="left", **style)
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index < names else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

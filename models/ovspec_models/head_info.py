@@ -9,6 +9,8 @@ from typing import Any
 
 # By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
 _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
+#: Whose published config.json says no sizes; the weights do.
+_SIZES_IN_WEIGHTS = ("medusa",)
 _TAIL_BYTES = 1 << 16
 #: Keys of config.json that `ovspec export` adds.
 TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
@@ -22,6 +24,8 @@ def head_kind(folder: str | Path) -> str | None:
         return "mtp"
     architectures = _config(path).get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
+    # Published Medusa heads name no architecture.
+    said += "medusa" if "medusa_num_heads" in _config(path) else ""
     xml = path / "openvino_model.xml"
     if xml.is_file():
         with xml.open("rb") as file:
@@ -40,8 +44,8 @@ class HeadInfo:
         kind: as `head_kind`.
         boundaries: of the target, whose states it reads; `None`: those that are usual for its kind.
         target_layers: layers of the target that it was made for; 0: unknown.
-        target_hidden_size: of that target.
-        vocab_size: of that target.
+        target_hidden_size: of that target; 0: its checkpoint does not say it.
+        vocab_size: of that target; likewise.
         own_embedding: whether it has an embedding of its own, and does not share the target's.
     """
 
@@ -70,8 +74,8 @@ class HeadInfo:
             kind=kind,
             boundaries=boundaries_of(config),
             target_layers=int(config.get(TARGET_LAYERS) or 0),
-            target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden),
-            vocab_size=_number(path, "vocab_size", config.get("vocab_size")),
+            target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
+            vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
         )
 
@@ -82,8 +86,8 @@ class HeadInfo:
             ValueError: it names what differs.
         """
         pairs = (
-            ("hidden size", self.target_hidden_size, hidden_size),
-            ("vocabulary", self.vocab_size, vocab_size),
+            ("hidden size", self.target_hidden_size or hidden_size, hidden_size),
+            ("vocabulary", self.vocab_size or vocab_size, vocab_size),
             ("number of layers", self.target_layers or layers, layers),
         )
         for name, made_for, found in pairs:
@@ -120,7 +124,9 @@ def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
     return {**nested, **config} if isinstance(nested, dict) else config
 
 
-def _number(folder: Path, name: str, value: object) -> int:
+def _number(folder: Path, name: str, value: object, kind: str) -> int:
+    if value is None and kind in _SIZES_IN_WEIGHTS:
+        return 0
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
     return value

@@ -27,6 +27,7 @@ COMMANDS = {
     "info": "ovspec.cli.info:info",
     "recommend": "ovspec.cli.recommend:recommend",
     "serve": "ovspec.cli.serve:serve",
+    "train-head": "ovspec.cli.train_head:train_head",
 }
 
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from ovspec_models import export_model
-from ovspec_models.heads import add_head, check_target, open_head
+from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 
 
 @click.command()
@@ -22,6 +22,7 @@ from ovspec_models.heads import add_head, check_target, open_head
 @click.option(
     "--eagle3", help="Folder of an EAGLE-3 head's checkpoint, exported to OUT/draft in place of a model."
 )
+@click.option("--medusa", help="The same for Medusa heads: config.json and medusa_lm_head.")
 @click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
 @click.option(
     "--weight-format",
@@ -57,19 +58,20 @@ from ovspec_models.heads import add_head, check_target, open_head
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the checkpoint.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept.")
 @click.option("--verbose", is_flag=True, help="Let the libraries' own output through.")
-def export(
-    out: Path, model: str, eagle3: str | None, sparse_moe: bool, sparse_ffn: bool, **options: Any
-) -> None:
+def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options: Any) -> None:
     """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.
 
     Flags are optimum-cli's. Needs the packages of the export extra, which a refusal names.
     """
     wanted = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn}
     operations = [name for name, given in wanted.items() if given]
-    if eagle3 is not None:
-        if options["draft_model"] is not None:
-            raise ValueError("--draft-model and --eagle3 both go to OUT/draft: give one of them")
-        head = open_head(eagle3, "eagle3")
+    heads = {kind: path for kind in HEAD_KINDS if (path := options.pop(kind)) is not None}
+    drafts = [f"--{kind}" for kind in heads] + ["--draft-model"] * (options["draft_model"] is not None)
+    if len(drafts) > 1:
+        raise ValueError(f"{' and '.join(drafts)} all go to OUT/draft: give one of them")
+    if heads:
+        ((kind, path),) = heads.items()
+        head = open_head(path, kind)
         check_target(head, model)
         options["finish"] = lambda folder: add_head(head, folder, options["weight_format"])
     with step_display() as progress:

@@ -20,7 +20,7 @@ def draft_model(models_path: str | Path, device: str = "", **properties: Any) ->
     """Describe the draft model of a pipeline.
 
     Args:
-        models_path: folder with the IR of the draft model, or of an EAGLE-3 head for the target.
+        models_path: folder with the IR of the draft model, or of a head for the target (EAGLE-3, Medusa).
         device: its device; empty: that of the pipeline.
         properties: its OpenVINO properties; none: those of the pipeline.
     """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ovspec.drafters.eagle3 import Eagle3Drafter, eagle3_boundaries, load_eagle3
+from ovspec.drafters.drafter import Drafter
+from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
+from ovspec.drafters.medusa import load_medusa, medusa_boundaries
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
@@ -22,10 +24,13 @@ class _Kind:
     """What makes one kind of head: the boundaries that it reads of so many layers, and its drafter."""
 
     boundaries: Callable[[int], tuple[int, ...]]
-    load: Callable[[HeadInfo, ModelInfo, Backends, int], Eagle3Drafter]
+    load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
 
 
-_KINDS = {"eagle3": _Kind(eagle3_boundaries, load_eagle3)}
+_KINDS = {
+    "eagle3": _Kind(eagle3_boundaries, load_eagle3),
+    "medusa": _Kind(medusa_boundaries, load_medusa),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class HeadChoices:
         boundaries = head.boundaries or _KINDS[head.kind].boundaries(target.num_hidden_layers)
         return cls(info, head, target, backends, boundaries)
 
-    def load(self, vocab_size: int, prefill_chunk: int) -> Eagle3Drafter:
+    def load(self, vocab_size: int, prefill_chunk: int) -> Drafter:
         """Compile the head.
 
         Raises:

@@ -23,7 +23,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec": (
         ("cli", "__main__"),
         ("serve",),
-        ("bench", "calibrate"),
+        ("bench", "calibrate", "train"),
         ("eval", "bundle"),
         ("",),
         ("pipeline",),

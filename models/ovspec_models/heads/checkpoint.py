@@ -127,12 +127,12 @@ def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
         for path in sorted(folder.glob("*.safetensors")):
             tensors |= load_file(path)
         if not tensors:
-            for path in sorted(folder.glob("*.bin")):
+            for path in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
                 tensors |= torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the errors of damaged files have no class in common
         raise ValueError(f"head '{folder}': its weights can't be read ({error}); get them again") from error
     if not tensors:
-        raise ValueError(f"head '{folder}' has no weights: *.safetensors or *.bin; get them too")
+        raise ValueError(f"head '{folder}' has no weights: *.safetensors, *.bin or *.pt; get them too")
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         for name, tensor in tensors.items()

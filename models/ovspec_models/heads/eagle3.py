@@ -9,6 +9,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from ovspec_models.head_info import OWN_EMBEDDING
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
@@ -99,9 +100,10 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def has_embedding(checkpoint: HeadCheckpoint) -> bool:
-    """Whether a head has an embedding of its own."""
-    return any(name in checkpoint.arrays for name in (_EMBEDDING, f"model.{_EMBEDDING}"))
+def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
+    """What config.json of the exported folder says beside the published one."""
+    own = any(name in checkpoint.arrays for name in (_EMBEDDING, f"model.{_EMBEDDING}"))
+    return {OWN_EMBEDDING: own, "num_hidden_layers": 1}
 
 
 def _check_shapes(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], shape: ModelShape) -> None:

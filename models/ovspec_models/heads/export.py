@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
@@ -12,7 +14,6 @@ from ovspec_models.config import OvspecConfig
 from ovspec_models.export import DRAFT_FOLDER
 from ovspec_models.head_info import (
     BOUNDARIES,
-    OWN_EMBEDDING,
     TARGET_LAYERS,
     TARGET_SIZE,
     HeadInfo,
@@ -20,8 +21,32 @@ from ovspec_models.head_info import (
     head_kind,
 )
 from ovspec_models.heads.checkpoint import HeadCheckpoint
-from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_model, has_embedding
+from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_facts, eagle3_model
+from ovspec_models.heads.medusa import medusa_arrays, medusa_facts, medusa_model
 from ovspec_models.model_info import ModelInfo, read_shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one kind of head is read and written.
+
+    Attributes:
+        arrays: its weights by name; it refuses a checkpoint that is not whole.
+        facts: what config.json of the exported folder says beside the published one.
+        model: its graph, in a weight format.
+    """
+
+    arrays: Callable[[HeadCheckpoint], dict[str, Any]]
+    facts: Callable[[HeadCheckpoint], dict[str, Any]]
+    model: Callable[[HeadCheckpoint, str | None], ov.Model]
+
+
+_KINDS = {
+    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model),
+    "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
+}
+#: The kinds of heads that can be exported.
+HEAD_KINDS = tuple(_KINDS)
 
 
 def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
@@ -38,7 +63,7 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
         what = f"a head of the kind {found!r}" if found else "no head"
         raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
     checkpoint = HeadCheckpoint.read(folder)
-    eagle3_arrays(checkpoint)
+    _KINDS[kind].arrays(checkpoint)
     return checkpoint
 
 
@@ -51,7 +76,10 @@ def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:
     if (Path(target) / "config.json").is_file():
         shape = read_shape(Path(target))
         sizes = (shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
-        HeadInfo.read(checkpoint.folder).check_target(*sizes)
+        info = HeadInfo.read(checkpoint.folder)
+        facts = _KINDS[info.kind].facts(checkpoint)
+        known = (facts.get(TARGET_SIZE, info.target_hidden_size), facts.get("vocab_size", info.vocab_size))
+        replace(info, target_hidden_size=known[0], vocab_size=known[1]).check_target(*sizes)
 
 
 def add_head(checkpoint: HeadCheckpoint, folder: Path, weight_format: str | None = None) -> None:
@@ -80,19 +108,18 @@ def export_head(
     Raises:
         ValueError: the checkpoint is not whole, or for another target.
     """
-    model = eagle3_model(checkpoint, weight_format)
+    kind = _KINDS[head_kind(checkpoint.folder) or ""]
+    model = kind.model(checkpoint, weight_format)
     if weight_format in ("int8", "int4"):
         import nncf
 
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
     out.mkdir(parents=True, exist_ok=True)
     ov.save_model(model, out / "openvino_model.xml", compress_to_fp16=False)
-    config = dict(checkpoint.config)
+    config = {**checkpoint.config, **kind.facts(checkpoint)}
     config.setdefault(TARGET_SIZE, target.hidden_size)
     config[TARGET_LAYERS] = target.num_hidden_layers
-    config[OWN_EMBEDDING] = has_embedding(checkpoint)
     if boundaries := boundaries_of(config):
         config[BOUNDARIES] = list(boundaries)
-    config["num_hidden_layers"] = 1
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     HeadInfo.read(out).check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)

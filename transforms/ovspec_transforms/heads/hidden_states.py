@@ -23,7 +23,8 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
     """Add the output `boundary_states` f32 `[rows, sum of hidden sizes]`.
 
     Boundary b is the residual stream after b layers: 0 is the embedding, N of N layers what the final norm
-    reads. The input `hidden_rows` i64 `[rows]` says of which rows of the pass.
+    reads; N + 1 is what the output layer reads. The input `hidden_rows` i64 `[rows]` says of which rows of
+    the pass.
 
     Args:
         model: paged, before attention is routed.
@@ -33,16 +34,20 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
         ValueError: a boundary that the model does not have, or a layer whose residual stream is not found.
     """
     layers = paged_layers(model)
-    wrong = next((boundary for boundary in boundaries if not 0 <= boundary <= len(layers)), None)
+    wrong = next((boundary for boundary in boundaries if not 0 <= boundary <= len(layers) + 1), None)
     if wrong is not None:
         raise ValueError(
-            f"boundary {wrong}: the model has {len(layers)} layers, and boundaries 0 to {len(layers)}"
+            f"boundary {wrong}: the model has {len(layers)} layers, and boundaries 0 to {len(layers) + 1}"
         )
     rows = add_parameter(model, HIDDEN_ROWS, [-1], ov.Type.i64)
     states = []
     for boundary in boundaries:
-        reader = _head(model) if boundary == len(layers) else _value_projection(layers[boundary].node)
-        state = _residual(reader, boundary)
+        if boundary > len(layers):
+            state = _all_rows(_head(model).input(0).get_source_output())
+        elif boundary == len(layers):
+            state = _residual(_head(model), boundary)
+        else:
+            state = _residual(_value_projection(layers[boundary].node), boundary)
         size = state.get_partial_shape()[-1].get_length()
         flat = ops.reshape(state, i64([-1, size]), special_zero=False)
         states.append(ops.convert(ops.gather(flat, rows, i64(0)), "f32"))
@@ -71,6 +76,12 @@ def _head(model: ov.Model) -> ov.Node:
         if "logits" in result.input(0).get_source_output().get_names() and (head := lm_head(result)):
             return head
     raise ValueError("the model has no linear layer from its last hidden state to logits")
+
+
+def _all_rows(state: ov.Output) -> ov.Output:
+    """The rows of which the output layer reads some, where `gather_logits` chose them."""
+    node = state.get_node()
+    return node.input(0).get_source_output() if node.get_type_name() == "Gather" else state
 
 
 def _value_projection(attention: ov.Node) -> ov.Node:

@@ -1,0 +1,210 @@
+"""`ovspec train-head`: a head for a target, trained on a user's texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ovspec.cli.extras import need_extra
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.options import properties_from, property_option
+from ovspec.drafters.eagle3 import eagle3_boundaries
+from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec_models import ModelInfo
+from ovspec_models.jsonl import read_texts
+
+if TYPE_CHECKING:
+    from ovspec.train.held_out import HeldOut
+    from ovspec.train.train_head import Report
+
+COMMON = (
+    *("target", "data", "kind", "output", "epochs", "learning_rate", "max_length", "batch_tokens"),
+    *("draft_vocab_size", "as_json"),
+)
+
+
+@click.command("train-head", cls=ShortHelpCommand, common=COMMON)
+@click.option(
+    "--target",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Folder with the target's IR.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.jsonl",
+    help="Texts, one JSON value per line; best are those that the target wrote.",
+)
+@click.option(
+    "--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Of the head."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="A new folder; DIR.training beside it holds the state until it is written.",
+)
+@click.option(
+    "--epochs", type=click.IntRange(1), default=2, show_default=True, help="Times that every text is read."
+)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    help="The highest; it falls to zero. Large targets: 1e-4.",
+)
+@click.option(
+    "--max-length",
+    type=click.IntRange(8),
+    default=2048,
+    show_default=True,
+    help="Longer texts are cut into pieces of so many tokens.",
+)
+@click.option(
+    "--batch-tokens", type=click.IntRange(16), default=2048, show_default=True, help="Tokens of a step."
+)
+@click.option(
+    "--ttt-length",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Tokens of a draft that the head learns to write (training-time test).",
+)
+@click.option(
+    "--draft-vocab-size",
+    type=click.IntRange(2),
+    default=32000,
+    show_default=True,
+    help="Tokens that it can draft: the most frequent of the texts.",
+)
+@click.option(
+    "--intermediate-size",
+    type=click.IntRange(1),
+    help="Of its feed-forward layer.  [default: the target's]",
+)
+@click.option(
+    "--boundaries",
+    metavar="A,B,C",
+    help="Of the target's N layers, after how many its state is read.  [default: 2,N/2,N-3]",
+)
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.02,
+    show_default=True,
+    help="Share of the texts that is measured and not learnt from.",
+)
+@click.option(
+    "--weight-format",
+    type=click.Choice(["fp32", "fp16", "int8"]),
+    default="fp16",
+    show_default=True,
+    help="Weights of the head's IR.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@property_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def train_head(
+    target: Path,
+    data: Path,
+    kind: str,
+    output: Path,
+    as_json: bool,
+    properties: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Train a head that drafts for a target, on texts of the kind that it will see.
+
+    The target's states come from its compiled graph. A run that was ended goes on where it was when it is
+    started again. Needs torch: pip install 'ovspec[train]'; it trains on a GPU where torch finds one.
+
+    Shown as it goes: the mean acceptance length of drafts of 4 tokens on the held-out texts. On texts that
+    the target wrote that is what greedy decoding will have, on others an estimate.
+    """
+    need_extra("train", "torch", "safetensors")
+    from ovspec.train.eagle3_training import TrainSettings
+    from ovspec.train.head_folder import HeadSizes
+    from ovspec.train.texts import TrainingTexts
+    from ovspec.train.train_head import train_head as train
+
+    info = ModelInfo.read(target)
+    boundaries = _boundaries(options["boundaries"], info.num_hidden_layers)
+    tokenizer = read_tokenizer(target)
+    ids = [encode(tokenizer, text, False) for text in read_texts(data)]
+    seed = options["seed"]
+    texts = TrainingTexts.split(ids, options["max_length"], options["held_out"], seed)
+    click.echo(
+        f"ovspec: {sum(map(len, texts.train)):,} tokens to learn from, "
+        f"{sum(map(len, texts.held_out)):,} held out",
+        err=True,
+    )
+    sizes = HeadSizes(
+        min(options["draft_vocab_size"], info.vocab_size),
+        options["intermediate_size"] or info.intermediate_size,
+        boundaries,
+    )
+    names = ("epochs", "batch_tokens", "learning_rate", "ttt_length")
+    settings = TrainSettings(**{name: options[name] for name in names}, seed=seed)
+    reports: list[dict[str, Any]] = []
+
+    def show(report: Report) -> None:
+        reports.append(_record(report))
+        click.echo(_line(report), err=True)
+
+    found = train(
+        info, texts, sizes, settings, output, properties_from(properties), options["weight_format"], show
+    )
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"output": str(output), "kind": kind, **_agreement(found), "reports": reports}, indent=2
+            )
+        )
+    else:
+        click.echo(
+            f"trained {output}: {found.tokens_per_pass:.2f} tokens per pass held out; try: "
+            f"ovspec generate -m {target} --draft-model {output} -p 'Once upon a time'"
+        )
+
+
+def _boundaries(given: str | None, layers: int) -> tuple[int, ...]:
+    if given is None:
+        return eagle3_boundaries(layers)
+    try:
+        found = tuple(int(word) for word in given.split(","))
+    except ValueError:
+        raise ValueError(f"--boundaries {given!r}: expected numbers such as 2,16,29") from None
+    if wrong := [number for number in found if not 0 <= number <= layers]:
+        raise ValueError(f"--boundaries {wrong[0]}: the target has {layers} layers; expected 0 to {layers}")
+    return found
+
+
+def _agreement(found: HeldOut) -> dict[str, Any]:
+    return {
+        "tokens_per_pass": round(found.tokens_per_pass, 4),
+        "acceptance": [round(share, 4) for share in found.acceptance],
+    }
+
+
+def _record(report: Report) -> dict[str, Any]:
+    record = {**asdict(report), **_agreement(report.held_out)}
+    del record["held_out"]
+    return record
+
+
+def _line(report: Report) -> str:
+    loss = "" if report.loss is None else f"loss {report.loss:.3f}, {report.tokens_per_second:.0f} tokens/s, "
+    rates = " ".join(f"{share:.2f}" for share in report.held_out.acceptance)
+    return (
+        f"ovspec: step {report.step} of {report.steps}: {loss}held out {report.held_out.tokens_per_pass:.2f} "
+        f"tokens per pass, drafts right up to token 1 2 3 4: {rates}"
+    )

@@ -1,0 +1,112 @@
+"""`medusa`: heads beside the target's output layer draft one place each (Medusa, arXiv 2401.10774).
+
+The state from which the target wrote its last token gives the tokens after that one: head i drafts the token
+i + 1 places further. There is no cache, and nothing of a draft is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.drafters.drawing import draw
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.clock import microseconds
+from ovspec.runtime.devices import openvino_core
+from ovspec_models import ModelInfo
+from ovspec_models.head_info import HeadInfo
+
+
+def medusa_boundaries(layers: int) -> tuple[int, ...]:
+    """The boundary that the heads read: what the output layer reads."""
+    return (layers + 1,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The state of the last position that the target has read.
+
+    Attributes:
+        position: of the text.
+        state: f32 `[hidden size]`.
+    """
+
+    position: int
+    state: NDArray[np.float32]
+
+
+def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> MedusaDrafter:
+    """Compile the heads of a folder for a target.
+
+    Args:
+        info: of the heads' folder.
+        target: of the target's folder.
+        backends: device and properties.
+        prefill_chunk: of no meaning here: the heads read the last state of a prompt only.
+
+    Raises:
+        ValueError: heads for another target.
+    """
+    model = openvino_core().read_model(info.folder / "openvino_model.xml")
+    states, logits = model.input(0).get_partial_shape(), model.output("logits").get_partial_shape()
+    found = (states[-1].get_length(), logits[-1].get_length())
+    if found != (target.hidden_size, target.vocab_size):
+        raise ValueError(
+            f"'{info.folder}' holds heads for another target: hidden size {found[0]} and vocabulary "
+            f"{found[1]}, this target's {target.hidden_size} and {target.vocab_size}"
+        )
+    return MedusaDrafter(openvino_core().compile_model(model, backends.device, dict(backends.properties)))
+
+
+class MedusaDrafter(Drafter):
+    """Drafts with Medusa heads, for several sequences at once.
+
+    Args:
+        heads: states f32 `[rows, hidden size]` to logits f32 `[rows, heads, vocabulary]`.
+    """
+
+    name = "medusa"
+    reads_states = True
+
+    def __init__(self, heads: ov.CompiledModel) -> None:
+        self._request = heads.create_infer_request()
+
+    def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
+        """Keep the state of the last token."""
+        sequence.draft_states[self.name] = _Last(begin + len(states) - 1, states[-1].copy())
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft for every sequence whose last state is there."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        asked = [
+            index
+            for index, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
+            if count > 0 and self._position(sequence) == len(sequence.tokens) - 2
+        ]
+        if not asked:
+            return proposals
+        states = np.stack([sequences[index].draft_states[self.name].state for index in asked])
+        started = microseconds()
+        logits = self._request.infer({0: states})[0]
+        self.last_duration = microseconds() - started
+        for index, rows in zip(asked, logits, strict=True):
+            for row in rows[: counts[index]]:
+                if not draw(sequences[index], proposals[index], row):
+                    break
+        return proposals
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget the sequence's state."""
+        sequence.draft_states.pop(self.name, None)
+
+    def _position(self, sequence: Sequence) -> float:
+        last: _Last | None = sequence.draft_states.get(self.name)
+        return math.nan if last is None else last.position

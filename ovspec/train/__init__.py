@@ -1,0 +1,1 @@
+"""Training of heads on a user's texts; needs torch, the extra `ovspec[train]`."""

@@ -1,0 +1,125 @@
+"""Train a head for a target on texts, into a folder; a run that was ended goes on where it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ovspec.train.eagle3_training import Eagle3Training, TrainSettings
+from ovspec.train.head_folder import HeadSizes, head_config, write_head
+from ovspec.train.held_out import HeldOut
+from ovspec.train.texts import TrainingTexts
+from ovspec_models import ModelInfo
+from ovspec_models.new_folder import check_new_folder, new_folder
+
+_SAVE_SECONDS = 60.0
+_REPORTS = 20  # of held-out agreement, beside the last
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where a training stands.
+
+    Attributes:
+        step: steps that are done.
+        steps: of all epochs.
+        loss: mean since the last report, nats per token; `None` before the first step.
+        held_out: agreement on the held-out texts.
+        tokens_per_second: that were learnt from since the last report.
+    """
+
+    step: int
+    steps: int
+    loss: float | None
+    held_out: HeldOut
+    tokens_per_second: float
+
+
+def state_file(out: Path) -> Path:
+    """Where a training that goes to `out` keeps its state until it is done."""
+    return out.absolute().with_name(f"{out.name}.training")
+
+
+def train_head(
+    target: ModelInfo,
+    texts: TrainingTexts,
+    sizes: HeadSizes,
+    settings: TrainSettings,
+    out: Path,
+    properties: Mapping[str, object],
+    weight_format: str | None,
+    report: Callable[[Report], None],
+) -> HeldOut:
+    """Train and write the head's folder; returns its agreement on the held-out texts.
+
+    Every minute the state goes to `state_file(out)`, from which the same call goes on; the file is deleted
+    when the folder is written.
+
+    Raises:
+        ValueError: a folder that is filled, a target that a head can't be trained for, or the state of
+            another training.
+    """
+    check_new_folder(out)
+    state = state_file(out)
+    ids = texts.draft_vocabulary(sizes.draft_vocab_size, target.vocab_size)
+    config = head_config(target, replace(sizes, draft_vocab_size=len(ids)))
+    about = {
+        **{name: value for name, value in config.items() if isinstance(value, (int, float))},
+        **asdict(settings),
+        "boundaries": list(sizes.boundaries),
+        "texts": _digest([*texts.train, *texts.held_out]),
+    }
+    if state.is_file():
+        _check_same(state, about)
+    training = Eagle3Training(target.folder, config, sizes.boundaries, ids, texts, settings, properties)
+    if state.is_file():
+        training.resume(state)
+    _run(training, state, about, report)
+    with new_folder(out) as folder:
+        write_head(training.net, config, ids, target, folder, weight_format)
+    found = training.held_out()
+    state.unlink(missing_ok=True)
+    return found
+
+
+def _run(
+    training: Eagle3Training, state: Path, about: dict[str, Any], report: Callable[[Report], None]
+) -> None:
+    every = max(1, training.steps // _REPORTS)
+    report(Report(training.step, training.steps, None, training.held_out(), 0.0))
+    saved = since = time.monotonic()
+    losses, tokens = list[float](), 0
+    for progress in training.run():
+        losses.append(progress.loss)
+        tokens += progress.tokens
+        if progress.step % every == 0 or progress.step == training.steps:
+            speed = tokens / (time.monotonic() - since)
+            mean = sum(losses) / len(losses)
+            report(Report(progress.step, training.steps, mean, training.held_out(), speed))
+            losses, tokens, since = [], 0, time.monotonic()
+        if time.monotonic() - saved > _SAVE_SECONDS:
+            training.save(state, about)
+            saved = time.monotonic()
+
+
+def _check_same(state: Path, about: dict[str, Any]) -> None:
+    found = Eagle3Training.about(state)
+    for name, value in about.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{state} is the state of another training: its {name} is {found.get(name)!r}, this one's "
+                f"{value!r}; give the same options and texts to go on, or delete the file to begin anew"
+            )
+
+
+def _digest(texts: Sequence[np.ndarray[Any, Any]]) -> str:
+    digest = sha256()
+    for text in texts:
+        digest.update(len(text).to_bytes(8, "little") + text.tobytes())
+    return digest.hexdigest()[:16]

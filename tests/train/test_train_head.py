@@ -1,0 +1,226 @@
+"""`ovspec train-head`: what a head learns, where a training goes on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import one_line
+from commands import ovspec as command
+from drafters.eagle3_models import BOUNDARIES, CONFIG, HIDDEN, VOCAB, Pair, Reference, pair
+from drafters.test_eagle3 import answer, plain, settings_of, target
+from safetensors.torch import load_file
+from settings import F32
+
+from ovspec.drafters.eagle3 import load_eagle3
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.runtime.backends import Backends
+from ovspec.train import train_head as module
+from ovspec.train.eagle3_net import Eagle3Net
+from ovspec.train.eagle3_training import TrainSettings
+from ovspec.train.head_folder import HeadSizes
+from ovspec.train.held_out import HeldOut
+from ovspec.train.target_passes import TargetPasses, target_weights
+from ovspec.train.texts import TrainingTexts
+from ovspec.train.train_head import Report, state_file, train_head
+from ovspec_models import demo_pair_path
+from ovspec_models.head_info import HeadInfo
+
+SIZES = HeadSizes(48, 96, BOUNDARIES)
+
+
+def settings(**given: Any) -> TrainSettings:
+    return TrainSettings(
+        **{"epochs": 30, "batch_tokens": 128, "learning_rate": 3e-3, "ttt_length": 3, "seed": 1, **given}
+    )
+
+
+def texts() -> TrainingTexts:
+    models = pair()
+    ids = [models.greedy(prompt, 40) for prompt in models.prompts]
+    return TrainingTexts(
+        [np.array(text, np.int64) for text in ids], [np.array(text, np.int64) for text in ids[:1]]
+    )
+
+
+def train(out: Path, report: Any = lambda report: None, **given: Any) -> HeldOut:
+    return train_head(pair().info, texts(), SIZES, settings(**given), out, F32, "fp32", report)
+
+
+def accepted(draft: Path) -> int:
+    """Draft tokens that the target accepts over all answers, which stay those of plain decoding."""
+    models: Pair = pair()
+    graph = Backends.resolve(draft, "CPU", F32, boundaries=(1,))
+    drafter = load_eagle3(HeadInfo.read(draft), models.info, graph, 32)
+    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
+    total = 0
+    for prompt, text in zip(models.prompts, plain("llama"), strict=True):
+        (got,), (metrics,) = answer(engine, [prompt], settings_of())
+        assert got == text
+        total += sum(metrics.accepted_lengths)
+    return total
+
+
+def test_a_trained_head_drafts_better(tmp_path: Path) -> None:
+    reports: list[Report] = []
+    untrained = train(tmp_path / "untrained", learning_rate=1e-9, epochs=1)
+    trained = train(tmp_path / "trained", reports.append)
+    assert trained.tokens_per_pass > 2 * untrained.tokens_per_pass
+    assert reports[-1].held_out.tokens_per_pass == trained.tokens_per_pass
+    assert accepted(tmp_path / "trained") > 2 * max(20, accepted(tmp_path / "untrained"))
+    assert not state_file(tmp_path / "trained").exists()
+
+
+def test_held_out_figures_are_those_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a text that the target wrote: at every place, the drafts that the paper's definition gets right."""
+    models = pair()
+    text = models.greedy(models.prompts[1][:2], 41)
+    told = TrainingTexts([np.array(text, np.int64)], [np.array(text[:-1], np.int64)])
+    trained = train_head(
+        models.info, told, SIZES, settings(), tmp_path / "head", F32, "fp32", lambda report: None
+    )
+    arrays = load_file(tmp_path / "head" / "checkpoint" / "model.safetensors")
+    config = json.loads((tmp_path / "head" / "checkpoint" / "config.json").read_text())
+    monkeypatch.setattr("drafters.eagle3_models.THETA", config["rope_theta"])  # the target's
+    reference = Reference(models.reference.embedding)
+    reference.ids = arrays["d2t"] + torch.arange(len(arrays["d2t"]))
+    reference.weights = {name: arrays[name] for name in reference.weights}
+    states = models.states(text)
+    drafts = [reference.draft(text[: place + 2], states[: place + 1], 4) for place in range(len(text) - 2)]
+    right = [
+        sum(draft[: depth + 1] == text[place + 2 : place + 3 + depth] for place, draft in enumerate(drafts))
+        for depth in range(4)
+    ]
+    assert right[1] > 0
+    assert trained.right.tolist() == right and trained.asked.tolist() == [41, 40, 39, 38]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_training_time_test_is_drafting(steps: int) -> None:
+    """Row j of step k: what the paper's definition computes after k tokens of a draft that began there."""
+    torch.manual_seed(0)
+    embedding = torch.randn(VOCAB, HIDDEN)
+    net = Eagle3Net(CONFIG, 3, embedding)
+    reference = Reference(embedding)
+    reference.weights = dict(net.named_parameters())
+    tokens, states = torch.randint(0, VOCAB, (2, 12)), torch.randn(2, 12, 3 * HIDDEN)
+    with torch.no_grad():
+        found = list(net.unrolled(states, tokens, steps))
+        for text, place in ((0, 0), (1, 5), (0, 7)):
+            features = reference.features(states[text, : place + 1])
+            for step in range(steps):
+                own, logits = reference.forward(features, tokens[text, 1 : place + 2 + step])
+                torch.testing.assert_close(found[step][text, place], logits[-1], atol=1e-4, rtol=1e-4)
+                features = torch.cat([features, own[-1:]])
+
+
+def test_states_and_weights_are_the_targets() -> None:
+    models = pair()
+    text = texts().train[2]
+    ids = np.arange(0, VOCAB, 2)
+    (found,) = TargetPasses(models.folder, BOUNDARIES, F32).read([text], ids)
+    torch.testing.assert_close(
+        torch.from_numpy(found.states), models.states(text.tolist()), atol=2e-4, rtol=1e-4
+    )
+    logits = models.model(torch.tensor([text.tolist()])).logits[0].detach()
+    torch.testing.assert_close(torch.from_numpy(found.logits), logits[:, ::2], atol=2e-4, rtol=1e-4)
+    assert found.best.tolist() == logits.argmax(-1).tolist()
+    embedding, output = target_weights(models.folder)
+    assert np.array_equal(embedding, models.model.get_input_embeddings().weight.detach().numpy())
+    assert np.array_equal(output, models.model.get_output_embeddings().weight.detach().numpy())
+
+
+def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
+    train(tmp_path / "whole", epochs=8)
+    seen: list[int] = []
+
+    def interrupt(report: Report) -> None:
+        seen.append(report.step)
+        if report.step >= report.steps // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "broken", interrupt, epochs=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.training", "whole"]
+    with pytest.raises(ValueError, match=r"its learning_rate is 0\.003, this one's 0\.001; give the same"):
+        train(tmp_path / "broken", epochs=8, learning_rate=1e-3)
+    first: list[Report] = []
+    train(tmp_path / "broken", first.append, epochs=8)
+    assert 0 < first[0].step <= seen[-1]
+    one, other = (
+        load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("whole", "broken")
+    )
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "whole"]
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    state_file(tmp_path / "out").write_bytes(b"no state")
+    with pytest.raises(ValueError, match=r"out\.training is no state of a training; delete it"):
+        train(tmp_path / "out", epochs=1)
+
+
+def test_draft_vocabulary_and_batches() -> None:
+    split = TrainingTexts.split([[5, 5, 7, 7, 7, 1]] * 3 + [[1]], 4, 0.25, seed=0)
+    assert sum(map(len, split.train)) in (8, 12)  # the rest of two is too short to learn from
+    assert split.draft_vocabulary(2, 9).tolist() == [5, 7]
+    many = TrainingTexts([np.arange(4 + n % 7) for n in range(50)], [np.arange(4)])
+    batches = many.batches(32, seed=0, epoch=1)
+    assert sum(map(len, batches)) == 50
+    assert all(len(batch) * max(map(len, batch)) <= 32 for batch in batches)
+    assert [len(batch) for batch in batches] != [len(batch) for batch in many.batches(32, seed=0, epoch=2)]
+
+
+def test_agreement_is_counted_as_decoding_does() -> None:
+    found = HeldOut.of(2)
+    found.add(np.array([[True, True], [False, True], [True, False], [True, True], [False, False]]))
+    # From place 0: two drafts and the target's token; from place 3: one draft, and the text ends.
+    assert (found.tokens, found.passes) == (5, 2)
+    assert found.acceptance == [3 / 5, 2 / 4]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """On the demo target: the folder opens as a draft, and `info` knows it."""
+    lines = [
+        json.dumps({"text": f"Once upon a time there were {n} bears, who lived in a wood."}) for n in range(8)
+    ]
+    data, out = tmp_path / "texts.jsonl", tmp_path / "head"
+    data.write_text("\n".join(lines))
+    common = ("train-head", "--target", demo_pair_path(), "--data", data, "--epochs", 1)
+    done = command(*common, "--output", out, "--draft-vocab-size", 64, "--held-out", 0.2, "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (
+        figures["reports"][-1]["step"] == figures["reports"][-1]["steps"] and figures["tokens_per_pass"] >= 1
+    )
+    assert json.loads(command("info", out, "--json").stdout)["head"]["kind"] == "eagle3"
+    told = command(
+        "generate", "-m", demo_pair_path(), "--draft-model", out, "-p", "Once", "--max-new-tokens", 4
+    )
+    assert told.returncode == 0, told.stderr
+    again = one_line(command(*common, "--output", out))
+    assert "is not empty; give a new folder" in again
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--boundaries", "1,x"), "expected numbers such as 2,16,29"),
+        (("--boundaries", "1,9"), "--boundaries 9: the target has 6 layers"),
+        (("--data", "missing.jsonl"), "missing.jsonl: No such file"),
+        (("--target", "missing"), "missing"),
+        (("--kind", "medusa"), "medusa"),
+        ((), "give two or more"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    data = tmp_path / "texts.jsonl"
+    data.write_text('{"text": "Once upon a time there were three bears."}')
+    words = ["--target", demo_pair_path(), "--data", data, "--output", tmp_path / "out", *options]
+    assert said in one_line(command("train-head", *words))
+    assert not (tmp_path / "out").exists()

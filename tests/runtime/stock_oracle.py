@@ -109,13 +109,17 @@ class Oracle:
 def lists_read(one_pass: Pass, layer: int, index: int) -> list[int]:
     """Logical blocks that the stock node was given for a sequence, ascending, those that it writes last."""
     begins, table = one_pass.seen[f"begins.{layer}"].astype(int), one_pass.tables["physical_tables"][index]
+    context = one_pass.contexts[index]
+    first, last = one_pass.tables["subsequence_begins"][index : index + 2].tolist()
+    if len(begins) - 1 == len(one_pass.seen["query.0"]):  # every row is a sequence; the last row reads most
+        index = last - 1
     physical = one_pass.seen[f"blocks.{layer}"].astype(int)[begins[index] : begins[index + 1]]
     logical = {int(block): number for number, block in enumerate(table)}
     read = [logical[int(block)] for block in physical]
-    first, last = one_pass.tables["subsequence_begins"][index : index + 2].tolist()
-    context = one_pass.contexts[index]
-    written = len(table) - ((context or 0) - (last - first)) // one_pass.block
-    assert context is None or read[-written:] == list(range(len(table) - written, len(table)))
+    if context is None:
+        return sorted(read)
+    written = len(table) - (context - (last - first)) // one_pass.block
+    assert read[-written:] == list(range(len(table) - written, len(table)))
     return sorted(read)
 
 

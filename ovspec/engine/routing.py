@@ -122,8 +122,9 @@ def limit_anew(
     check_commit(target, verify)
     sparse, graph, before = attention_part(verify), target.attention, target.ffn
     needed = routing(graph.backend, verify, choice, graph.prefill)
-    if sparse is not None and replace(needed, coverage=graph.coverage) != graph:
+    if sparse is not None and not graph.serves(needed):
         found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+        found += "" if graph.covers or not graph.selects else ", without a coverage"
         raise ValueError(
             f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
         )
@@ -155,7 +156,7 @@ def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
     if sparse is None:
         return
     asked = replace(sparse_attention(graph.backend, sparse, sparse.anchor_layers), prefill=graph.prefill)
-    if sparse.limits_attention and asked != graph:
+    if sparse.limits_attention and (not graph.serves(asked) or asked.coverage != graph.coverage):
         rule = f"by {graph.anchor_layers}, {graph.selection}, coverage {graph.coverage:g}"
         found = rule if graph.selects else "nothing"
         raise ValueError(f"verify={verify}: the graph selects {found}; ask for that, or for 'dense'")

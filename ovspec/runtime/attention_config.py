@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from ovspec.runtime.devices import is_cpu
@@ -28,6 +28,8 @@ class AttentionConfig:
         selection: rule by which they select.
         coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone decides.
         prefill: how prompts are read; `None`: densely.
+        covers: whether a coverage below 1 can be set later; stock attention needs another graph for it, in
+            which a GPU waits more often.
         watches: every layer selects and returns its list as `selected_blocks`, but attention stays dense. For
             calibration, with "native" only.
     """
@@ -39,10 +41,30 @@ class AttentionConfig:
     coverage: float = 1.0
     watches: bool = False
     prefill: SparsePrefill | None = None
+    covers: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
+        object.__setattr__(self, "covers", self.backend == "native" or self.covers or self.coverage < 1.0)
+
+    def covering(self, coverage: float) -> AttentionConfig:
+        """The same graph with another coverage.
+
+        Raises:
+            ValueError: a share below 1, and a graph of stock operations that was made without one.
+        """
+        if coverage < 1.0 and not self.covers:
+            raise ValueError(
+                f"coverage={coverage:g}: this pipeline's graph selects by a budget alone; make another "
+                "LLMPipeline for it"
+            )
+        return replace(self, coverage=coverage)
+
+    def serves(self, other: AttentionConfig) -> bool:
+        """Whether the graph of this configuration can run the other one; its coverage may have to be set."""
+        same = replace(other, coverage=self.coverage, covers=self.covers) == self
+        return same and (self.covers or other.coverage >= 1.0)
 
     @property
     def prompt_piece(self) -> int:

@@ -23,23 +23,22 @@ class HeldKeys:
 
     Attributes:
         begin: position of the first key.
-        keys: per anchor f32 `[tokens, kv_heads * size]`. After a rollback some may be past the sequence's
-            end.
+        keys: f32 `[tokens, values of all anchors]`. After a rollback some may be past the sequence's end.
         unknown: logical blocks whose keys were not all known when the block was last written.
     """
 
     begin: int = 0
-    keys: list[NDArray[np.float32]] = field(default_factory=list)
+    keys: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     unknown: set[int] = field(default_factory=set)
 
     @property
     def end(self) -> int:
         """Position after the last key."""
-        return self.begin + (len(self.keys[0]) if self.keys else 0)
+        return self.begin + len(self.keys)
 
-    def slice(self, begin: int, end: int) -> list[NDArray[np.float32]]:
-        """Keys of positions `begin` .. `end - 1`, per anchor."""
-        return [keys[begin - self.begin : end - self.begin] for keys in self.keys]
+    def slice(self, begin: int, end: int) -> NDArray[np.float32]:
+        """Keys of positions `begin` .. `end - 1`."""
+        return self.keys[begin - self.begin : end - self.begin]
 
 
 @dataclass(slots=True)

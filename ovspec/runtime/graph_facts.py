@@ -22,6 +22,7 @@ class GraphFacts:
         expert_layers: layers with routed experts.
         ffn_layers: gated MLPs.
         stock_products: products with weights that OpenVINO computes.
+        anchors: of every layer that stock operations make sparse, ascending.
     """
 
     reports: tuple[PassReport, ...]
@@ -29,6 +30,7 @@ class GraphFacts:
     expert_layers: tuple[MoELayer, ...]
     ffn_layers: tuple[FfnLayer, ...]
     stock_products: StockProducts = field(default_factory=StockProducts)
+    anchors: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -61,4 +63,5 @@ class GraphFacts:
             tuple(MoELayer(**layer) for layer in body["expert_layers"]),
             tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
             StockProducts(**body["stock_products"]),
+            tuple(body["anchors"]),
         )

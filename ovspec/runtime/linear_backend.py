@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import openvino as ov
+
 from ovspec.runtime.devices import is_cpu
+from ovspec_transforms import Arithmetic, PassReport, native_linear
 
 LinearBackend = Literal["native", "stock"]
 
@@ -30,3 +33,19 @@ def linear_backend(
         raise ValueError(f"linear={asked!r}: expected 'native' or 'stock'")
     stock = plugin_defaults or attention != "native" or not is_cpu(device)
     return asked or ("stock" if stock else "native")
+
+
+def native_layers(graph: ov.Model, arithmetic: Arithmetic, required: bool) -> PassReport:
+    """Replace linear layers by `Linear`; a model without any is an error if the user asked for it.
+
+    Raises:
+        ValueError: there are none.
+    """
+    report = native_linear(graph, arithmetic)
+    if required and not report.changed:
+        found = report.left[0] if report.left else "it has no product with constant weights"
+        raise ValueError(
+            f"linear='native': the model has no linear layer that our operation takes ({found}); "
+            "leave it out, or pass linear='stock'"
+        )
+    return report

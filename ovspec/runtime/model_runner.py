@@ -23,9 +23,10 @@ from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
+from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
 from ovspec.runtime.identity import StockProducts, identity_breakers
-from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.linear_backend import LinearBackend, native_layers
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
@@ -42,12 +43,11 @@ from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
-    PassReport,
     ffn_layers,
-    native_linear,
     paged_layers,
     rope_limit,
     round_rows,
+    stock_anchors,
 )
 
 # That a graph with selection is made for, before the compiled one says it.
@@ -108,7 +108,10 @@ class ModelRunner:
         core = openvino_core()
         if backends.native:
             ovspec_ops.load(core)
+        self.gpu_rows = GpuRows.of(backends)
         self._attach(*self._compile(core, model))
+        if self.gpu_rows and FEATURES not in self._inputs.names:
+            self.gpu_rows.measure(self.forward, self.blocks)
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
         """Use a compiled model for the passes from now on, with an empty cache."""
@@ -133,7 +136,7 @@ class ModelRunner:
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
-        self._selection = self._host_selection()
+        self._selection = self._host_selection(facts)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.attention, self._inputs.names)
@@ -152,7 +155,9 @@ class ModelRunner:
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
-            late = [self._linear_layers(graph)] if native else []
+            if self.attention.selects and self.attention.backend == "stock":
+                facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
+            late = [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []
@@ -186,21 +191,6 @@ class ModelRunner:
         give_back_freed_memory()
         return compiled, facts
 
-    def _linear_layers(self, graph: ov.Model) -> PassReport:
-        """Replace linear layers by `Linear`; a model without any is an error if the user asked for it.
-
-        Raises:
-            ValueError: there are none.
-        """
-        report = native_linear(graph, self.backends.arithmetic)
-        if self.backends.linear_required and not report.changed:
-            found = report.left[0] if report.left else "it has no product with constant weights"
-            raise ValueError(
-                f"linear='native': the model has no linear layer that our operation takes ({found}); "
-                "leave it out, or pass linear='stock'"
-            )
-        return report
-
     def _probe(self, compiled: ov.CompiledModel, facts: GraphFacts) -> NDArray[np.float32]:
         """Logits of a few rows of a compiled model: of a prompt, and of verification after it."""
         self._attach(compiled, facts)
@@ -210,14 +200,14 @@ class ModelRunner:
         self.release(sequence)
         return logits
 
-    def _host_selection(self) -> NativeSelection | None:
+    def _host_selection(self, facts: GraphFacts) -> NativeSelection | None:
         """Host side of selection; `None` if the graph does not select."""
         attention = self.attention
         if not attention.selects:
             return None
         rule, coverage = attention.selection, attention.coverage
         if attention.backend == "stock":
-            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache)
+            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache, facts.anchors)
         return NativeSelection(coverage, rule.refresh_interval, self.block_size, self.compiled)
 
     def _input_names(self) -> list[str]:
@@ -243,20 +233,23 @@ class ModelRunner:
             Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
         """
         recomputed = self._recompute(batch) if self.long_rope else 0.0
-        self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in batch))
-        for rows in batch:
+        filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
+        self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in filled))
+        for rows in filled:
             for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
-        parts = pieces(batch, self.attention.prefill, self.block_size)
+        parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names)
-        for part in (self._selection, self._expert_budgets, self._ffn_limits):
+        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        if self._selection:
+            inputs |= self._selection.inputs(parts, apart)
+        for part in (self._expert_budgets, self._ffn_limits):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         started = microseconds()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
         duration = microseconds() - started + recomputed
-        counts = self.request.get_tensor("selected_counts").data if self.attention.selects else None
+        counts = self._selection.counts(self.request) if self._selection else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
         attended = attended_tokens(counts, parts, self.block_size)
@@ -271,13 +264,15 @@ class ModelRunner:
         )
         if self._selection:
             self._selection.finish(parts, self.request)
+        for added in filled[len(batch) :]:
+            self.release(added.sequence)
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
             rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])
+        return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
 
     def prefill(
         self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False
@@ -334,8 +329,8 @@ class ModelRunner:
             self.long_rope.compact(sequence, past, rows)
 
     def set_coverage(self, coverage: float) -> None:
-        """Set the share of the estimated attention mass to keep, from the next pass on."""
-        self.attention = replace(self.attention, coverage=coverage)
+        """Set the share of the estimated attention mass to keep, from the next pass on; see `covering`."""
+        self.attention = self.attention.covering(coverage)
         if self._selection:
             self._selection.coverage = coverage
 

@@ -46,8 +46,8 @@ class NativeSelection:
         """The inputs that a pass provides."""
         return {"verify_coverage", "verify_refresh", *(f"kept_blocks.{n}" for n in self._remembering)}
 
-    def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`verify_coverage` and `verify_refresh` of a pass."""
+    def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
+        """`verify_coverage` and `verify_refresh` of a pass; `apart` is stock attention's."""
         given = [self.coverage if rows.coverage is None else rows.coverage for rows in batch]
         return {
             "verify_coverage": np.array(given, np.float32),
@@ -65,6 +65,11 @@ class NativeSelection:
                 kept[: len(known)] = known
             found[f"kept_blocks.{anchor}"] = np.concatenate(lists)
         return found
+
+    def counts(self, request: ov.InferRequest) -> NDArray[np.int32]:
+        """Blocks kept in the last pass, -1 for all, i32 `[layers, kv_heads, sequences]`."""
+        counts: NDArray[np.int32] = request.get_tensor("selected_counts").data
+        return counts
 
     def _blocks(self, rows: Rows) -> int:
         return -(-rows.context // self._block_size)

@@ -52,7 +52,7 @@ def transform(
         elif attention.selects:
             reports.append(select_blocks(model, anchors, selection))
     elif attention.selects:
-        reports.append(select_blocks_stock(model, anchors, selection, block_size))
+        reports.append(select_blocks_stock(model, anchors, selection, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
     reports += experts.transform(model) if experts else []

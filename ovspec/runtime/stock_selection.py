@@ -12,16 +12,22 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import HeldKeys, KVCache
 from ovspec.runtime.native_selection import NativeSelection, selects
-from ovspec.runtime.tables import Rows
+from ovspec.runtime.tables import Rows, row_pieces
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_transforms import Selection
 
 _SHARED = (
-    "select_tables", "select_always", "select_queries", "select_limits", "select_most", "select_tokens",
-    "select_sources", "summary_tokens", "summary_weights", "held_rows",
+    "select_tables", "select_queries", "select_ranks", "select_sources", "select_whole", "select_tokens",
+    "summary_tokens", "summary_weights", "held_rows", "held_keys", "verify_coverage",
 )  # fmt: skip
+# Of all anchors, or of each.
+_LISTS = (
+    "select_always", "select_limits", "select_places", "select_begins", "select_past_lens",
+    "select_max_context_len",
+)  # fmt: skip
+_SUMMARIES = "key_summary.all"
 
-_FEWEST = 16  # columns of a table
+_FEWEST_COLUMNS, _FEWEST_RANKED = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class SequencePass:
         rows: its rows.
         table: physical blocks, with those that the pass writes.
         first_row: its first row in the pass.
+        pieces: first rows and ends of those that attention takes as a sequence of their own.
         written: the first block that it writes; `held` tokens of it are in the cache.
         known: whether the host has their keys, so that the block can be summarised.
         returned: the first row, counted from its own, whose key the graph returns.
@@ -40,13 +47,14 @@ class SequencePass:
     rows: Rows
     table: NDArray[np.int32]
     first_row: int
+    pieces: list[tuple[int, int]]
     written: int
     held: int
     known: bool
     returned: int
 
     @classmethod
-    def of(cls, rows: Rows, first_row: int, block_size: int) -> SequencePass:
+    def of(cls, rows: Rows, first_row: int, block_size: int, apart: bool) -> SequencePass:
         """Plan the pass; the table of the sequence must already cover its last row."""
         past, context, keys = rows.sequence.length, rows.context, rows.sequence.held_keys
         written = past // block_size
@@ -54,6 +62,7 @@ class SequencePass:
             rows=rows,
             table=rows.sequence.table[: -(-context // block_size)],
             first_row=first_row,
+            pieces=row_pieces(len(rows.tokens), apart),
             written=written,
             held=past % block_size,
             known=past % block_size == 0 or (keys.begin <= written * block_size and keys.end >= past),
@@ -61,15 +70,33 @@ class SequencePass:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one anchor is to choose in a pass, for the sequences that it has.
+
+    Attributes:
+        always: i32 `[sequences, blocks]`, 1: the block stays, 0: it may be chosen, -1: padding.
+        limits: i32 `[sequences]`, how many are chosen.
+    """
+
+    always: NDArray[np.int32]
+    limits: NDArray[np.int32]
+
+    @property
+    def kept(self) -> NDArray[np.int32]:
+        """Blocks of every list, if all that may be are chosen, i32 `[sequences]`."""
+        stay: NDArray[np.int32] = np.sum(self.always == 1, axis=1, dtype=np.int32)
+        return stay + self.limits
+
+
 class StockSelection(NativeSelection):
     """Inputs and outputs of `select_blocks_stock`.
 
     Stock operations cannot write summaries in place and cannot read the cache, whose layout belongs to the
     device. The graph therefore returns the summaries of the blocks that a pass wrote and the keys of its last
-    rows, and the host stores both: per anchor `[cache blocks, kv_heads, values]` f32, and per sequence and
-    anchor the f32 keys of the last 64 tokens and the beginning of their first block. This covers a rollback
-    of a whole pass. If a longer rollback ends within a block, the keys of that block are unknown, and the
-    block is always read.
+    rows, and the host stores both: `[cache blocks, values of all anchors]` f32, and per sequence the f32 keys
+    of the last 64 tokens and the beginning of their first block. This covers a rollback of a whole pass. If a
+    longer rollback ends within a block, the keys of that block are unknown, and the block is always read.
 
     Args:
         rule: the selection rule of the graph.
@@ -77,87 +104,153 @@ class StockSelection(NativeSelection):
         block_size: tokens per cache block.
         compiled: the compiled model.
         cache: its keys, values, summaries and lists.
+        anchors: of every sparse layer.
     """
 
     def __init__(
-        self, rule: Selection, coverage: float, block_size: int, compiled: ov.CompiledModel, cache: KVCache
+        self,
+        rule: Selection,
+        coverage: float,
+        block_size: int,
+        compiled: ov.CompiledModel,
+        cache: KVCache,
+        anchors: Sequence[int],
     ) -> None:
         super().__init__(coverage, rule.refresh_interval, block_size, compiled)
         self._rule = rule
         self._cache = cache
-        self._summaries = [spec for spec in cache.specs if spec.name.startswith("key_summary.")]
+        self._anchors = tuple(anchors)
+        ports = {port.get_any_name(): port for port in compiled.inputs}
+        self._covers = "verify_coverage" in ports
+        self._key_values = ports["held_keys"].get_partial_shape()[1].get_length()
+        #: Anchors with a choice of their own, by the ends of the names of its inputs.
+        self._suffixes = {f".{anchor}": anchor for anchor in dict.fromkeys(anchors)} if rule.remembers else {}
+        self._summary = next(spec for spec in cache.specs if spec.name == _SUMMARIES)
         self._plan: list[SequencePass] = []
-        # Per anchor layer: number of values of a token's key.
-        self._anchors: dict[int, int] = {}
-        for port in compiled.inputs:
-            name, _, layer = port.get_any_name().partition(".")
-            if name == "held_keys":
-                self._anchors[int(layer)] = port.get_partial_shape()[1].get_length()
+        self._choices: dict[str, Choice] = {}
 
     @property
     def names(self) -> set[str]:
         """The inputs that a pass provides."""
-        return {*super().names, *_SHARED, *(f"held_keys.{anchor}" for anchor in self._anchors)}
+        return {*_SHARED, *(f"{name}{suffix}" for name in _LISTS for suffix in self._suffixes or [""])}
 
-    def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
         """The inputs of a pass."""
         begins = [0, *accumulate(len(rows.tokens) for rows in batch)]
         self._plan = [
-            SequencePass.of(rows, begin, self._block_size) for rows, begin in zip(batch, begins, strict=False)
+            SequencePass.of(rows, begin, self._block_size, apart)
+            for rows, begin in zip(batch, begins, strict=False)
         ]
         for one in self._plan:
             keys = one.rows.sequence.held_keys
             keys.unknown = {block for block in keys.unknown if block < one.written}
             if not one.known:
                 keys.unknown.add(one.written)
+                # These blocks are read without counting their mass, so that coverage reads rather more
+                # blocks.
                 block = one.table[one.written : one.written + 1]
-                for spec in self._summaries:
-                    # These blocks are read without counting their mass, so that coverage reads rather more
-                    # blocks.
-                    self._cache.write(spec.name, block, np.full(spec.block_shape, np.nan, np.float32))
-        return super().inputs(batch) | self._select_inputs() | self._summary_inputs()
+                self._cache.write(_SUMMARIES, block, np.full(self._summary.block_shape, np.nan, np.float32))
+        own = {suffix: self._choice(anchor) for suffix, anchor in self._suffixes.items()}
+        self._choices = own or {"": self._choice(None)}
+        return self._table_inputs() | self._list_inputs() | self._summary_inputs()
 
     def _width(self) -> int:
         """Columns of padded tables."""
-        return _padded(max(len(one.table) for one in self._plan))
+        return _padded(max(len(one.table) for one in self._plan), _FEWEST_COLUMNS)
 
-    def _select_inputs(self) -> dict[str, NDArray[np.generic]]:
-        """Padded tables `[sequences, blocks]`, and the blocks that are scored."""
-        rule, shape = self._rule, (len(self._plan), self._width())
-        tables, always = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
-        tokens = np.zeros(shape, np.float32)
+    def _choice(self, anchor: int | None) -> Choice:
+        """What an anchor chooses, or all of them where it is the same."""
+        rule = self._rule
+        always = np.full((len(self._plan), self._width()), -1, np.int32)
+        limits = np.zeros(len(self._plan), np.int32)
+        for s, one in enumerate(self._plan):
+            rows, blocks = one.rows, len(one.table)
+            always[s, :blocks] = 1
+            if not self._chooses(rows):
+                continue
+            local = (rows.sequence.length - 1) // self._block_size + 1 - rule.local_blocks
+            always[s, rule.sink_blocks : max(local, rule.sink_blocks)] = 0
+            always[s, sorted(rows.sequence.held_keys.unknown)] = 1
+            if self.refreshes(rows):
+                kept = np.count_nonzero(always[s, :blocks])
+                limits[s] = min(max(rows.budget - kept, 0), blocks - kept)
+            elif anchor is not None:
+                known = rows.sequence.kept_blocks[anchor][:blocks, 0]
+                always[s, : len(known)] |= known
+        return Choice(always, limits)
+
+    def _chooses(self, rows: Rows) -> bool:
+        return selects(rows, self.coverage, self._block_size)
+
+    def _table_inputs(self) -> dict[str, NDArray[np.generic]]:
+        """Padded tables `[sequences, blocks]`, and the rows that blocks are scored with."""
+        shape = (len(self._plan), self._width())
+        tables, tokens = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         sources = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
-        limits = np.zeros(shape[0], np.int32)
         queries = []
         written = shape[1]
         for s, one in enumerate(self._plan):
             rows, blocks = one.rows, len(one.table)
-            past, context = rows.sequence.length, rows.context
             tables[s, :blocks] = one.table
-            tokens[s, :blocks] = np.minimum(self._block_size, context - self._block_size * np.arange(blocks))
+            tokens[s, :blocks] = np.minimum(
+                self._block_size, rows.context - self._block_size * np.arange(blocks)
+            )
             first_known = one.written if one.known else one.written + 1
             sources[s, first_known:blocks] = np.arange(written, written + blocks - first_known)
             written += blocks - first_known
-            always[s, :blocks] = 1
-            chooses = selects(rows, self.coverage, self._block_size)
-            if chooses:
-                local = (past - 1) // self._block_size + 1 - rule.local_blocks
-                always[s, rule.sink_blocks : max(local, rule.sink_blocks)] = 0
-                always[s, sorted(rows.sequence.held_keys.unknown)] = 1
-            if chooses and self.refreshes(rows):
-                kept = np.count_nonzero(always[s, :blocks])
-                limits[s] = min(max(rows.budget - kept, 0), blocks - kept)
-            count = len(rows.tokens) if chooses and rule.query == "union" else 1
+            count = len(rows.tokens) if self._chooses(rows) and self._rule.query == "union" else 1
             queries.append(np.arange(one.first_row, one.first_row + count, dtype=np.int32))
         longest = max(map(len, queries))
         return {
             "select_tables": tables,
-            "select_always": always,
             "select_tokens": tokens,
             "select_sources": sources,
-            "select_limits": limits,
-            "select_most": np.array(min(shape[1], _padded(limits.max())), np.int32),
             "select_queries": np.stack([np.resize(rows, longest) for rows in queries]),
+            "select_whole": np.array([len(one.table) for one in self._plan], np.int32),
+            "select_ranks": np.arange(self._ranked(), dtype=np.int32),
+            "verify_coverage": np.full(shape[0], self.coverage, np.float32),
+        }
+
+    def _ranked(self) -> int:
+        """How many blocks of every sequence are ranked."""
+        most = max(int(one.limits.max()) for one in self._choices.values())
+        return _padded(most, _FEWEST_RANKED)
+
+    def _list_inputs(self) -> dict[str, NDArray[np.generic]]:
+        """For every choice, what is known of the lists before the pass."""
+        found: dict[str, NDArray[np.generic]] = {}
+        for suffix, choice in self._choices.items():
+            inputs: dict[str, NDArray[np.generic]] = {
+                "select_always": choice.always,
+                "select_limits": choice.limits,
+            }
+            if not self._covers:
+                inputs |= self._places(choice)
+            found |= {f"{name}{suffix}": value for name, value in inputs.items()}
+        return found
+
+    def _places(self, choice: Choice) -> dict[str, NDArray[np.generic]]:
+        """Places of the lists among the ranked and all blocks, and what attention takes beside the lists."""
+        size, ranked = self._block_size, self._ranked()
+        row = ranked + choice.always.shape[1]
+        places, begins, past_lens, longest = [], [0], [], 1
+        kept = choice.kept
+        for s, one in enumerate(self._plan):
+            past, blocks = one.rows.sequence.length, len(one.table)
+            stay = ranked + np.flatnonzero(choice.always[s] == 1)
+            whole = s * row + np.concatenate([np.arange(choice.limits[s]), stay])
+            for begin, end in one.pieces:
+                later = blocks - -(-(past + end) // size)  # of rows behind these
+                places.append(whole[: len(whole) - later])
+                begins.append(begins[-1] + len(places[-1]))
+                past_lens.append(past + begin - size * (blocks - int(kept[s])))
+                longest = max(longest, past_lens[-1] + end - begin)
+        return {
+            # Not padded: in a prompt the GPU plugin takes their number for that of the blocks to write.
+            "select_places": np.concatenate(places).astype(np.int32)[None],
+            "select_begins": np.array(begins, np.int32),
+            "select_past_lens": np.array(past_lens, np.int32),
+            "select_max_context_len": np.array(longest, np.int32),
         }
 
     def _summary_inputs(self) -> dict[str, NDArray[np.generic]]:
@@ -165,9 +258,7 @@ class StockSelection(NativeSelection):
         size = self._block_size
         held = 1 + sum(one.held for one in self._plan if one.known)
         tokens, weights, returned = [], [], []
-        keys: list[list[NDArray[np.float32]]] = [
-            [np.zeros((1, width), np.float32)] for width in self._anchors.values()
-        ]
+        keys = [np.zeros((1, self._key_values), np.float32)]
         offset = 1
         for one in self._plan:
             past, context, sequence = one.rows.sequence.length, one.rows.context, one.rows.sequence
@@ -177,23 +268,17 @@ class StockSelection(NativeSelection):
             places += positions
             if one.known and one.held:
                 offset += one.held
-                for parts, known in zip(
-                    keys, sequence.held_keys.slice(one.written * size, past), strict=True
-                ):
-                    parts.append(known)
+                keys.append(sequence.held_keys.slice(one.written * size, past))
             for begin in range(0 if one.known else size, len(places), size):
                 block = places[begin : begin + size]
                 tokens.append(np.concatenate([block, np.full(size - len(block), block[0])]))
                 weights.append(np.where(np.arange(size) < len(block), 1 / len(block), 0.0))
             returned.append(np.arange(one.first_row + one.returned, one.first_row + len(one.rows.tokens)))
-        inputs: dict[str, NDArray[np.generic]] = {
+        return {
             "summary_tokens": np.array(tokens or [np.zeros(size)], np.int32),
             "summary_weights": np.array(weights or [np.zeros(size)], np.float32),
-            "held_rows": np.concatenate(returned).astype(np.int32),
-        }
-        return inputs | {
-            f"held_keys.{anchor}": np.concatenate(parts)
-            for anchor, parts in zip(self._anchors, keys, strict=True)
+            "held_rows": np.concatenate(returned).astype(np.int32)[:, None],
+            "held_keys": np.concatenate(keys),
         }
 
     def blocks_read(self, request: ov.InferRequest, index: int) -> list[float] | None:
@@ -202,53 +287,50 @@ class StockSelection(NativeSelection):
 
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
         """Store the outputs of the pass; call this before the sequences advance."""
-        written = [one.table[one.written + (not one.known) :] for one in self._plan]
-        physical = np.concatenate(written)
-        for anchor in self._anchors:
-            summary = request.get_tensor(f"new_summary.{anchor}").data
-            self._cache.write(f"key_summary.{anchor}", physical, summary[: len(physical)])
-        self._hold(request)
+        written = np.concatenate([one.table[one.written + (not one.known) :] for one in self._plan])
+        self._cache.write(_SUMMARIES, written, request.get_tensor("new_summary").data[: len(written)])
+        self._hold(request.get_tensor("new_keys").data[:, 0])
         super().finish(batch, request)
 
-    def _lists(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`kept_blocks.N` i32 `[sequences, blocks]`, padded."""
-        found: dict[str, NDArray[np.generic]] = {}
-        for anchor in self._remembering:
-            lists = np.zeros((len(batch), self._width()), np.int32)
-            for one, kept in zip(self._plan, lists, strict=True):
-                known = one.rows.sequence.kept_blocks.get(anchor, lists[:0, :1])[: len(one.table), 0]
-                kept[: len(known)] = known
-            found[f"kept_blocks.{anchor}"] = lists
-        return found
+    def counts(self, request: ov.InferRequest) -> NDArray[np.int32]:
+        """Blocks that each sparse layer read in the last pass, i32 `[layers, 1, sequences]`."""
+        if self._covers:
+            return super().counts(request)
+        kept = {suffix: choice.kept for suffix, choice in self._choices.items()}
+        shared = kept.get("")
+        lists = [kept[f".{anchor}"] if shared is None else shared for anchor in self._anchors]
+        return np.stack(lists)[:, None]
 
     def _remember(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
-        for anchor in self._remembering:
-            chosen = request.get_tensor(f"chosen_blocks.{anchor}").data
-            for one, kept in zip(self._plan, chosen, strict=True):
-                one.rows.sequence.kept_blocks[anchor] = kept[: len(one.table), None].copy()
+        counts = self.counts(request)[:, 0]
+        for suffix, anchor in self._suffixes.items():
+            always = self._choices[suffix].always
+            order = request.get_tensor(f"chosen_blocks.{anchor}").data
+            number = self._anchors.index(anchor)
+            for s, one in enumerate(self._plan):
+                kept = (always[s, : len(one.table)] == 1).astype(np.int32)
+                kept[order[s, : counts[number, s] - np.count_nonzero(kept)]] = 1
+                one.rows.sequence.kept_blocks[anchor] = kept[:, None]
 
-    def _hold(self, request: ov.InferRequest) -> None:
+    def _hold(self, new: NDArray[np.float32]) -> None:
         """Keep the keys of the last tokens, as far as they are known."""
-        new = [request.get_tensor(f"new_keys.{anchor}").data for anchor in self._anchors]
         offset = 0
         for one in self._plan:
             sequence, count = one.rows.sequence, len(one.rows.tokens) - one.returned
-            rows = [keys[offset : offset + count].copy() for keys in new]
+            rows = new[offset : offset + count].copy()
             offset += count
             past, held = sequence.length, sequence.held_keys
             begin = max(_first_held(one.rows.context, self._block_size), min(held.begin, past))
             if one.returned == 0 and begin < past and held.end >= past:
-                old = held.slice(begin, past)
-                rows = [np.concatenate(pair) for pair in zip(old, rows, strict=True)]
+                rows = np.concatenate([held.slice(begin, past), rows])
             else:
                 begin = past + one.returned
             sequence.held_keys = HeldKeys(begin, rows, held.unknown)
 
 
-def _padded(count: int) -> int:
+def _padded(count: int, fewest: int) -> int:
     """At least `count`, out of few numbers: a GPU compiles programs for every new shape."""
-    step = max(_FEWEST, 1 << max(0, int(count).bit_length() - 3))
-    return max(_FEWEST, -(-int(count) // step) * step)
+    return max(fewest, 1 << (int(count) - 1).bit_length())
 
 
 def _first_held(context: int, block_size: int) -> int:

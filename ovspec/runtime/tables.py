@@ -89,10 +89,24 @@ def is_verification(rows: Rows) -> bool:
     return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
+def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
+    """Ranges of a sequence's rows that stock attention takes as sequences of their own: all, or one each.
+
+    All keys of a pass are written before attention begins, so both are the same.
+    """
+    return [(row, row + 1) for row in range(rows)] if apart else [(0, rows)]
+
+
 def build_tables(
-    batch: Sequence[Rows], block_size: int, native: bool, names: Container[str] | None = None
+    batch: Sequence[Rows],
+    block_size: int,
+    native: bool,
+    names: Container[str] | None = None,
+    apart: bool = False,
 ) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
+
+    Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
 
     With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
@@ -103,7 +117,7 @@ def build_tables(
     for rows in batch:
         length, new = rows.past, len(rows.tokens)
         table = rows.sequence.table[: -(-(length + new) // block_size)]
-        for begin, end in _pieces(length, new, block_size) if native else [(0, new)]:
+        for begin, end in _pieces(length, new, block_size) if native else row_pieces(new, apart):
             skipped = (length + begin) // block_size if native else 0
             stock_tables.append(table[skipped : -(-(length + end) // block_size)])
             stock_past.append(length + begin - skipped * block_size)
@@ -125,7 +139,7 @@ def build_tables(
         "input_ids": lambda: _joined([rows.tokens for rows in batch]),
         "position_ids": lambda: _joined([rows.positions for rows in batch]),
         "past_lens": lambda: _i32(stock_past),
-        "subsequence_begins": lambda: _i32(begins),
+        "subsequence_begins": lambda: _i32(begins if native else stock_begins),
         "written_begins": lambda: _i32(stock_begins),
         "block_indices": lambda: _joined(stock_tables),
         "block_indices_begins": lambda: _begins(stock_tables),

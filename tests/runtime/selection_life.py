@@ -141,6 +141,8 @@ def probe(model: ov.Model) -> None:
     results = []
 
     def watch(output: ov.Output, name: str) -> None:
+        if output.get_node().get_type_name() == "Parameter":  # whose name the host goes by
+            output = ops.convert(output, "f32").output(0)
         output.add_names({name})
         results.append(ops.result(output))
 

@@ -107,11 +107,20 @@ class Oracle:
 
 
 def lists_read(one_pass: Pass, layer: int, index: int) -> list[int]:
-    """Logical blocks that the stock node was given for a sequence."""
+    """Logical blocks that the stock node was given for a sequence, ascending, those that it writes last."""
     begins, table = one_pass.seen[f"begins.{layer}"].astype(int), one_pass.tables["physical_tables"][index]
+    context = one_pass.contexts[index]
+    first, last = one_pass.tables["subsequence_begins"][index : index + 2].tolist()
+    if len(begins) - 1 == len(one_pass.seen["query.0"]):  # every row is a sequence; the last row reads most
+        index = last - 1
     physical = one_pass.seen[f"blocks.{layer}"].astype(int)[begins[index] : begins[index + 1]]
     logical = {int(block): number for number, block in enumerate(table)}
-    return [logical[int(block)] for block in physical]
+    read = [logical[int(block)] for block in physical]
+    if context is None:
+        return sorted(read)
+    written = len(table) - (context - (last - first)) // one_pass.block
+    assert read[-written:] == list(range(len(table) - written, len(table)))
+    return sorted(read)
 
 
 def check_life(runner: ModelRunner, attends: bool = True, exp_error: float = 0.0) -> None:
@@ -181,8 +190,9 @@ def check_summaries(one_pass: Pass, kind: str) -> int:
             b for b in range(-(-len(one.keys[0]) // one_pass.block)) if b not in one.cached.held_keys.unknown
         ]
         unknown += len(one.cached.held_keys.unknown)
-        for anchor in ANCHORS:
-            got = one_pass.cache(f"key_summary.{anchor}")[one.cached.table[known]]
+        kept = one_pass.cache("key_summary.all")[one.cached.table[known]]
+        for anchor, got in zip(ANCHORS, np.split(kept, len(ANCHORS), axis=-1), strict=True):
+            got = got.reshape(len(known), KV_HEADS, -1)
             want = summaries(one, anchor, kind, one_pass.block)[known]
             np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5, err_msg=f"{name}, layer {anchor}")
     return unknown

@@ -226,15 +226,37 @@ def test_stock_selection_hands_every_layer_its_anchors_table(shape: ModelShape) 
     assert select_blocks_stock(model, anchor_layers=[0, 1]).count == shape.num_hidden_layers
     assert types(model)["PagedAttentionExtension"] == before["PagedAttentionExtension"]
     assert {node.get_type_info().version_id for node in model.get_ops()}.isdisjoint({"ovspec"})
-    assert {"key_summary.0", "held_keys.1", "verify_coverage"} <= input_names(model)
-    assert not {"key_summary.2", "kept_blocks.0", "verify_refresh"} & input_names(model)
+    assert {"key_summary.all", "held_keys", "verify_coverage", "select_always"} <= input_names(model)
+    assert not {"select_always.0", "select_places"} & input_names(model)
     for position in (5, 7, 8, 12):
-        sources = [layer.node.input(position).get_source_output().get_node() for layer in paged_layers(model)]
-        names = [source.get_friendly_name() for source in sources]
+        names = source_names(model, position)
         assert len(set(names)) == 2 and len(set(names[1:])) == 1, position
-        assert "Parameter" not in {source.get_type_name() for source in sources}, position
+        assert not {"past_lens", "block_indices_begins", "max_context_len"} & set(names), position
     counts = model.output("selected_counts").get_partial_shape()
     assert counts[0].get_length() == shape.num_hidden_layers and counts[1].get_length() == 1
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_no_layer_waits_for_what_the_host_knows(shape: ModelShape, remembers: bool) -> None:
+    """A GPU reads these on the host: computed in the graph, every anchor would wait for the device."""
+    model = paged(shape)
+    rule = Selection(refresh_interval=2 if remembers else 1)
+    select_blocks_stock(model, anchor_layers=[0, 1], selection=rule, covers=False)
+    suffixes = [".0", ".1"] if remembers else ["", ""]
+    for position, name in ((5, "select_past_lens"), (8, "select_begins"), (12, "select_max_context_len")):
+        assert source_names(model, position)[:2] == [f"{name}{suffix}" for suffix in suffixes]
+    assert len(set(source_names(model, 7)[:2])) == 2
+    assert not {"NonZero", "Range", "ScatterElementsUpdate"} & set(types(model))
+    assert "verify_coverage" not in input_names(model)
+
+
+def source_names(model: ov.Model, position: int) -> list[str]:
+    """What feeds an input of every attention node."""
+    sources = [layer.node.input(position).get_source_output() for layer in paged_layers(model)]
+    return [
+        source.get_any_name() if source.get_names() else source.get_node().get_friendly_name()
+        for source in sources
+    ]
 
 
 def test_stock_selection_leaves_windows_and_alibi_dense() -> None:
@@ -242,7 +264,7 @@ def test_stock_selection_leaves_windows_and_alibi_dense() -> None:
     set_input(model, [1], SLIDING_WINDOW, np.array(64, np.int32))
     set_input(model, [3], ALIBI_SLOPES, np.ones(4, np.float32))
     assert select_blocks_stock(model, selection=Selection(refresh_interval=2)).count == 3
-    assert {"kept_blocks.0", "verify_refresh"} <= input_names(model)
+    assert {"select_always.0", "select_limits.0"} <= input_names(model)
     for layer in paged_layers(model):
         source = layer.node.input(5).get_source_output().get_node().get_type_name()
         assert (source == "Parameter") == (layer.index in (1, 3)), layer.index

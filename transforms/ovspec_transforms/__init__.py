@@ -18,6 +18,7 @@ from ovspec_transforms.attention.select_blocks import select_blocks as select_bl
 from ovspec_transforms.attention.select_blocks import selecting_layers as selecting_layers
 from ovspec_transforms.attention.select_blocks import watch_selections as watch_selections
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
+from ovspec_transforms.attention.select_blocks_stock import stock_anchors as stock_anchors
 from ovspec_transforms.attention.selection import Selection as Selection
 from ovspec_transforms.attention.tree_mask import QQ_BIAS as QQ_BIAS
 from ovspec_transforms.attention.tree_mask import QQ_BIAS_BEGINS as QQ_BIAS_BEGINS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import openvino as ov
 from openvino import opset15 as ops
@@ -20,7 +19,7 @@ from ovspec_transforms.attention.paged_cache import (
     constant_input,
     paged_layers,
 )
-from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE, VERIFY_REFRESH
+from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.attention.stock_scores import StockScores
 from ovspec_transforms.graph import (
@@ -40,14 +39,6 @@ from ovspec_transforms.report import PassReport
 _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
 
 
-@dataclass(frozen=True, slots=True)
-class ShortenedTable:
-    """Nodes that replace inputs of an anchor's layers, and its number of blocks, i32 `[sequences]`."""
-
-    inputs: dict[int, ov.Node]
-    counts: ov.Node
-
-
 class SelectBlocksStock(NodePass):
     """Give every `PagedAttentionExtension` its anchor's block table, without the blocks that are dropped."""
 
@@ -58,6 +49,7 @@ class SelectBlocksStock(NodePass):
         anchors: tuple[int, ...],
         selection: Selection,
         block_size: int,
+        covers: bool,
     ) -> None:
         super().__init__(PAGED_ATTENTION)
         self._model = model
@@ -65,20 +57,28 @@ class SelectBlocksStock(NodePass):
         self._selection = selection
         self._block_size = block_size
         self._layers = {layer.name: layer for layer in layers}
-        self._chosen: dict[int, ShortenedTable] = {}
-        self._scores = StockScores(model, selection, block_size)
-        self._past_lens = find_parameter(model, "past_lens")
-        self._begins = find_parameter(model, "subsequence_begins")
+        #: Per anchor the nodes that replace inputs of its layers.
+        self._replaced: dict[int, dict[int, ov.Node]] = {}
+        self._counts: dict[int, ov.Node] = {}
+        self._scores = StockScores(
+            model, selection, block_size, [layer for layer in layers if layer.index in anchors]
+        )
         self._tables = self._input("select_tables", 2)
-        self._always = self._input("select_always", 2)
-        self._limits = self._input("select_limits", 1)
-        self._most = self._input("select_most", 0)
-        self._tokens = self._input("select_tokens", 2, ov.Type.f32)
-        self._coverage = self._input(VERIFY_COVERAGE, 1, ov.Type.f32)
-        self._refresh = self._input(VERIFY_REFRESH, 1) if selection.remembers else None
+        self._ranks = self._input("select_ranks", 1)
+        if covers:
+            self._past_lens = find_parameter(model, "past_lens")
+            self._begins = find_parameter(model, "subsequence_begins")
+            self._whole = self._input("select_whole", 1)
+            self._tokens = self._input("select_tokens", 2, ov.Type.f32)
+            self._coverage = self._input(VERIFY_COVERAGE, 1, ov.Type.f32)
+        self._covers = covers
 
     def _input(self, name: str, rank: int, dtype: ov.Type = ov.Type.i32) -> ov.Node:
         return add_parameter(self._model, name, [-1] * rank, dtype)
+
+    def _of_anchor(self, name: str, layer: PagedLayer, rank: int) -> ov.Node:
+        """An input of all anchors, or of one where their lists outlive the pass and so differ before it."""
+        return self._input(f"{name}.{layer.index}" if self._selection.remembers else name, rank)
 
     def rewrite(self, node: ov.Node) -> bool:
         """Rewire one layer; anchors come before the layers that reuse their list."""
@@ -86,55 +86,66 @@ class SelectBlocksStock(NodePass):
         if layer is None:
             return False
         anchor = anchor_of(layer.index, self._anchors)
-        if anchor == layer.index and anchor not in self._chosen:
-            self._chosen[anchor] = self._shorten(layer)
+        if anchor == layer.index and anchor not in self._replaced:
+            self._replaced[anchor] = self._shorten(layer)
         changed = False
-        for position, source in self._chosen[anchor].inputs.items():
+        for position, source in self._replaced[anchor].items():
             if node.input(position).get_source_output().get_node() != source:
                 node.input(position).replace_source_output(source.output(0))
                 changed = True
         return changed
 
-    def _shorten(self, layer: PagedLayer) -> ShortenedTable:
+    def _shorten(self, layer: PagedLayer) -> dict[int, ov.Node]:
+        always = self._of_anchor("select_always", layer, 2)
         scores = self._scores.of(layer)
-        keep = self._keep(layer, scores)
-        place = ops.squeeze(ops.non_zero(ops.reshape(keep, i64([-1]), False), "i64"), i64([0]))
-        blocks = ops.gather(ops.reshape(self._tables, i64([-1]), False), place, i64(0))
-        counts = ops.reduce_sum(keep, i64([1]))
-        total = ops.reduce_sum(ops.convert(ops.greater_equal(self._always, i32(0)), "i32"), i64([1]))
-        dropped = ops.multiply(ops.subtract(total, counts), i32(self._block_size))
-        past = ops.subtract(self._past_lens, dropped)
-        begins = ops.concat([i32([0]), ops.cum_sum(counts, i64(0))], 0)
-        ends = ops.slice(self._begins, i64([1]), i64([2**31 - 1]), i64([1]))
-        rows = ops.subtract(ends, ops.slice(self._begins, i64([0]), i64([-1]), i64([1])))
-        longest = ops.reduce_max(ops.add(past, rows), i64([0]))
-        replaced = {
-            PAST_LENS: past,
-            BLOCK_INDICES: blocks,
-            BLOCK_INDICES_BEGINS: begins,
-            MAX_CONTEXT_LEN: longest,
-        }
-        return ShortenedTable(replaced, counts)
+        order = self._ranked(always, scores)
+        if self._selection.remembers:
+            add_output(self._model, order, f"chosen_blocks.{layer.index}")
+        # Beside the ranked blocks of a sequence all of its blocks: those that stay are taken from there.
+        ranked = ops.gather_elements(self._tables, order, 1)
+        blocks = ops.reshape(ops.concat([ranked, self._tables], 1), i64([-1]), False)
+        if not self._covers:
+            places = self._of_anchor("select_places", layer, 2)
+            return {
+                BLOCK_INDICES: ops.reshape(ops.gather(blocks, places, i64(0)), i64([-1]), False),
+                BLOCK_INDICES_BEGINS: self._of_anchor("select_begins", layer, 1),
+                PAST_LENS: self._of_anchor("select_past_lens", layer, 1),
+                MAX_CONTEXT_LEN: self._of_anchor("select_max_context_len", layer, 0),
+            }
+        limits = ops.unsqueeze(self._of_anchor("select_limits", layer, 1), i64(1))
+        taken = ops.less(ops.unsqueeze(self._ranks, i64(0)), limits)
+        taken = ops.convert(ops.logical_and(taken, self._uncovered(layer, always, scores, order)), "i32")
+        return self._counted(layer, blocks, ops.concat([taken, ops.maximum(always, i32(0))], 1))
 
-    def _keep(self, layer: PagedLayer, scores: ov.Node) -> ov.Node:
-        """1 where a block stays, i32 `[sequences, blocks]`; `scores` is `[sequences, kv_heads, blocks]`."""
+    def _ranked(self, always: ov.Node, scores: ov.Node) -> ov.Output:
+        """The blocks that score most, i32 `[sequences, ranked]`; `scores` is `[sequences, kv_heads, blocks]`.
+
+        How many is the length of an input: the GPU plugin reads a number back from the device, a shape not.
+        """
         summed = ops.reduce_sum(scores, i64([1]))
         known = ops.select(ops.equal(summed, summed), summed, f32(_NO_SCORE))
-        ranked = ops.select(ops.equal(self._always, i32(0)), known, f32(_NO_CANDIDATE))
-        top = ops.topk(ranked, self._most, 1, "max", "value", index_element_type="i32", stable=True)
-        order = top.output(1)
-        number = ops.range(i32(0), self._most, i32(1), "i32")
-        taken = ops.less(ops.unsqueeze(number, i64(0)), ops.unsqueeze(self._limits, i64(1)))
-        taken = ops.convert(ops.logical_and(taken, self._uncovered(layer, scores, order)), "i32")
-        nothing = ops.multiply(self._always, i32(0))
-        chosen = ops.scatter_elements_update(nothing, order, taken, i64(1))
-        keep = ops.maximum(chosen, ops.maximum(self._always, i32(0)))
-        if self._refresh is not None:
-            keep = ops.maximum(keep, self._remembered(layer))
-            add_output(self._model, keep, f"chosen_blocks.{layer.index}")
-        return keep
+        candidates = ops.select(ops.equal(always, i32(0)), known, f32(_NO_CANDIDATE))
+        count = ops.squeeze(ops.shape_of(self._ranks, "i64"), i64([0]))
+        top = ops.topk(candidates, count, 1, "max", "value", index_element_type="i32", stable=True)
+        return top.output(1)
 
-    def _uncovered(self, layer: PagedLayer, scores: ov.Node, order: ov.Output) -> ov.Node:
+    def _counted(self, layer: PagedLayer, blocks: ov.Node, keep: ov.Node) -> dict[int, ov.Node]:
+        """Inputs of a layer whose numbers of blocks only the graph knows, because a coverage limits them."""
+        place = ops.squeeze(ops.non_zero(ops.reshape(keep, i64([-1]), False), "i64"), i64([0]))
+        counts = self._counts[layer.index] = ops.reduce_sum(keep, i64([1]))
+        past = ops.subtract(
+            self._past_lens, ops.multiply(ops.subtract(self._whole, counts), i32(self._block_size))
+        )
+        ends = ops.slice(self._begins, i64([1]), i64([2**31 - 1]), i64([1]))
+        rows = ops.subtract(ends, ops.slice(self._begins, i64([0]), i64([-1]), i64([1])))
+        return {
+            BLOCK_INDICES: ops.gather(blocks, place, i64(0)),
+            BLOCK_INDICES_BEGINS: ops.concat([i32([0]), ops.cum_sum(counts, i64(0))], 0),
+            PAST_LENS: past,
+            MAX_CONTEXT_LEN: ops.reduce_max(ops.add(past, rows), i64([0])),
+        }
+
+    def _uncovered(self, layer: PagedLayer, always: ov.Node, scores: ov.Node, order: ov.Output) -> ov.Node:
         """Whether the blocks before each ranked one hold less than the coverage, `[sequences, ranked]`."""
         scale = constant_input(layer.node, SCALE, "scale")
         factor = float(scale.reshape(-1)[0]) if scale.size else layer.key_head_size**-0.5
@@ -145,22 +156,20 @@ class SelectBlocksStock(NodePass):
         weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), f32(factor))), tokens)
         # All KV heads share one list, so a block's share is the mean over KV heads.
         shares = ops.reduce_mean(ops.divide(weights, ops.reduce_sum(weights, i64([2]), True)), i64([1]))
-        always = ops.convert(ops.maximum(self._always, i32(0)), "f32")
-        held = ops.reduce_sum(ops.multiply(shares, always), i64([1]), True)
+        stay = ops.convert(ops.maximum(always, i32(0)), "f32")
+        held = ops.reduce_sum(ops.multiply(shares, stay), i64([1]), True)
         before = ops.add(ops.cum_sum(ops.gather_elements(shares, order, 1), i64(1), exclusive=True), held)
         coverage = ops.unsqueeze(self._coverage, i64(1))
         return ops.logical_or(ops.less(before, coverage), ops.greater_equal(coverage, f32(1)))
 
-    def _remembered(self, layer: PagedLayer) -> ov.Node:
-        """The list of the last refresh, 0 everywhere in sequences that refresh now."""
-        lists = add_parameter(self._model, f"kept_blocks.{layer.index}", [-1, -1], ov.Type.i32)
-        reuses = ops.convert(ops.equal(self._refresh, i32(0)), "i32")
-        return ops.multiply(lists, ops.unsqueeze(reuses, i64(1)))
-
-    def counts(self) -> list[ov.Node]:
-        """Per layer that is sparse, the number of blocks it reads, i32 `[sequences]`, in layer order."""
-        layers = sorted(layer.index for layer in self._layers.values())
-        return [self._chosen[anchor_of(layer, self._anchors)].counts for layer in layers]
+    def add_outputs(self) -> None:
+        """Return what the host keeps and, where only the graph knows it, how many blocks each layer reads."""
+        self._scores.add_outputs()
+        if self._covers:
+            layers = sorted(layer.index for layer in self._layers.values())
+            counts = [self._counts[anchor_of(layer, self._anchors)] for layer in layers]
+            stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in counts], 0)
+            add_output(self._model, stacked, SELECTED_COUNTS)
 
 
 def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
@@ -185,17 +194,27 @@ def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
     return layers
 
 
+def stock_anchors(model: ov.Model, anchor_layers: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The anchor of every layer that stock attention can read partly; arguments as `select_blocks_stock`."""
+    indices = [layer.index for layer in stock_selecting_layers(model)]
+    chosen = default_anchor_layers(indices) if anchor_layers is None else anchor_layers
+    anchors = check_anchor_layers(chosen, indices)
+    return tuple(anchor_of(index, anchors) for index in indices)
+
+
 def select_blocks_stock(
     model: ov.Model,
     anchor_layers: Sequence[int] | None = None,
     selection: Selection | None = None,
     block_size: int = 32,
+    covers: bool = True,
 ) -> PassReport:
     """Make the stock attention of a paged model sparse, with stock operations.
 
     Whole blocks are left out of the tables of the layers, with `past_lens`, `block_indices`,
     `block_indices_begins` and `max_context_len` of their own per anchor. Keys are stored after RoPE, so
-    positions stay right. Scores are summed over KV heads: stock attention knows one list per layer.
+    positions stay right. Scores are summed over KV heads: stock attention knows one list per layer. A list
+    begins with the blocks that were chosen, the largest score first, and ends with those that always stay.
 
     The host computes what does not depend on the model, and keeps the summaries. Every pass takes, beside
     those of a paged model, these inputs; sequences are padded to the longest table, blocks are logical:
@@ -203,22 +222,32 @@ def select_blocks_stock(
     * `select_tables` i32 `[sequences, blocks]`: physical blocks, padded with 0;
     * `select_always` i32 `[sequences, blocks]`: 1 keeps a block, 0 lets it score, -1 pads;
     * `select_queries` i32 `[sequences, queries]`: rows to score with, padded with one of them;
-    * `select_limits` i32 `[sequences]`: blocks to keep beside those that are always kept, and `select_most`
-      i32 scalar, the largest of them, at least 1;
-    * `select_tokens` f32 `[sequences, blocks]`: tokens of a block after the pass, padded with 0;
+    * `select_ranks` i32 `[ranked]`: 0, 1, ..; so many blocks are ranked in every sequence, at most all;
     * `select_sources` i32 `[sequences, blocks]`: the block's own number or, for those that the pass writes,
       its place in `summary_tokens` plus the number of blocks;
     * `summary_tokens` i32 `[written, block_size]`: tokens of every written block as rows of `held_keys` and
       this pass' keys together, padded with one of them, and `summary_weights` f32, their shares in a mean;
-    * `held_rows` i32 `[held]`: rows whose keys `new_keys` returns;
-    * `verify_coverage` f32 `[sequences]`; where lists outlive their pass `verify_refresh` i32 `[sequences]`;
-    * per anchor N `key_summary.N` f32 `[cache blocks, kv_heads, values]`, `held_keys.N` f32 `[tokens,
-      kv_heads * size]` and, where lists outlive their pass, `kept_blocks.N` i32 `[sequences, blocks]`, the
-      list of the last refresh, padded with 0.
+    * `held_rows` i32 `[held, 1]`: rows whose keys `new_keys` returns;
+    * `key_summary.all` f32 `[cache blocks, values]` and `held_keys` f32 `[tokens, values]`: of all anchors,
+      side by side.
 
-    Outputs per anchor: `new_summary.N` f32 `[written, kv_heads, values]`, `new_keys.N` f32 `[held, kv_heads *
-    size]` and, where lists outlive their pass, `chosen_blocks.N` i32 `[sequences, blocks]`; for all of them
-    `selected_counts` i32 `[sparse layers, 1, sequences]`, all blocks where a sequence does not select.
+    Where a budget alone limits the lists, their lengths are known before the pass, and the device waits for
+    none of them: `select_places` i32 `[1, entries]`, places of all lists one behind the other in a row of
+    ranked and then all blocks for every sequence; `select_begins`, `select_past_lens` i32, and
+    `select_max_context_len`, what `PagedAttentionExtension` takes beside these lists.
+
+    With `covers` the graph computes these: from `select_limits` i32 `[sequences]`, blocks to keep beside
+    those that always stay; `select_whole` i32 `[sequences]`, blocks of the whole table; `select_tokens` f32
+    `[sequences, blocks]`, tokens of a block after the pass, padded with 0; `verify_coverage` f32
+    `[sequences]`.
+
+    Where lists outlive their pass, `select_always` holds the blocks of the list that is used again. It and
+    the inputs of the two paragraphs before, but for `select_whole`, `select_tokens` and `verify_coverage`,
+    are then one for each anchor, with its number behind a dot.
+
+    Outputs: `new_summary` f32 `[written, values]` and `new_keys` f32 `[held, 1, values]`, of all anchors side
+    by side; with `covers` `selected_counts` i32 `[sparse layers, 1, sequences]`, all blocks where a sequence
+    does not select; where lists outlive their pass, per anchor N `chosen_blocks.N` i32 `[sequences, ranked]`.
 
     Args:
         model: a model after `to_paged`.
@@ -226,17 +255,14 @@ def select_blocks_stock(
         selection: what they go by; `None` takes the defaults. The query's rows and the blocks at both ends
             are up to the host.
         block_size: tokens per cache block on the device.
+        covers: whether a coverage may limit the lists.
 
     Raises:
         ValueError: bad anchors, or a model all of whose layers stay dense.
     """
     layers = stock_selecting_layers(model)
-    indices = [layer.index for layer in layers]
-    anchors = check_anchor_layers(
-        default_anchor_layers(indices) if anchor_layers is None else anchor_layers, indices
-    )
-    node_pass = SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size)
+    anchors = tuple(dict.fromkeys(stock_anchors(model, anchor_layers)))
+    node_pass = SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size, covers)
     report = run_pass(model, node_pass).require(len(layers))
-    stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in node_pass.counts()], 0)
-    add_output(model, stacked, SELECTED_COUNTS)
+    node_pass.add_outputs()
     return report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import openvino as ov
 from openvino import opset15 as ops
 
@@ -11,12 +13,21 @@ from ovspec_transforms.graph import add_output, add_parameter, f32, i64
 
 
 class StockScores:
-    """Scores every block of every sequence at a layer, and summarises the blocks that the pass writes.
+    """Scores every block of every sequence at the anchors, and summarises the blocks that the pass writes.
 
-    Inputs and outputs are those of `select_blocks_stock`.
+    All anchors share one input or output of a kind, side by side: a device waits for every output that it
+    returns. Inputs and outputs are those of `select_blocks_stock`.
+
+    Args:
+        model: the paged model.
+        selection: the rule.
+        block_size: tokens per block.
+        anchors: the layers that select, ascending.
     """
 
-    def __init__(self, model: ov.Model, selection: Selection, block_size: int) -> None:
+    def __init__(
+        self, model: ov.Model, selection: Selection, block_size: int, anchors: Sequence[PagedLayer]
+    ) -> None:
         self._model = model
         self._selection = selection
         self._block_size = block_size
@@ -24,21 +35,31 @@ class StockScores:
         self._queries = add_parameter(model, "select_queries", [-1, -1], ov.Type.i32)
         self._sources = add_parameter(model, "select_sources", [-1, -1], ov.Type.i32)
         self._written = add_parameter(model, "summary_tokens", [-1, block_size], ov.Type.i32)
-        self._held_rows = add_parameter(model, "held_rows", [-1], ov.Type.i32)
+        self._held_rows = add_parameter(model, "held_rows", [-1, 1], ov.Type.i32)
         self._weights = (
             add_parameter(model, "summary_weights", [-1, block_size], ov.Type.f32)
             if selection.summary == "mean"
             else None
         )
+        numbers = [layer.index for layer in anchors]
+        widths = [layer.num_kv_heads * layer.key_head_size for layer in anchors]
+        sizes = [layer.num_kv_heads * selection.summary_size(layer.key_head_size) for layer in anchors]
+        held = add_parameter(model, "held_keys", [-1, sum(widths)], ov.Type.f32)
+        summary = add_parameter(model, "key_summary.all", [-1, sum(sizes)], ov.Type.f32)
+        self._held = dict(zip(numbers, _split(held, 1, widths), strict=True))
+        # [sequences, blocks, values of all anchors]
+        old = ops.gather(summary, self._tables, i64(0))
+        self._old = dict(zip(numbers, _split(old, 2, sizes), strict=True))
+        self._new_keys: list[ov.Node] = []
+        self._new_summaries: list[ov.Node] = []
 
     def of(self, layer: PagedLayer) -> ov.Node:
         """Scores f32 `[sequences, kv_heads, blocks]`."""
-        shape = [-1, layer.num_kv_heads, self._selection.summary_size(layer.key_head_size)]
-        summary = add_parameter(self._model, f"key_summary.{layer.index}", shape, ov.Type.f32)
         new = self._summarise(layer)
         query = self._query(layer)
         # [sequences, kv_heads, queries, blocks]
-        old = ops.transpose(ops.gather(summary, self._tables, i64(0)), i64([0, 2, 1, 3]))
+        split = i64([0, 0, layer.num_kv_heads, self._selection.summary_size(layer.key_head_size)])
+        old = ops.transpose(ops.reshape(self._old[layer.index], split, True), i64([0, 2, 1, 3]))
         of_old = ops.matmul(query, old, False, True)
         of_new = ops.matmul(query, ops.transpose(new, i64([1, 0, 2])), False, True)
         scores = ops.reduce_max(ops.concat([of_old, of_new], 3), i64([2]))
@@ -47,12 +68,17 @@ class StockScores:
         sources = ops.tile(ops.unsqueeze(self._sources, i64([1])), i64([1, layer.num_kv_heads, 1]))
         return ops.gather_elements(scores, sources, 2)
 
+    def add_outputs(self) -> None:
+        """Return the new keys and summaries of the anchors that were scored, all of them and in order."""
+        add_output(self._model, _joined(self._new_keys, 2), "new_keys")
+        add_output(self._model, _joined(self._new_summaries, 1), "new_summary")
+
     def _summarise(self, layer: PagedLayer) -> ov.Node:
         heads, size = layer.num_kv_heads, layer.key_head_size
-        held = add_parameter(self._model, f"held_keys.{layer.index}", [-1, heads * size], ov.Type.f32)
         keys = _rows(layer, KEY)
-        add_output(self._model, ops.gather(keys, self._held_rows, i64(0)), f"new_keys.{layer.index}")
-        both = ops.concat([held, keys], 0)
+        # Indices of two axes: with one axis the GPU plugin reads them back, to see whether it can skip this.
+        self._new_keys.append(ops.gather(keys, self._held_rows, i64(0)))
+        both = ops.concat([self._held[layer.index], keys], 0)
         split = i64([0, self._block_size, heads, size])
         tokens = ops.reshape(ops.gather(both, self._written, i64(0)), split, True)
         if self._weights is not None:
@@ -60,7 +86,7 @@ class StockScores:
             new = ops.reduce_sum(ops.multiply(tokens, weights), i64([1]))
         else:
             new = ops.concat([ops.reduce_min(tokens, i64([1])), ops.reduce_max(tokens, i64([1]))], 2)
-        add_output(self._model, new, f"new_summary.{layer.index}")
+        self._new_summaries.append(ops.reshape(new, i64([0, -1]), True))
         return new
 
     def _query(self, layer: PagedLayer) -> ov.Node:
@@ -84,3 +110,14 @@ def _rows(layer: PagedLayer, position: int) -> ov.Output:
     """An input of the stock node, `[rows, values]`, as f32."""
     source = layer.node.input(position).get_source_output()
     return source if source.get_element_type() == ov.Type.f32 else ops.convert(source, "f32").output(0)
+
+
+def _split(node: ov.Node, axis: int, lengths: list[int]) -> list[ov.Output]:
+    """Parts along an axis; one part is the whole."""
+    if len(lengths) == 1:
+        return [node.output(0)]
+    return list(ops.variadic_split(node, i64(axis), i64(lengths)).outputs())
+
+
+def _joined(nodes: list[ov.Node], axis: int) -> ov.Node:
+    return nodes[0] if len(nodes) == 1 else ops.concat(nodes, axis)

@@ -156,7 +156,7 @@ class AutoSchedule(Schedule):
             sequences, plain = len(outcome.contexts), self._plain
             size = sequences * proposed
             cost = self._cell.verify_at(plain.scale).at(size) + self._cell.draft.at(size)
-            self._shadow.add((accepted + 1 - cost / self._expected.cost(plain)) / sequences)
+            self._shadow.add((accepted + 1 - cost / self._expected.cost(plain)) / sequences, self._steps)
             if self._shadow.pays:
                 self._next_look, self._rest = self._steps, min(self._rest, 1)
 

@@ -61,7 +61,8 @@ class ShadowWatch:
     """
 
     def __init__(self) -> None:
-        self._saved, self._next = 0.0, 0
+        self._saved = 0.0
+        self._next = self._apart = 0
 
     @property
     def pays(self) -> bool:
@@ -78,8 +79,11 @@ class ShadowWatch:
 
     def took(self, share: float, step: int) -> None:
         """Take what a shadow draft took, as a share of the step that it was beside; `step` is the next."""
-        self._next = step + math.ceil(share / _SHADOW_SHARE)
+        self._apart = math.ceil(share / _SHADOW_SHARE)
+        self._next = step + self._apart
 
-    def add(self, saved: float) -> None:
-        """Take what verifying a shadow draft would have saved."""
+    def add(self, saved: float, step: int) -> None:
+        """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
         self._saved = min(max(0.0, self._saved + saved), 2 * STORE)
+        if saved > 0.0:
+            self._next = min(self._next, step + self._apart // DRAFT)

@@ -62,25 +62,29 @@ def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
 def test_evidence_of_shadow_drafts_starts_anew_where_drafting_would_have_lost() -> None:
     watch = ShadowWatch()
     for saved in (13.0, -14.0, 13.0):
-        watch.add(saved)
+        watch.add(saved, 1)
         assert not watch.pays
-    watch.add(3.0)
+    watch.add(3.0, 1)
     assert watch.pays
-    watch.add(100.0)
-    watch.add(-0.5)
+    watch.add(100.0, 1)
+    watch.add(-0.5, 1)
     # No more is counted than it takes.
     assert not watch.pays
-    watch.add(0.5)
+    watch.add(0.5, 1)
     assert watch.pays
     watch.begin(2)
     assert not watch.pays
 
 
-def test_shadow_drafts_are_spaced_by_what_they_cost() -> None:
+def test_shadow_drafts_are_spaced_by_what_they_cost_and_come_sooner_after_one_that_pays() -> None:
     watch = ShadowWatch()
     assert watch.tokens(0) == 4
     watch.took(0.02, 1)
     assert [step for step in range(1, 12) if watch.tokens(step)] == [11]
+    watch.add(-1.0, 3)
+    assert not watch.tokens(10)
+    watch.add(1.0, 3)
+    assert [step for step in range(1, 6) if watch.tokens(step)] == [5]
 
 
 # A pass of some 1.3 ms; changing the number of rows costs more than half as much.

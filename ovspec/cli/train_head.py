@@ -138,10 +138,8 @@ def train_head(
 
     info = ModelInfo.read(target)
     boundaries = _boundaries(options["boundaries"], info.num_hidden_layers)
-    tokenizer = read_tokenizer(target)
-    ids = [encode(tokenizer, text, False) for text in read_texts(data)]
     seed = options["seed"]
-    texts = TrainingTexts.split(ids, options["max_length"], options["held_out"], seed)
+    texts = TrainingTexts.split(_ids(target, data), options["max_length"], options["held_out"], seed)
     click.echo(
         f"ovspec: {sum(map(len, texts.train)):,} tokens to learn from, "
         f"{sum(map(len, texts.held_out)):,} held out",
@@ -174,6 +172,12 @@ def train_head(
             f"trained {output}: {found.tokens_per_pass:.2f} tokens per pass held out; try: "
             f"ovspec generate -m {target} --draft-model {output} -p 'Once upon a time'"
         )
+
+
+def _ids(target: Path, data: Path) -> list[list[int]]:
+    """The texts of a file in the target's tokens."""
+    tokenizer = read_tokenizer(target)
+    return [encode(tokenizer, text, False) for text in read_texts(data)]
 
 
 def _boundaries(given: str | None, layers: int) -> tuple[int, ...]:

@@ -195,15 +195,15 @@ class AutoSchedule(Schedule):
         self._reading = state.unread * self._costs.read_cost
         if self._reading > _READ_SHARE * sum(state.remaining) / expected.rate(plain):
             self._choice, expected.longest = plain, 0
-        best, needed = expected.best(), 1.0 + SHARE
+        best, needed = expected.best(self._is_covered), 1.0 + SHARE
         if self._choice == plain:
             # What was seen in so many drafts may last for as many more, in which the change must pay.
             needed += self._change(best) / (max(self._acceptance.drafts, 1.0) * expected.cost(best))
-        if expected.rate(best) > needed * expected.rate(self._choice) and self._is_covered(best):
+        if expected.rate(best) > needed * expected.rate(self._choice):
             self._shadow.begin(self._steps)
             self._choice, self._probe = best, None
         self._next_look = self._steps + _LOOK_STEPS * (DRAFT if self._choice == plain else 1)
-        self._option = expected.best(plain) if self._choice == plain else plain
+        self._option = expected.best(plain.__ne__) if self._choice == plain else plain
 
     def _change(self, choice: Choice) -> float:
         """Microseconds that it costs to go to a choice and back: other shapes, and what the drafter reads."""

@@ -7,6 +7,7 @@ before it (in arXiv 2211.17192 a is the same everywhere) and o_i the rate of its
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -82,10 +83,10 @@ class Throughput:
         """Tokens per microsecond, of all sequences together."""
         return self._rates[choice.scale][choice.tokens]
 
-    def best(self, apart_from: Choice | None = None) -> Choice:
-        """The choice of most tokens per second, or of most among the others."""
+    def best(self, allowed: Callable[[Choice], bool] = lambda choice: True) -> Choice:
+        """The choice of most tokens per second among those allowed; the first one where none is."""
         choices = [Choice(k, scale) for scale in self._rates for k in self._lengths if k <= self.longest]
-        return max((choice for choice in choices if choice != apart_from), key=self.rate, default=choices[0])
+        return max(filter(allowed, choices), key=self.rate, default=choices[0])
 
 
 def _step(

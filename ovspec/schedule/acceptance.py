@@ -1,9 +1,13 @@
 """Acceptance per position: how many draft tokens are offered and accepted, learned while drafts are verified.
 
-Discounted Beta posteriors, one per position, as BanditSpec (arXiv 2505.15141) keeps statistics per arm.
+Discounted Beta posteriors, one per position, as BanditSpec (arXiv 2505.15141) keeps statistics per arm; a
+change is seen in a window of the last drafts, as for piecewise-stationary bandits (arXiv 1802.03692).
 """
 
 from __future__ import annotations
+
+import math
+from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +15,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 # Drafts after which old ones have faded.
-_MEMORY = 64
-# Drafts that offers are remembered for, as a text begins to repeat itself suddenly, and that earlier prompts
-# weigh.
+_MEMORY = 256
+# Drafts that tell a shift, that offers are remembered for, as a text begins to repeat itself suddenly, and
+# that earlier prompts weigh.
 _RECENT = 8
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
 # A position never tried has the rate of the one before it, times this: drafts get longer step by step.
 _FADING = 0.98
+# Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
+_PRIOR_CONFIRMATIONS = 64.0
+# A shift: the tokens accepted in the recent drafts are so many standard deviations off their expectation.
+_SHIFT_DEVIATIONS = 3.5
 
 
 class _Rates:
@@ -59,6 +67,7 @@ class AcceptanceModel:
     def __init__(self, positions: int) -> None:
         self._accepted = _Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
         self._offered = _Rates(positions, _RECENT, 1.0, 1.0)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
 
     def rates(self, positions: int) -> Array:
         """a_1 .. a_K, f64 `[positions]`."""
@@ -74,18 +83,41 @@ class AcceptanceModel:
 
     @property
     def drafts(self) -> float:
-        """Drafts that the rates rest on, old ones faded."""
+        """Drafts that the rates rest on: those since the last shift, old ones faded."""
         return self._accepted.tried[0]
 
     def begin(self) -> None:
         """Before another prompt: what is known shall weigh little."""
         self._accepted.weaken(_RECENT)
+        self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
         """Take a draft of `proposed` tokens, where `asked` were wanted; the first `accepted` held."""
         self._offered.observe(proposed, min(asked, proposed + 1))
         if proposed:
             self._accepted.observe(accepted, min(proposed, accepted + 1))
+            self._recent.append((proposed, accepted))
+
+    def shift(self) -> bool:
+        """Compare the last drafts with what was expected of them; if they differ, only they count."""
+        drafts = list(self._recent)
+        if len(drafts) < _RECENT:
+            return False
+        excess = variance = 0.0
+        survival = np.cumprod(self.rates(max(proposed for proposed, _ in drafts)))
+        squares = (2 * np.arange(1, len(survival) + 1) - 1) * survival
+        for proposed, accepted in drafts:
+            mean = float(survival[:proposed].sum())
+            excess += accepted - mean
+            # A quarter of a token per draft more: rates near 0 and 1 shift by no single token.
+            variance += float(squares[:proposed].sum()) - mean**2 + 1 / 16
+        if abs(excess) <= _SHIFT_DEVIATIONS * math.sqrt(variance):
+            return False
+        self._accepted.weaken(0.0)
+        for proposed, accepted in drafts:
+            self._accepted.observe(accepted, min(proposed, accepted + 1))
+        self._recent.clear()
+        return True
 
 
 class ConfirmationRates:
@@ -96,11 +128,10 @@ class ConfirmationRates:
 
     def rate(self, scale: float) -> float:
         """The rate of a multiple of the configured budget; one never tried starts from the best that was."""
-        prior = max((rate for rate, _ in self._rates.values()), default=1.0 - 1.0 / _MEMORY)
-        return self._rates.setdefault(scale, (prior, _MEMORY))[0]
+        prior = max((rate for rate, _ in self._rates.values()), default=1.0 - 1.0 / _PRIOR_CONFIRMATIONS)
+        return self._rates.setdefault(scale, (prior, _PRIOR_CONFIRMATIONS))[0]
 
     def observe(self, scale: float, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
         rate, total, tried = self.rate(scale), self._rates[scale][1], min(rows, confirmed + 1)
-        # This counts tokens, of which a draft has about four.
-        self._rates[scale] = (rate * total + confirmed) / (total + tried), min(total + tried, 4 * _MEMORY)
+        self._rates[scale] = (rate * total + confirmed) / (total + tried), min(total + tried, _MEMORY)

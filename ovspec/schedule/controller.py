@@ -19,6 +19,8 @@ from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.schedule.throughput import DRAFT, Choice, Throughput
 from ovspec.schedule.trying import SHARE, LossAllowance, ShadowWatch
 
+# Draft lengths to choose from, within the bound.
+_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 # The first steps of a pipeline: the draft length to start from, a longer one and plain decoding in turn.
 _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 0)
 # Steps between two looks at the choice, DRAFT times as many in plain decoding.
@@ -51,27 +53,34 @@ class AutoSchedule(Schedule):
         self._opening = deque(_OPENING)
         self._choice, self._plain = Choice(DRAFT, 1.0), Choice(0, 1.0)
         self._state = StepState((), (), 0)
+        self._shadowed = 0
         self._cell: CostCell | None = None
         self._expected: Throughput | None = None
         # What a probe would try, what the present one tries, and how many steps it still has.
         self._option = self._plain
         self._probe: Choice | None = None
         self._probe_steps = 0
-        self._steps = self._next_look = 0
+        self._steps = self._next_look = self._collapses = 0
         self._was_plain = True
-        self._most_accepted = 0.0
         # Microseconds since the last probe, what the drafter's unread tokens cost, and a plain step.
         self._since_probe = self._reading = self._plain_step = 0.0
         # Plain steps that skip the controller, as deciding at each costs more than it can gain.
         self._rest = 0
 
+    @property
+    def collapses(self) -> int:
+        """Times since `begin` that acceptance fell below half of what it was."""
+        return self._collapses
+
     def begin(self) -> None:
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
+        self._costs.begin()
         self._shadow.begin(self._steps)
+        self._allowance.begin()
         self._acceptance.begin()
         # A new prompt is given a probe at once, if the allowance covers it.
         self._probe, self._was_plain, self._since_probe = None, True, math.inf
-        self._next_look, self._rest, self.collapses, self._most_accepted = self._steps, 0, 0, 0.0
+        self._next_look, self._rest, self._collapses = self._steps, 0, 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
@@ -137,7 +146,7 @@ class AutoSchedule(Schedule):
             self._since_probe += duration
         else:
             # A probe goes on while it pays; one whose tokens are provisional goes on up to the commit.
-            pays = tokens is None or tokens > duration * self._expected.rate(self._choice)
+            pays = tokens is None or tokens > duration * self._expected.rates[self._choice]
             self._probe_steps = max(self._probe_steps - 1, pays)
             if self._probe_steps <= 0:
                 self._probe, self._next_look = None, self._steps
@@ -156,7 +165,10 @@ class AutoSchedule(Schedule):
             sequences, plain = len(outcome.contexts), self._plain
             size = sequences * proposed
             cost = self._cell.verify_at(plain.scale).at(size) + self._cell.draft.at(size)
-            self._shadow.add((accepted + 1 - cost / self._expected.cost(plain)) / sequences, self._steps)
+            # Where the drafter offers now more, now less, shapes would change as often.
+            cost += self._cell.switch * (proposed != self._shadowed)
+            self._shadowed = proposed
+            self._shadow.add((accepted + 1 - cost / self._expected.costs[plain]) / sequences, self._steps)
             if self._shadow.pays:
                 self._next_look, self._rest = self._steps, min(self._rest, 1)
 
@@ -167,7 +179,7 @@ class AutoSchedule(Schedule):
             self._allowance.earn(1)
         elif self._expected:
             # The first plain step after drafts pays for their change of shapes.
-            plain_steps = duration / self._expected.cost(self._plain)
+            plain_steps = duration / self._expected.costs[self._plain]
             self._allowance.settle(None if tokens is None else tokens / len(outcome.accepted), plain_steps)
             if self._allowance.is_spent:
                 self._choice = self._plain
@@ -186,24 +198,37 @@ class AutoSchedule(Schedule):
             return
         state, plain = self._state, Choice(0, self._state.budget_scales[-1])
         self._cell, self._plain = cell, plain
-        # Before the first drafts there is only a belief, which does not collapse.
-        accepted = self._acceptance.accepted_length(DRAFT) * (self._acceptance.drafts >= _LOOK_STEPS)
-        collapsed = accepted < self._most_accepted / 2
-        self.collapses += collapsed
-        self._most_accepted = accepted if collapsed else max(accepted, self._most_accepted)
-        self._expected = expected = Throughput(cell, state, limit, self._acceptance, self._confirmations)
-        self._reading = state.unread * self._costs.read_cost
-        if self._reading > _READ_SHARE * sum(state.remaining) / expected.rate(plain):
-            self._choice, expected.longest = plain, 0
-        best, needed = expected.best(), 1.0 + SHARE
-        if self._choice == plain:
-            # What was seen in so many drafts may last for as many more, in which the change must pay.
-            needed += self._change(best) / (max(self._acceptance.drafts, 1.0) * expected.cost(best))
-        if expected.rate(best) > needed * expected.rate(self._choice) and self._is_covered(best):
+        before = self._acceptance.accepted_length(DRAFT)
+        if self._acceptance.shift():
+            self._collapses += self._acceptance.accepted_length(DRAFT) < before / 2
+        candidates = self._candidates(cell, limit)
+        longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
+        accepted, offered = self._acceptance.rates(longest), self._acceptance.offers(longest)
+        self._expected = expected = Throughput(cell, state, accepted, offered, self._confirmations)
+        rates, self._reading = expected.rates, state.unread * self._costs.read_cost
+        if self._reading > _READ_SHARE * sum(state.remaining) / rates[plain]:
+            candidates = [choice for choice in candidates if choice.tokens == 0]
+        best = max((choice for choice in candidates if self._is_covered(choice)), key=rates.__getitem__)
+        needed = 1.0 + self._needed_gain(best)
+        if self._choice not in candidates or rates[best] > needed * rates[self._choice]:
             self._shadow.begin(self._steps)
             self._choice, self._probe = best, None
         self._next_look = self._steps + _LOOK_STEPS * (DRAFT if self._choice == plain else 1)
-        self._option = expected.best(plain) if self._choice == plain else plain
+        others = (choice for choice in candidates if choice != plain)
+        self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
+
+    def _candidates(self, cell: CostCell, limit: int) -> list[Choice]:
+        """What may be chosen: drafts up to `limit`, no longer than twice what was measured in the cell.
+
+        Of trees only the largest: `least_confidence` decides how much of each is verified.
+        """
+        found = []
+        for scale in self._state.budget_scales:
+            measured = max(cell.verify_at(scale).sizes, default=0) // len(self._state.contexts)
+            longest = min(limit, max(DRAFT, 2 * measured))
+            lengths = [n for n in _LENGTHS if n <= longest] if not self._state.trees else [0, limit]
+            found += [Choice(tokens, scale) for tokens in lengths]
+        return found
 
     def _change(self, choice: Choice) -> float:
         """Microseconds that it costs to go to a choice and back: other shapes, and what the drafter reads."""
@@ -217,18 +242,28 @@ class AutoSchedule(Schedule):
         assert self._expected is not None
         if self._choice != self._plain or choice == self._plain:
             return True
-        cost = self._expected.cost(choice) + self._change(choice)
-        stake = max(SHARE, cost / self._expected.cost(self._plain) - 1.0)
-        # A step that commits has other costs than those that shadow drafts tell.
-        shadowed = self._state.can_shadow and not self._state.commit_intervals
-        return self._allowance.covers(stake) and (self._shadow.pays or not shadowed)
+        costs = self._expected.costs
+        stake = max(SHARE, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
+        return self._allowance.covers(stake) and (self._shadow.pays or not self._can_tell())
+
+    def _can_tell(self) -> bool:
+        """Whether shadow drafts tell what drafting would save: a step that commits has other costs."""
+        return self._state.can_shadow and not self._state.commit_intervals
+
+    def _needed_gain(self, best: Choice) -> float:
+        """How much better, as a share, the best choice must promise to be than the present one."""
+        assert self._expected is not None
+        if self._choice != self._plain or best == self._plain:
+            return SHARE
+        # What was seen in so many drafts may last for as many more, in which the change must pay.
+        return SHARE + self._change(best) / (max(self._acceptance.drafts, 1.0) * self._expected.costs[best])
 
     def _begin_probe(self, limit: int) -> None:
         """Probe plain decoding or drafts, if its cost is a small share of the time since the last one."""
         option = self._option
         if option == self._choice or option.tokens > limit or self._expected is None:
             return
-        expected = self._expected
-        lost = KNOWN * expected.cost(option) * (1.0 - expected.rate(option) / expected.rate(self._choice))
+        rates = self._expected.rates
+        lost = KNOWN * self._expected.costs[option] * (1.0 - rates[option] / rates[self._choice])
         if lost + self._change(option) <= SHARE * self._since_probe and self._is_covered(option):
             self._probe, self._probe_steps, self._since_probe = option, KNOWN, 0.0

@@ -145,6 +145,10 @@ class CostModel:
             self._cells[key] = cell
         return self._cells[key]
 
+    def begin(self) -> None:
+        """Another call begins: its first step has passes of other shapes before it."""
+        self._last_shape = None
+
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)

@@ -95,13 +95,7 @@ class StepOutcome:
 
 
 class Schedule(ABC):
-    """Decides what every verification step does, and learns from what it cost.
-
-    Attributes:
-        collapses: times since `begin` that acceptance fell below half of the most that it had been.
-    """
-
-    collapses = 0
+    """Decides what every verification step does, and learns from what it cost."""
 
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
@@ -122,6 +116,11 @@ class Schedule(ABC):
     def begin(self) -> None:
         """Called when a `generate` call begins; what is counted per call starts again."""
         return
+
+    @property
+    def collapses(self) -> int:
+        """Times since `begin` that drafting was given up because its acceptance had collapsed."""
+        return 0
 
 
 class ConstantSchedule(Schedule):

@@ -10,14 +10,16 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ovspec.schedule.acceptance import AcceptanceModel, Array, ConfirmationRates
+from ovspec.schedule.acceptance import ConfirmationRates
 from ovspec.schedule.cost import CostCell
 from ovspec.schedule.schedule import Plan, StepState
 
-# The draft length to start from, and those to choose from.
+Array = NDArray[np.float64]
+
+# The draft length to start from.
 DRAFT = 4
-_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
 
 
 class Choice(NamedTuple):
@@ -38,12 +40,13 @@ class Throughput:
     Args:
         cell: costs.
         state: of the step that comes.
-        longest: most draft tokens.
-        acceptance: rates at which draft tokens are offered and accepted.
+        accepted: a_1 .. a_K, rates of acceptance by position, f64 `[K]`.
+        offered: o_1 .. o_K, rates at which the drafter has another token, f64 `[K]`.
         confirmations: rates at which a commit confirms tokens.
 
     Attributes:
-        longest: most draft tokens of a choice.
+        costs: microseconds of a step, by choice.
+        rates: tokens per microsecond by choice, for all sequences together.
         intervals: the best commit interval by budget scale, where there are commits.
     """
 
@@ -51,17 +54,14 @@ class Throughput:
         self,
         cell: CostCell,
         state: StepState,
-        longest: int,
-        acceptance: AcceptanceModel,
+        accepted: Array,
+        offered: Array,
         confirmations: ConfirmationRates,
     ) -> None:
+        self.costs: dict[Choice, float] = {}
+        self.rates: dict[Choice, float] = {}
         self.intervals: dict[float, int] = {}
-        self._costs: dict[float, list[float]] = {}
-        self._rates: dict[float, list[float]] = {}
-        sequences, self.longest = len(state.contexts), longest
-        # Of trees only the largest: `AutoSchedule.least_confidence` decides how much of each is verified.
-        self._lengths = (0, longest) if state.trees else _LENGTHS
-        accepted, offered = acceptance.rates(longest), acceptance.offers(longest)
+        sequences = len(state.contexts)
         for scale in state.budget_scales:
             tokens, cost = _step(cell, scale, sequences, accepted, offered)
             if state.commit_intervals and scale < math.inf:
@@ -72,20 +72,9 @@ class Throughput:
                 }
                 best = max(options, key=lambda interval: float(np.max(np.divide(*options[interval]))))
                 (tokens, cost), self.intervals[scale] = options[best], best
-            self._costs[scale], self._rates[scale] = cost.tolist(), (tokens / cost).tolist()
-
-    def cost(self, choice: Choice) -> float:
-        """Microseconds of a step."""
-        return self._costs[choice.scale][choice.tokens]
-
-    def rate(self, choice: Choice) -> float:
-        """Tokens per microsecond, of all sequences together."""
-        return self._rates[choice.scale][choice.tokens]
-
-    def best(self, apart_from: Choice | None = None) -> Choice:
-        """The choice of most tokens per second, or of most among the others."""
-        choices = [Choice(k, scale) for scale in self._rates for k in self._lengths if k <= self.longest]
-        return max((choice for choice in choices if choice != apart_from), key=self.rate, default=choices[0])
+            for number in range(len(tokens)):
+                self.costs[Choice(number, scale)] = float(cost[number])
+                self.rates[Choice(number, scale)] = float(tokens[number] / cost[number])
 
 
 def _step(
@@ -98,8 +87,11 @@ def _step(
     verified = cell.verify_at(scale).predict(sizes)
     full = verified + cell.draft.predict(sizes)
     # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
-    ends = np.concatenate([[0.0], np.cumsum((survival[:-1] - survival[1:]) * full[:-1])])
-    cost = ends + survival * full
+    ending = survival[:-1] - survival[1:]
+    ends = np.concatenate([[0.0], np.cumsum(ending * full[:-1])])
+    # Two steps in a row rarely draft alike where the drafter offers now more, now less.
+    changes = 1.0 - np.concatenate([[0.0], np.cumsum(ending**2)]) - survival**2
+    cost = ends + survival * full + changes * cell.switch
     cost[0] = verified[0]
     return tokens, np.maximum(cost, 1e-9)
 

@@ -37,6 +37,10 @@ class LossAllowance:
         """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
         return self._store >= min(stake, STORE)
 
+    def begin(self) -> None:
+        """Another prompt: what was not settled is not carried over."""
+        self._unsettled = 0.0
+
     def earn(self, steps: int) -> None:
         """Take in plain steps."""
         if self._store < STORE:

@@ -24,7 +24,8 @@ def evaluate(demo_ir: Path) -> Callable[..., Report]:
     def run(
         texts: list[str], settings: list[VerifyMode], drafter: str | None = None, **options: Any
     ) -> Report:
-        def make_pipeline(verify: VerifyMode, drafts: bool) -> ovspec.LLMPipeline:
+        def make_pipeline(verify: VerifyMode, drafts: bool, sparse_prompts: bool) -> ovspec.LLMPipeline:
+            del sparse_prompts  # these prompts are always read densely
             key = (sparse_part(verify) is not None, drafter if drafts else None)
             if key not in made:
                 assistant = ovspec.draft_model(demo_ir / "draft") if key[1] == "assistant" else None

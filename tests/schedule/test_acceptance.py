@@ -49,15 +49,27 @@ def test_what_a_lookup_offers_is_learned() -> None:
     assert model.rates(1)[0] > 0.9
 
 
-def test_a_collapse_and_a_recovery_are_seen_within_some_drafts() -> None:
+def test_collapse_is_seen_within_a_few_drafts_and_nothing_else_is() -> None:
     model = AcceptanceModel(63)
-    drafts(model, [0.8] * 4, 400)
-    before = model.accepted_length(4)
-    drafts(model, [0.02] * 4, 64)
-    assert model.accepted_length(4) < before / 2
+    for turn in range(400):
+        drafts(model, [0.8] * 4, 1, seed=turn)
+        assert not model.shift()
+    for turn in range(12):
+        drafts(model, [0.02] * 4, 1, seed=turn)
+        if model.shift():
+            break
+    else:
+        pytest.fail("no shift was seen")
+    assert model.accepted_length(4) < 0.7
+
+
+def test_recovery_is_seen_at_once() -> None:
+    model = AcceptanceModel(63)
     drafts(model, [0.03] * 4, 200)
-    for _ in range(32):
+    assert not model.shift()
+    for _ in range(3):
         model.observe(4, 4, 4)
+    assert model.shift()
     assert model.accepted_length(4) > 1.0
 
 

@@ -1,4 +1,4 @@
-"""Plain decoding under the schedule `auto`: most of its steps skip the controller."""
+"""Plain decoding under the schedule `auto`: most of its steps skip the controller, none is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_most_plain_steps_skip_the_controller() -> None:
 
 
 def resting_schedule() -> tuple[Counting, StepState]:
-    """A schedule that has stopped drafting, and skips the controller."""
+    """One that has found drafting hopeless, and skips the controller."""
     schedule, world = Counting(MAX_DRAFT), hopeless(1e3)
     world.run(schedule, 900, seed=1)
     state = StepState((900,), (100,), MAX_DRAFT, can_shadow=True)

@@ -1,4 +1,4 @@
-"""The price of trying: what `auto` may lose against plain decoding, however wrong its estimates are."""
+"""The price of trying: what the schedule `auto` may lose against plain decoding, whatever it believes."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ def test_steps_whose_tokens_are_provisional_are_settled_together_with_the_commit
     assert allowance.covers(8.0) and not allowance.is_spent
     allowance.settle(13.0, 1.5)
     assert allowance.is_spent
+    # What was not settled is not carried over to another prompt.
+    allowance = LossAllowance()
+    allowance.settle(None, 100.0)
+    allowance.begin()
+    allowance.settle(1.0, 1.0)
+    assert allowance.covers(8.0)
 
 
 def test_what_drafting_gained_may_be_lost_again_but_not_all() -> None:
@@ -117,7 +123,7 @@ def test_few_tries_where_shadow_drafts_fail() -> None:
 
 @pytest.mark.parametrize("switch", [870.0, 0.0, 5000.0])
 def test_shadow_drafts_that_lie_cost_no_more_than_the_share(switch: float) -> None:
-    """Shadow drafts are always right, drafts are always rejected: the allowance bounds the loss."""
+    """Shadow drafts always come true, drafts never: no belief is right, and the account holds."""
     machine = Machine(lambda rows, _, __: 1200 + 100 * rows, lambda _: 40, switch=switch)
     lies = World(machine, lambda _: 0.0, lookup=65.0, shadowed=lambda _: 1.0)
     assert over_plain(lies, 6000, seed=1) > 0.97

@@ -240,13 +240,14 @@ def test_stock_selection_hands_every_layer_its_anchors_table(shape: ModelShape) 
 def test_no_layer_waits_for_what_the_host_knows(shape: ModelShape, remembers: bool) -> None:
     """A GPU reads these on the host: computed in the graph, every anchor would wait for the device."""
     model = paged(shape)
+    routing = set(types(model))  # of experts, which takes some of these operations
     rule = Selection(refresh_interval=2 if remembers else 1)
     select_blocks_stock(model, anchor_layers=[0, 1], selection=rule, covers=False)
     suffixes = [".0", ".1"] if remembers else ["", ""]
     for position, name in ((5, "select_past_lens"), (8, "select_begins"), (12, "select_max_context_len")):
         assert source_names(model, position)[:2] == [f"{name}{suffix}" for suffix in suffixes]
     assert len(set(source_names(model, 7)[:2])) == 2
-    assert not {"NonZero", "Range", "ScatterElementsUpdate"} & set(types(model))
+    assert not {"NonZero", "Range", "ScatterElementsUpdate"} & (set(types(model)) - routing)
     assert "verify_coverage" not in input_names(model)
 
 

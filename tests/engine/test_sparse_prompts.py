@@ -178,7 +178,7 @@ def test_a_file_of_a_prefix_is_for_one_setting(demo_ir: Path, tmp_path: Path) ->
 
 def test_what_sparse_prompts_do_not_go_with_is_refused(demo_ir: Path) -> None:
     for options, message in (
-        ({"verify": "commit"}, "a sparse prompt's cache is not the dense one"),
+        ({"verify": "commit"}, "the cache of a sparse prompt is not the dense one"),
         ({"attention": "stock"}, "prefill='sparse' needs attention='native'"),
         ({"max_num_batched_tokens": 64}, "max_num_batched_tokens=64: prefill='sparse' reads"),
     ):

@@ -40,8 +40,8 @@ class SparseVerify:
     """Sparse verification: attention over the highest-scoring blocks, and fewer experts and channels.
 
     Each part is sparse where one of its settings is given, or was calibrated for the model; attention also
-    where nothing is given. Lossy: the target's distribution is approximated. Prefill stays dense. A setting
-    that is `None` takes the calibrated value, or else the default.
+    where nothing is given. Lossy: the target's distribution is approximated. Prompts are read as
+    `prefill` says. A setting that is `None` takes the calibrated value, or else the default.
 
     Attention follows arXiv 2512.21911: contexts up to `L0` tokens are read whole; of the rest a share `rho`
     is read, chosen by the last accepted token's query and the mean key of every block of 32 tokens. The first

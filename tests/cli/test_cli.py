@@ -151,6 +151,22 @@ BAD = {
         ["generate", "-m", "{demo}", "-p", "x", "--temperature", "2"],
         "--temperature 2.0 needs --do-sample",
     ),
+    "sparse prompt share": (
+        ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--prefill-rho", "3"],
+        "prefill: rho=3.0: expected a share between 0 and 1",
+    ),
+    "sparse prompt commit": (
+        ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--verify", "commit"],
+        "not the dense one",
+    ),
+    "sparse prompt stock": (
+        ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--attention", "stock"],
+        "prefill='sparse' needs attention='native'",
+    ),
+    "dense prompt": (
+        ["generate", "-m", "{demo}", "-p", "x", "--prefill-l0", "256"],
+        "--prefill-l0 256 contradicts --prefill dense",
+    ),
     "two prompts": (["generate", "-m", "{demo}", "-p", "x", "--prompt-file", "y"], "exclude each other"),
     "no prompt": (["generate", "-m", "{demo}", "-p", " "], "the prompt is empty"),
     "cache precision": (["generate", "-m", "{demo}", "-p", "x", "--property", "KV_CACHE_PRECISION=u4"], "u4"),

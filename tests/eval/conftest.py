@@ -13,24 +13,35 @@ from settings import F32
 import ovspec
 from ovspec.cli import main
 from ovspec.eval import FidelityEval, Prompt, Report, Setting
+from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
 
 @pytest.fixture(scope="session")
 def evaluate(demo_ir: Path) -> Callable[..., Report]:
     """Evaluate settings on the demo pair in f32. Pipelines of one graph are made once and set anew."""
-    made: dict[tuple[bool, str | None], ovspec.LLMPipeline] = {}
+    made: dict[tuple[bool, str | None, SparsePrefill | None], ovspec.LLMPipeline] = {}
 
     def run(
-        texts: list[str], settings: list[VerifyMode], drafter: str | None = None, **options: Any
+        texts: list[str],
+        settings: list[VerifyMode],
+        drafter: str | None = None,
+        prefill: SparsePrefill | None = None,
+        **options: Any,
     ) -> Report:
         def make_pipeline(verify: VerifyMode, drafts: bool, sparse_prompts: bool) -> ovspec.LLMPipeline:
-            del sparse_prompts  # these prompts are always read densely
-            key = (sparse_part(verify) is not None, drafter if drafts else None)
+            reading = prefill if sparse_prompts else None
+            key = (sparse_part(verify) is not None, drafter if drafts else None, reading)
             if key not in made:
                 assistant = ovspec.draft_model(demo_ir / "draft") if key[1] == "assistant" else None
                 made[key] = ovspec.LLMPipeline(
-                    demo_ir, "CPU", draft_model=assistant, drafter=key[1], verify=verify, **F32
+                    demo_ir,
+                    "CPU",
+                    draft_model=assistant,
+                    drafter=key[1],
+                    verify=verify,
+                    prefill=reading or "dense",
+                    **F32,
                 )
             made[key].verify = verify
             return made[key]
@@ -41,7 +52,7 @@ def evaluate(demo_ir: Path) -> Callable[..., Report]:
             model=demo_ir,
             make_pipeline=make_pipeline,
             prompts=[Prompt(line, text) for line, text in enumerate(texts, 1)],
-            settings=[Setting(verify) for verify in settings],
+            settings=[Setting(verify, prefill) for verify in settings],
             drafter=drafter,
             max_new_tokens=options.pop("max_new_tokens", 16),
             **options,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prompts import PROMPTS, STORY
 
-from ovspec import CommitVerify, SparseVerify
+from ovspec import CommitVerify, SparsePrefill, SparseVerify
 from ovspec.eval import Report, plot_fidelity
 from ovspec.eval.divergence import Decision
 from ovspec.eval.results import KL, Summary
@@ -171,3 +171,15 @@ def test_prompt_without_room_is_named_by_its_line(evaluate: Evaluate) -> None:
 def test_numbers_out_of_range(evaluate: Evaluate, option: dict[str, float], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         evaluate(TEXTS, ["dense"], **option)
+
+
+def test_sparse_prompts_are_compared_with_dense_ones(evaluate: Evaluate) -> None:
+    """Both generate and the forced decisions; a prompt that is read whole changes nothing."""
+    long = [STORY * 2]
+    tight = evaluate(long, ["dense"], prefill=SparsePrefill(L0=128, rho=0.0)).as_json()["settings"][0]
+    assert not tight["lossless"] and "sparse prefill" in tight["why_lossy"]
+    assert 0 < tight["prefill_density"] < 0.6 and tight["attention_density"] == 1.0
+    assert tight["kl"]["mean"] > 1e-3
+    whole = evaluate(long, ["dense"], prefill=SparsePrefill(L0=8192)).as_json()["settings"][0]
+    assert whole["lossless"] and whole["identical"] == 1 and whole["prefill_density"] == 1.0
+    assert whole["kl"]["max"] == 0.0

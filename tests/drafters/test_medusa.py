@@ -149,7 +149,8 @@ def test_text_is_that_of_plain_decoding(mode: str, together: int, sampled: bool)
     settings = settings_of(**SAMPLING if sampled else {})
     got, metrics = answer(engine, pair().prompts[:together], settings)
     assert got == plain("llama", sampled)[:together]
-    assert all(sum(raw.accepted_lengths) > 0 for raw in metrics)
+    # The heads learnt greedy texts; of sampled ones they know next to nothing.
+    assert sampled or all(sum(raw.accepted_lengths) > 0 for raw in metrics)
 
 
 @pytest.mark.parametrize("form", [{}, {"prefix": "medusa_head."}, {"as_pt": True}])

@@ -58,6 +58,7 @@ def test_summary_is_the_hand_computed_one() -> None:
         mean_acceptance_length=3.0,
         acceptance_rate=0.5,
         attention_density=0.25,
+        prefill_density=1.0,
         expert_density=1.0,
         experts_read=0.0,
         ffn_density=1.0,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
 
 import click
 from rich.table import Table
@@ -20,10 +20,7 @@ from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, why_lossy
 from ovspec_models import demo_pair_path
 
-# Exactness is shown in f32; the default precision is faster, and rounds differently per number of rows.
-_EXACT: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 _SPARSE = SparseVerify(L0=96, rho=0.1)
-_NUM_ASSISTANT_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,42 +30,54 @@ class Mode:
     Attributes:
         label: in the table.
         heading: what it does, in a line.
-        drafter: who drafts, or nobody.
+        draft: folder of the draft model or head in the demo's, if there is one.
+        drafter: who drafts where no model does, or nobody.
         verify: how drafts are verified.
+        options: of the call.
     """
 
     label: str
     heading: str
-    drafter: str | None = "assistant"
+    draft: str | None = None
+    drafter: str | None = None
     verify: VerifyMode = "dense"
+    options: Mapping[str, int] = field(default_factory=dict)
 
     def pipeline(self) -> LLMPipeline:
         """The pipeline of the embedded pair in this mode."""
         folder = demo_pair_path()
-        return LLMPipeline(
-            folder,
-            "CPU",
-            draft_model=draft_model(folder / "draft") if self.drafter == "assistant" else None,
-            drafter=self.drafter,
-            verify=self.verify,
-            attention="native" if self.drafter else "stock",
-            **_EXACT,
-        )
+        draft = draft_model(folder / self.draft) if self.draft else None
+        return LLMPipeline(folder, "CPU", draft_model=draft, drafter=self.drafter, verify=self.verify)
 
 
 _BUDGET = f"L0={_SPARSE.L0}, rho={_SPARSE.rho}"
+_CHAIN = {"num_assistant_tokens": 4}
+_TREE = {"num_assistant_tokens": 16, "tree_depth": 6, "branching_factor": 4}
 MODES = (
-    Mode("plain", "plain decoding: one token a pass", None),
-    Mode("dense", f"dense verification of {_NUM_ASSISTANT_TOKENS} draft tokens a pass: lossless"),
-    Mode("sparse", f"sparse verification, {_BUDGET}: LOSSY, reads part of the context", verify=_SPARSE),
+    Mode("plain", "plain decoding: one token a pass"),
+    Mode("dense", "dense verification of 4 draft tokens a pass: lossless", "draft", options=_CHAIN),
+    Mode(
+        "sparse",
+        f"sparse verification, {_BUDGET}: LOSSY, reads part of the context",
+        "draft",
+        verify=_SPARSE,
+        options=_CHAIN,
+    ),
     Mode(
         "commit",
         f"sparse verification, {_BUDGET}, confirmed by dense passes: lossless",
+        "draft",
         verify=CommitVerify(_SPARSE),
+        options=_CHAIN,
     ),
     Mode(
-        "prompt_lookup", "drafts copied from prompt and output, verified densely: lossless", "prompt_lookup"
+        "prompt_lookup",
+        "drafts copied from prompt and output, verified densely: lossless",
+        drafter="prompt_lookup",
+        options=_CHAIN,
     ),
+    Mode("eagle3", "drafts of an EAGLE-3 head, verified densely: lossless", "eagle3", options=_CHAIN),
+    Mode("eagle3, tree", "trees of 16 tokens from the same head: lossless", "eagle3", options=_TREE),
 )
 
 
@@ -76,8 +85,8 @@ MODES = (
 @click.option("--max-new-tokens", type=click.IntRange(2, 4096), default=96, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(max_new_tokens: int, as_json: bool) -> int:
-    """Generate with the embedded demo pair: plain decoding, verification dense, sparse and committed, and
-    prompt lookup, side by side.
+    """Generate with the embedded demo pair: plain decoding, verification dense, sparse and committed, prompt
+    lookup, and an EAGLE-3 head, side by side.
 
     Fails if the text of a lossless mode differs from the plain one.
     """
@@ -85,14 +94,16 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
     results: dict[str, DecodedResults] = {}
     for mode in MODES:
         pipeline = mode.pipeline()
-        options = {"num_assistant_tokens": _NUM_ASSISTANT_TOKENS} if mode.drafter else {}
         # One round unmeasured: kernels are built and weights are packed on first use.
-        pipeline.generate(prompt, max_new_tokens=8, **options)
+        pipeline.generate(prompt, max_new_tokens=8, **mode.options)
         if not as_json:
             click.secho(f"\n{mode.heading}\n", bold=True)
             click.echo(click.style(f"...{prompt[-80:]}", dim=True), nl=False)
         results[mode.label] = pipeline.generate(
-            [prompt], max_new_tokens=max_new_tokens, streamer=None if as_json else print_piece, **options
+            [prompt],
+            max_new_tokens=max_new_tokens,
+            streamer=None if as_json else print_piece,
+            **mode.options,
         )
         if not as_json:
             click.echo()
@@ -118,7 +129,7 @@ def as_record(result: DecodedResults, same: bool) -> dict[str, object]:
 def show(results: dict[str, DecodedResults], same: dict[str, bool]) -> None:
     """Print the comparison."""
     table = Table(
-        title="f32, greedy; a model this small is bound by overhead, not by attention", title_justify="left"
+        title="Greedy; a model this small is bound by overhead, not by attention", title_justify="left"
     )
     for column in ("", "tokens/s", "mean acceptance length", "attention density", "same text as plain"):
         table.add_column(column, justify="right" if column else "left")

@@ -14,7 +14,7 @@ from openvino import opset15 as ops
 
 from ovspec.runtime.cache import KVCache
 from ovspec.runtime.cache_memory import blocks_on
-from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged
+from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, with_defaults
 from ovspec.runtime.devices import openvino_core
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
@@ -90,7 +90,8 @@ class _Layer:
         for result in model.get_results():
             if result not in results and "logits" in result.output(0).get_names():
                 model.remove_result(result)
-        settings = {"INFERENCE_PRECISION_HINT": inference, "KV_CACHE_PRECISION": cache}
+        asked = {"INFERENCE_PRECISION_HINT": inference, "KV_CACHE_PRECISION": cache}
+        settings = with_defaults(asked, device)
         compiled = compile_paged(openvino_core(), model, device, settings)
         self._request = compiled.create_infer_request()
         self.block_size = block_size_of(compiled)

@@ -110,7 +110,9 @@ class ModelRunner:
             ovspec_ops.load(core)
         self.gpu_rows = GpuRows.of(backends)
         self._attach(*self._compile(core, model))
-        if self.gpu_rows and FEATURES not in self._inputs.names:
+        # A key written into a block of one scale changes those that other rows write there.
+        shares_scales = bool(why_rows_stay(self.cache, self.block_size))
+        if self.gpu_rows and FEATURES not in self._inputs.names and not shares_scales:
             self.gpu_rows.measure(self.forward, self.blocks)
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:

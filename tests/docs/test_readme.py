@@ -31,7 +31,6 @@ NOT_RUN = {
     "ovspec serve": "runs until it is ended; tests/serve runs it",
     "ovspec bench serve": "needs a server; tests/serve/test_bench_serve.py runs it",
     "ovspec batch": "tests/serve/test_batch.py runs it",
-    "ovspec train-head": "trains for long; tests/train runs it",
     "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
     "docker ": "needs Docker",
     "ovspec info --self-check --device": "needs a GPU; tests/bench/test_device_check.py runs it on the CPU",

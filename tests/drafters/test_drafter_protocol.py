@@ -106,7 +106,7 @@ def test_trees_need_rows_that_move_and_the_exact_rule(
     mine: tuple[ovspec.LLMPipeline, Answering], demo_ir: Path
 ) -> None:
     pipeline, drafter = mine
-    drafter.answer = ([1, 2], None, [-1, -1])
+    drafter.answer = lambda context, k: ([1, 2][:k], None, [-1, -1][:k])
     with pytest.raises(ValueError, match=r"acceptance_threshold=0.5 has no rule for trees"):
         pipeline.generate("Once", max_new_tokens=8, num_assistant_tokens=3, acceptance_threshold=0.5)
     stock = ovspec.LLMPipeline(demo_ir, "CPU", drafter=drafter, attention="stock", **F32)

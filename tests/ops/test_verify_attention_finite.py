@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from ops.caches import BLOCK
-from ops.passes import OpsPass, evaluate
+from ops.passes import OpsPass, attention_tensors, evaluate
 
 FORMATS = ("f32", "f16", "bf16", "u8_token")
 WRONG = {"NaN": np.nan, "infinity": np.inf}
 
 
 def run(case: OpsPass) -> NDArray[np.float32]:
-    out: NDArray[np.float32] = evaluate(
-        "VerifyAttention", {name: case.tensor(name) for name in case.inputs}, case.attributes
-    )[0]
+    out: NDArray[np.float32] = evaluate("VerifyAttention", attention_tensors(case), case.attributes)[0]
     return out
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from ops.caches import BLOCK
-from ops.passes import OpsPass, compile_op, evaluate, infer, random_parents
+from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer, random_parents
 
 FORMATS = ("f32", "f16", "bf16", "u8_token", "u8_channel")
 MOVABLE = FORMATS[:-1]  # by channel, a block's scales follow all of its tokens
@@ -27,9 +27,7 @@ SHAPES = {
 
 
 def run(case: OpsPass) -> NDArray[np.float32]:
-    out: NDArray[np.float32] = evaluate(
-        "VerifyAttention", {name: case.tensor(name) for name in case.inputs}, case.attributes
-    )[0]
+    out: NDArray[np.float32] = evaluate("VerifyAttention", attention_tensors(case), case.attributes)[0]
     return out
 
 
@@ -108,7 +106,7 @@ def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int
 def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
     sequences = [(70, 5, True), (0, 90, True), (900, 1, True), (31, 64, True), (3000, 2, True)]
     whole = OpsPass(sequences, fmt=fmt, k_size=64, v_size=64)
-    tensors = {name: whole.tensor(name) for name in whole.inputs}
+    tensors = attention_tensors(whole)
     outputs = [run(whole)]
     for threads in (1, 2):
         compiled = compile_op("VerifyAttention", tensors, whole.attributes, INFERENCE_NUM_THREADS=threads)

@@ -128,6 +128,9 @@ def limit_anew(
         raise ValueError(
             f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
         )
+    drafts_sparsely = isinstance(assistant, AssistantDrafter) and assistant.runner.attention.selects
+    if isinstance(assistant, AssistantDrafter) and drafts_sparsely and sparse is not None:
+        assistant.runner.attention.covering(needed.coverage)  # refuses before anything is changed
     experts = expert_routing(target.experts.backend if target.experts else "stock", verify, choice)
     if (limits := ffn_routing(None, verify, choice)) is not None:
         target.set_ffn(limits)
@@ -140,7 +143,7 @@ def limit_anew(
         raise
     if sparse is not None:
         target.set_coverage(needed.coverage)
-    if isinstance(assistant, AssistantDrafter) and assistant.runner.attention.selects:
+    if isinstance(assistant, AssistantDrafter) and drafts_sparsely:
         assistant.sparse = sparse
         assistant.runner.set_coverage(target.attention.coverage)
 

@@ -145,6 +145,7 @@ class Report:
     def _free_running(self, summaries: list[Summary]) -> Table:
         counted = any(summary.experts_read for summary in summaries)
         channels = any(summary.ffn_density < 1.0 for summary in summaries)
+        prompts = any(summary.prefill_density < 1.0 for summary in summaries)
         columns = [
             "",
             "identical\noutputs",
@@ -152,6 +153,7 @@ class Report:
             "matched\nprefix",
             "accepted\nlength",
             "density",
+            *["prompt\ndensity"] * prompts,
             *["experts\nread"] * counted,
             *["ffn\ndensity"] * channels,
             "tokens/s",
@@ -163,7 +165,7 @@ class Report:
             *[""] * 3,
             f"{metrics.get_mean_acceptance_length():.2f}",
             f"{metrics.get_attention_density():.2f}",
-            *[""] * (counted + channels),
+            *[""] * (prompts + counted + channels),
             _number(tokens_per_s(metrics), ".1f"),
             "1.00",
         ]
@@ -175,6 +177,7 @@ class Report:
                 f"{summary.matched_prefix:.2f}",
                 f"{summary.mean_acceptance_length:.2f}",
                 f"{summary.attention_density:.2f}",
+                *[f"{summary.prefill_density:.2f}"] * prompts,
                 *[f"{summary.experts_read:.1f}"] * counted,
                 *[f"{summary.ffn_density:.2f}"] * channels,
                 _number(summary.tokens_per_s, ".1f"),

@@ -316,7 +316,7 @@ def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int
     """`branching_factor` and `tree_depth`, within the rules of openvino_genai."""
     width, depth, tokens = config.branching_factor, config.tree_depth, config.num_assistant_tokens
     if not depth:
-        if width > 1:
+        if width != 1:
             raise InvalidValueError(
                 f"branching_factor={width} has no effect on chains: give tree_depth, the levels of a tree"
             )

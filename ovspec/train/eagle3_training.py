@@ -195,7 +195,7 @@ class Eagle3Training:
             "net": self.net.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
-        temporary = path.with_suffix(".new")
+        temporary = path.with_name(f"{path.name}.new")
         torch.save(state, temporary)
         temporary.replace(path)
 

@@ -67,12 +67,14 @@ def train_head(
     """
     check_new_folder(out)
     state = state_file(out)
+    state.parent.mkdir(parents=True, exist_ok=True)
     ids = texts.draft_vocabulary(sizes.draft_vocab_size, target.vocab_size)
     config = head_config(target, replace(sizes, draft_vocab_size=len(ids)))
     about = {
         **{name: value for name, value in config.items() if isinstance(value, (int, float))},
         **asdict(settings),
         "boundaries": list(sizes.boundaries),
+        "target": _digest_of(target.folder / "openvino_model.bin"),
         "texts": _digest([*texts.train, *texts.held_out]),
     }
     if state.is_file():
@@ -103,7 +105,8 @@ def _run(
             mean = sum(losses) / len(losses)
             report(Report(progress.step, training.steps, mean, training.held_out(), speed))
             losses, tokens, since = [], 0, time.monotonic()
-        if time.monotonic() - saved > _SAVE_SECONDS:
+        # At the end too: what writes the head may still fail.
+        if time.monotonic() - saved > _SAVE_SECONDS or progress.step == training.steps:
             training.save(state, about)
             saved = time.monotonic()
 
@@ -122,4 +125,12 @@ def _digest(texts: Sequence[np.ndarray[Any, Any]]) -> str:
     digest = sha256()
     for text in texts:
         digest.update(len(text).to_bytes(8, "little") + text.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest_of(weights: Path) -> str:
+    with weights.open("rb") as file:
+        digest = sha256()
+        while part := file.read(1 << 24):
+            digest.update(part)
     return digest.hexdigest()[:16]

@@ -128,7 +128,9 @@ def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
             tensors |= load_file(path)
         if not tensors:
             for path in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
-                tensors |= torch.load(path, map_location="cpu", weights_only=True)
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+                # Beside the weights a training leaves the state of its optimiser.
+                tensors |= {name: found for name, found in loaded.items() if isinstance(found, torch.Tensor)}
     except Exception as error:  # the errors of damaged files have no class in common
         raise ValueError(f"head '{folder}': its weights can't be read ({error}); get them again") from error
     if not tensors:

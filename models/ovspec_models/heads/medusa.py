@@ -58,7 +58,18 @@ def medusa_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
             raise ValueError(f"{where}: {key} of config.json is {value!r}, expected a positive integer")
     arrays: dict[str, NDArray[Any]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    vocab_size, hidden = checkpoint.array(*_names(f"0.{config[_LAYERS]}.weight")).shape
+    output = checkpoint.array(*_names(f"0.{config[_LAYERS]}.weight"))
+    if output.ndim != 2:
+        raise ValueError(
+            f"{where}: 0.{config[_LAYERS]}.weight has the shape {list(output.shape)}, expected [vocabulary, "
+            "hidden size]; get the checkpoint again"
+        )
+    if set(_names(f"{config[_HEADS]}.{config[_LAYERS]}.weight")) & set(checkpoint.arrays):
+        raise ValueError(
+            f"{where}: {_HEADS} of config.json is {config[_HEADS]}, the checkpoint has more; set it to their "
+            "number"
+        )
+    vocab_size, hidden = output.shape
     for head in range(config[_HEADS]):
         for layer in range(config[_LAYERS]):
             shapes |= {

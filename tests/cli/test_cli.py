@@ -113,8 +113,9 @@ def test_demo_shows_every_mode() -> None:
     run = ovspec("demo", "--max-new-tokens", "48", "--json")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
-    assert list(report) == ["plain", "dense", "sparse", "commit", "prompt_lookup"]
-    for mode in ("dense", "commit", "prompt_lookup"):
+    lossless = ["dense", "commit", "prompt_lookup", "eagle3", "eagle3, tree"]
+    assert set(report) == {"plain", "sparse", *lossless}
+    for mode in lossless:
         assert report[mode]["same_as_plain"] and report[mode]["text"] == report["plain"]["text"]
         assert report[mode]["metrics"]["why_lossy"] is None
     assert report["sparse"]["metrics"]["why_lossy"]

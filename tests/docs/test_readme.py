@@ -54,6 +54,7 @@ NAMES = {
     ),
     *(
         "ovspec eval fidelity --ffn-densities",
+        "ovspec eval fidelity --prefill sparse --verify dense",
         "ovspec export",
         "ovspec export --sparse-moe",
         "ovspec generate",

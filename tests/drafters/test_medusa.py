@@ -184,7 +184,7 @@ def test_heads_that_the_configuration_leaves_out_are_refused(tmp_path: Path) -> 
     checkpoint = reference().save(tmp_path / "medusa")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, "medusa_num_heads": 1}))
-    with pytest.raises(ValueError, match="medusa_num_heads of config.json is 1, the checkpoint has more"):
+    with pytest.raises(ValueError, match=r"medusa_num_heads of config.json is 1, the checkpoint has more"):
         export_head(open_head(checkpoint, "medusa"), pair().info, tmp_path / "out", "fp32")
 
 

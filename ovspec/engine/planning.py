@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.allotment import allot
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
-from ovspec.runtime.clock import microseconds
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.limits import MAX_VERIFY_ROWS
@@ -31,7 +29,6 @@ class Planner:
         self._groups: list[list[int]] = []
         self._states: list[StepState] = []
         self._plans: list[Plan] = []
-        self._shadow_durations: list[float] = []
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
         """What each request is to do in the next step."""
@@ -39,15 +36,16 @@ class Planner:
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
         self._groups = list(groups.values())
-        self._states, self._plans, self._shadow_durations, plans = [], [], [], dict[int, Plan]()
+        self._states, self._plans, plans = [], [], dict[int, Plan]()
         for group in self._groups:
             requests = [decoding[index] for index in group]
             self._states.append(self._state(requests))
             plan = self._schedule_of(requests).plan(self._states[-1])
             self._plans.append(plan)
-            self._shadow_durations.append(self._shadow(requests, plan))
+            if self._shadows and plan.shadow_tokens:
+                self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
-                plans[index] = replace(plan, num_assistant_tokens=tokens)
+                plans[index] = plan._replace(num_assistant_tokens=tokens)
         return [plans[index] for index in range(len(decoding))]
 
     def _schedule_of(self, requests: SequenceOf[RequestState]) -> Schedule:
@@ -75,9 +73,7 @@ class Planner:
             reading: of the pass, what parts of prompts took.
         """
         apart = step.draft_duration + step.verify_duration + step.commit_duration
-        for group, before, plan, shadow_duration in zip(
-            self._groups, self._states, self._plans, self._shadow_durations, strict=True
-        ):
+        for group, before, plan in zip(self._groups, self._states, self._plans, strict=True):
             requests = [decoding[index] for index in group]
             commits = [step.commits[index] for index in group if index in step.commits]
             # Requests with other schedules share the pass: each answers for its part of the rows.
@@ -90,12 +86,11 @@ class Planner:
                     tuple(step.accepted[index] for index in group),
                     share * step.draft_duration,
                     share * (step.verify_duration - reading),
-                    share * (duration - apart - sum(self._shadow_durations)),
+                    share * (duration - apart),
                     max(0, before.unread - self._unread(requests)),
                     step.commit_duration if commits else 0.0,
                     sum(count for count, _ in commits),
                     sum(kept for _, kept in commits),
-                    shadow_duration,
                     self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
                 )
             )
@@ -114,14 +109,6 @@ class Planner:
             return [tokens] * len(requests)
         rooms = [min(MAX_VERIFY_ROWS - 1, self._speculation.room(state)) for state in requests]
         return allot(tokens, [state.acceptance.rate for state in requests], rooms)
-
-    def _shadow(self, requests: SequenceOf[RequestState], plan: Plan) -> float:
-        """Make a shadow draft if the plan asks for one; return its time in microseconds."""
-        if self._shadows is None or not plan.shadow_tokens or plan.num_assistant_tokens:
-            return 0.0
-        started = microseconds()
-        self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
-        return microseconds() - started
 
     def _state(self, requests: SequenceOf[RequestState]) -> StepState:
         longest = max(max(self._speculation.room(state) for state in requests), 0)

@@ -17,7 +17,7 @@ from ovspec.schedule.acceptance import AcceptanceModel, ConfirmationRates
 from ovspec.schedule.cost import KNOWN, CostCell, CostModel
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.schedule.throughput import DRAFT, Choice, Throughput
-from ovspec.schedule.trying import SHARE, LossAllowance, ShadowWatch
+from ovspec.schedule.trying import SHARE, STORE, LossAllowance
 
 # Draft lengths to choose from, within the bound.
 _LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
@@ -27,6 +27,8 @@ _OPENING = (DRAFT,) * 3 + (0,) * 3 + (2 * DRAFT,) * 3 + (0, 0, DRAFT, DRAFT, 0, 
 _LOOK_STEPS = 8
 # A drafter that is behind is not asked where catching up would take this share of what is left to do.
 _READ_SHARE = 0.25
+# Plain steps that shadow drafts have to save before drafting begins: twice what failed tries may cost.
+_EVIDENCE = 2 * STORE
 
 
 class AutoSchedule(Schedule):
@@ -48,12 +50,12 @@ class AutoSchedule(Schedule):
         self._costs = CostModel()
         self._acceptance = AcceptanceModel(max_num_assistant_tokens)
         self._confirmations = ConfirmationRates()
-        self._shadow = ShadowWatch()
         self._allowance = LossAllowance()
         self._opening = deque(_OPENING)
+        # Plain steps that the last shadow drafts would have saved: the CUSUM of Page, Biometrika 1954.
+        self._evidence = 0.0
         self._choice, self._plain = Choice(DRAFT, 1.0), Choice(0, 1.0)
         self._state = StepState((), (), 0)
-        self._shadowed = 0
         self._cell: CostCell | None = None
         self._expected: Throughput | None = None
         # What a probe would try, what the present one tries, and how many steps it still has.
@@ -75,16 +77,17 @@ class AutoSchedule(Schedule):
     def begin(self) -> None:
         """Let another prompt speak for itself: costs stay, acceptance counts for little."""
         self._costs.begin()
-        self._shadow.begin(self._steps)
         self._allowance.begin()
         self._acceptance.begin()
         # A new prompt is given a probe at once, if the allowance covers it.
-        self._probe, self._was_plain, self._since_probe = None, True, math.inf
+        self._probe, self._was_plain, self._since_probe, self._evidence = None, True, math.inf, 0.0
         self._next_look, self._rest, self._collapses = self._steps, 0, 0
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
-        shadow = self._shadow.tokens(self._steps) if state.can_shadow else 0
+        # Most plain steps go by without; those with evidence that drafting would pay look closer.
+        apart = _LOOK_STEPS * (1 if self._evidence else DRAFT)
+        shadow = DRAFT if state.can_shadow and self._steps % apart == 0 else 0
         if self._rest and len(state.contexts) == len(self._state.contexts):
             return Plan(0, self._plain.scale, None, shadow)
         self._rest, self._state = 0, state
@@ -125,7 +128,8 @@ class AutoSchedule(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         self._steps += 1
-        self._observe_shadows(outcome)
+        for proposed, accepted in outcome.shadows:
+            self._observe_shadow(proposed, accepted, len(outcome.contexts))
         if self._rest:
             self._rest -= 1
             self._allowance.earn(1)
@@ -153,24 +157,18 @@ class AutoSchedule(Schedule):
         if self._was_plain and self._probe is None and self._choice == self._plain:
             self._rest, self._plain_step = max(0, self._next_look - self._steps), duration
 
-    def _observe_shadows(self, outcome: StepOutcome) -> None:
-        """Learn from shadow drafts; one that would have paid is a reason to look at the choice."""
-        if outcome.shadow_duration:
-            beside = outcome.verify_duration + outcome.host_duration
-            self._shadow.took(outcome.shadow_duration / beside, self._steps)
-        for proposed, accepted in outcome.shadows:
-            self._acceptance.observe(DRAFT, proposed, accepted)
-            if self._expected is None or self._cell is None:
-                continue
-            sequences, plain = len(outcome.contexts), self._plain
-            size = sequences * proposed
-            cost = self._cell.verify_at(plain.scale).at(size) + self._cell.draft.at(size)
-            # Where the drafter offers now more, now less, shapes would change as often.
-            cost += self._cell.switch * (proposed != self._shadowed)
-            self._shadowed = proposed
-            self._shadow.add((accepted + 1 - cost / self._expected.costs[plain]) / sequences, self._steps)
-            if self._shadow.pays:
-                self._next_look, self._rest = self._steps, min(self._rest, 1)
+    def _observe_shadow(self, proposed: int, accepted: int, sequences: int) -> None:
+        """Learn from a shadow draft; add what its verification would have saved to the evidence."""
+        self._acceptance.observe(DRAFT, proposed, accepted)
+        if self._expected is None or self._cell is None:
+            return
+        # Where the drafter offers now more, now less, shapes change as often.
+        size, switch = sequences * proposed, self._cell.switch * (proposed < DRAFT)
+        cost = self._cell.verify_at(self._plain.scale).at(size) + self._cell.draft.at(size) + switch
+        saved = (accepted + 1 - cost / self._expected.costs[self._plain]) / sequences
+        self._evidence = min(max(0.0, self._evidence + saved), _EVIDENCE)
+        if self._evidence == _EVIDENCE:
+            self._next_look, self._rest = self._steps, min(self._rest, 1)
 
     def _account(self, outcome: StepOutcome, choice: Choice, tokens: int | None, duration: float) -> None:
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
@@ -211,8 +209,7 @@ class AutoSchedule(Schedule):
         best = max((choice for choice in candidates if self._is_covered(choice)), key=rates.__getitem__)
         needed = 1.0 + self._needed_gain(best)
         if self._choice not in candidates or rates[best] > needed * rates[self._choice]:
-            self._shadow.begin(self._steps)
-            self._choice, self._probe = best, None
+            self._choice, self._probe, self._evidence = best, None, 0.0
         self._next_look = self._steps + _LOOK_STEPS * (DRAFT if self._choice == plain else 1)
         others = (choice for choice in candidates if choice != plain)
         self._option = max(others, key=rates.__getitem__, default=plain) if self._choice == plain else plain
@@ -244,11 +241,9 @@ class AutoSchedule(Schedule):
             return True
         costs = self._expected.costs
         stake = max(SHARE, (costs[choice] + self._change(choice)) / costs[self._plain] - 1.0)
-        return self._allowance.covers(stake) and (self._shadow.pays or not self._can_tell())
-
-    def _can_tell(self) -> bool:
-        """Whether shadow drafts tell what drafting would save: a step that commits has other costs."""
-        return self._state.can_shadow and not self._state.commit_intervals
+        # A step that commits has other costs than the evidence knows.
+        can_tell = self._state.can_shadow and not self._state.commit_intervals
+        return self._allowance.covers(stake) and (self._evidence == _EVIDENCE or not can_tell)
 
     def _needed_gain(self, best: Choice) -> float:
         """How much better, as a share, the best choice must promise to be than the present one."""

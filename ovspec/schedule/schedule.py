@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SCHEDULES = ("constant", "heuristic", "auto")
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(NamedTuple):
     """What a schedule may know before a step.
 
     Attributes:
@@ -40,8 +39,7 @@ class StepState:
     trees: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a step is to do.
 
     Attributes:
@@ -59,8 +57,7 @@ class Plan:
     shadow_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """What a step did and cost; durations in microseconds.
 
     Attributes:
@@ -75,7 +72,6 @@ class StepOutcome:
         commit_duration: of the commit after the step; 0 when there was none.
         commit_rows: provisional tokens that the commit went over, over all sequences.
         confirmed: those of them that it kept.
-        shadow_duration: of the shadow drafts, which no other duration holds.
         shadows: tokens proposed and tokens that came true of every shadow draft decided by now.
     """
 
@@ -90,7 +86,6 @@ class StepOutcome:
     commit_duration: float = 0.0
     commit_rows: int = 0
     confirmed: int = 0
-    shadow_duration: float = 0.0
     shadows: tuple[tuple[int, int], ...] = ()
 
 

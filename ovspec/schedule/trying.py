@@ -1,18 +1,12 @@
-"""The price of trying: what drafting may lose against plain decoding, and when shadow drafts come."""
+"""The price of trying: what drafting may lose against plain decoding."""
 
 from __future__ import annotations
-
-import math
-
-from ovspec.schedule.throughput import DRAFT
 
 # What may be lost, as a share of the time; a probe of another choice may cost so much of the time before it.
 SHARE = 0.015
 # Plain steps that may lie in store from that share, and from drafting that paid.
 STORE = 8.0
 _MOST_GAINED = 64.0
-# Share of the steps' time that shadow drafts may take; to judge them takes about as much again.
-_SHADOW_SHARE = 0.002
 
 
 class LossAllowance:
@@ -55,39 +49,3 @@ class LossAllowance:
         if tokens is not None:
             self._store = min(_MOST_GAINED, self._store + tokens - self._unsettled)
             self._unsettled = 0.0
-
-
-class ShadowWatch:
-    """Spaces shadow drafts, so that they take a small share of the time, and adds up what they would save.
-
-    The sum, in plain steps, starts anew from zero wherever drafting would have lost: it tells when drafting
-    begins to pay, not whether it always did (the CUSUM of Page, Biometrika 1954).
-    """
-
-    def __init__(self) -> None:
-        self._saved = 0.0
-        self._next = self._apart = 0
-
-    @property
-    def pays(self) -> bool:
-        """Whether drafting would have saved twice as many steps as failed tries may cost."""
-        return self._saved >= 2 * STORE
-
-    def begin(self, step: int) -> None:
-        """A shadow draft comes at once; those before say nothing of what comes."""
-        self._next, self._saved = step, 0.0
-
-    def tokens(self, step: int) -> int:
-        """Tokens that a step shall draft beside itself; 0 for most."""
-        return DRAFT if step >= self._next else 0
-
-    def took(self, share: float, step: int) -> None:
-        """Take what a shadow draft took, as a share of the step that it was beside; `step` is the next."""
-        self._apart = math.ceil(share / _SHADOW_SHARE)
-        self._next = step + self._apart
-
-    def add(self, saved: float, step: int) -> None:
-        """Take what verifying a shadow draft would have saved; after one that pays the next comes soon."""
-        self._saved = min(max(0.0, self._saved + saved), 2 * STORE)
-        if saved > 0.0:
-            self._next = min(self._next, step + self._apart // DRAFT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from schedule.virtual_machine import MAX_DRAFT, Machine, World
 
 from ovspec.schedule.controller import AutoSchedule
@@ -52,7 +50,7 @@ def test_a_sequence_that_joins_or_leaves_ends_the_rest() -> None:
     schedule, state = resting_schedule()
     for sequences in (1, 3, 2, 2, 5, 1, 4, 1):
         before = schedule.learned
-        state = replace(state, contexts=(900,) * sequences, remaining=(100,) * sequences)
+        state = state._replace(contexts=(900,) * sequences, remaining=(100,) * sequences)
         joined = sequences != len(schedule._state.contexts)
         plan = schedule.plan(state)
         asked = (plan.num_assistant_tokens,) * sequences

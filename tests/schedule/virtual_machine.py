@@ -156,12 +156,11 @@ class World:
                 accepted=tuple(accepted),
                 draft_duration=clock.took(drafting) if asked else 0.0,
                 verify_duration=verify,
-                host_duration=clock.took(20.0),
+                host_duration=clock.took(20.0 + (self.lookup if plan.shadow_tokens else 0.0)),
                 caught_up=caught_up,
                 commit_duration=commit,
                 commit_rows=rows,
                 confirmed=confirmed,
-                shadow_duration=clock.took(self.lookup) if plan.shadow_tokens else 0.0,
                 shadows=shadows,
             )
             schedule.observe(outcome)

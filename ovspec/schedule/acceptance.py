@@ -127,9 +127,8 @@ class ConfirmationRates:
         self._rates: dict[float, tuple[float, float]] = {}
 
     def rate(self, scale: float) -> float:
-        """The rate of a multiple of the configured budget; one never tried starts from the best that was."""
-        prior = max((rate for rate, _ in self._rates.values()), default=1.0 - 1.0 / _PRIOR_CONFIRMATIONS)
-        return self._rates.setdefault(scale, (prior, _PRIOR_CONFIRMATIONS))[0]
+        """The rate of a multiple of the configured budget."""
+        return self._rates.setdefault(scale, (1.0 - 1.0 / _PRIOR_CONFIRMATIONS, _PRIOR_CONFIRMATIONS))[0]
 
     def observe(self, scale: float, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""

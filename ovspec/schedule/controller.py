@@ -61,8 +61,7 @@ class AutoSchedule(Schedule):
         # What a probe would try, what the present one tries, and how many steps it still has.
         self._option = self._plain
         self._probe: Choice | None = None
-        self._probe_steps = 0
-        self._steps = self._next_look = self._collapses = 0
+        self._probe_steps = self._steps = self._next_look = self._collapses = 0
         self._was_plain = True
         # Microseconds since the last probe, what the drafter's unread tokens cost, and a plain step.
         self._since_probe = self._reading = self._plain_step = 0.0

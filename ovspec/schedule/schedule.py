@@ -16,15 +16,11 @@ class StepState(NamedTuple):
         contexts: tokens of every running sequence, prompt and output, provisional ones included.
         remaining: new tokens that each of them may still get.
         max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
-        unread: tokens that the drafter has yet to read before it can draft, over all sequences; 0 where
-            it reads none, as for lookups.
+        unread: tokens that the drafter has yet to read before it can draft, over all sequences.
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
-        budget_scales: multiples of the configured sparse budget that the step may use, ascending;
-            (1.0,) where the user's budget is to be honoured, or verification is dense.
-        commit_intervals: numbers of provisional tokens after which a commit may come, ascending; () without
-            commits.
-        can_shadow: whether the drafter can draft, for the price of a lookup, beside a step that verifies
-            nothing.
+        budget_scales: multiples of the configured sparse budget to choose from, ascending.
+        commit_intervals: provisional tokens after which a commit may come, ascending; () without commits.
+        can_shadow: whether the drafter can make shadow drafts, as lookups can.
         trees: whether drafts are trees.
     """
 
@@ -44,10 +40,8 @@ class Plan(NamedTuple):
 
     Attributes:
         num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
-        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None` keeps
-            the configured one.
-        commit_interval: provisional tokens of a sequence after which the dense pass comes; `None` keeps
-            the configured one.
+        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None`: once it.
+        commit_interval: provisional tokens of a sequence before the dense pass; `None`: as configured.
         shadow_tokens: of a draft that is compared with what is decoded, not verified; see `ShadowDrafts`.
     """
 

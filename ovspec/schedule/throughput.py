@@ -87,11 +87,8 @@ def _step(
     verified = cell.verify_at(scale).predict(sizes)
     full = verified + cell.draft.predict(sizes)
     # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
-    ending = survival[:-1] - survival[1:]
-    ends = np.concatenate([[0.0], np.cumsum(ending * full[:-1])])
-    # Two steps in a row rarely draft alike where the drafter offers now more, now less.
-    changes = 1.0 - np.concatenate([[0.0], np.cumsum(ending**2)]) - survival**2
-    cost = ends + survival * full + changes * cell.switch
+    ends = np.cumsum((survival[:-1] - survival[1:]) * full[:-1])
+    cost = np.concatenate([[0.0], ends]) + survival * full
     cost[0] = verified[0]
     return tokens, np.maximum(cost, 1e-9)
 

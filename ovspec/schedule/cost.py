@@ -21,6 +21,8 @@ KNOWN = 3
 _MEMORY = 24
 # What a row costs at most that was never measured, as a share of the largest pass that was.
 _UNSEEN_ROW = 0.02
+# Times the dearest size before it that one sample of a size may count for.
+_MOST_STEP = 2.0
 # Contexts within so many tokens share their costs.
 _CELL_TOKENS = 512
 
@@ -38,8 +40,11 @@ class CostCurve:
         """Take a measured cost."""
         samples = self._samples.setdefault(size, deque(maxlen=_MEMORY))
         samples.append(cost)
-        # Of two the lower one: the first passes of a shape compile its kernels.
-        self._medians[size] = median_low(samples)
+        # Of two the lower one: the first passes of a shape compile its kernels. One alone is not believed to
+        # be far off the others: a size that seems too dear is never measured again.
+        dearest = max(self._medians.values(), default=0.0)
+        most = _MOST_STEP * dearest if dearest and len(samples) == 1 else math.inf
+        self._medians[size] = min(median_low(samples), most)
 
     def seed(self, other: CostCurve) -> None:
         """Start from what is known in another curve; what is measured soon outvotes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,24 @@ def test_a_text_that_begins_to_repeat_itself_and_first_passes_that_are_slow() ->
     assert best > 3.0 * fixed[0]
     # The first call has to find out that long drafts pay, the others begin with them.
     assert pooled(first) > 0.75 * best and pooled(later) > 0.85 * best
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pass_that_is_slow_once_more_is_not_the_last_of_its_size(seed: int) -> None:
+    """On a real machine the second pass of a number of rows may take longest; it is measured again."""
+
+    def world() -> World:
+        passes = Counter[int]()
+
+        def row(rows: int, _: float, __: float) -> float:
+            passes[rows] += 1
+            return (1000 + 40 * rows) * (10 if passes[rows] == 2 and rows > 1 else 1)
+
+        offers = lambda emitted: 0.02 if emitted < 12 else 1.0  # noqa: E731
+        return World(Machine(row, lambda _: 50, switch=600), steady(0.98), offers=offers, lookup=50.0)
+
+    auto, plain = world().run(AutoSchedule(MAX_DRAFT), 640, seed), world().run(ConstantSchedule(0), 640, seed)
+    assert auto.rate(320) > 2.0 * plain.rate(320)
 
 
 def test_shadow_drafts_notice_a_text_that_repeats_itself_late() -> None:

@@ -71,6 +71,15 @@ def test_no_step_is_left_without_a_cost_where_changes_of_shapes_were_slow() -> N
     assert 0.0 < model.cell((1000,)).verify_at(1.0).at(7) <= 150.0
 
 
+def test_one_sample_far_off_the_others_counts_for_twice_the_dearest_of_them() -> None:
+    curve = CostCurve()
+    curve.add(0, 1000.0)
+    curve.add(4, 9700.0)
+    assert curve.at(4) == 2000.0
+    curve.add(4, 9600.0)
+    assert curve.at(4) == 9600.0
+
+
 def test_an_unknown_context_starts_from_the_nearest_one_and_is_soon_its_own() -> None:
     model = CostModel()
     for _ in range(10):

@@ -67,7 +67,7 @@ def schedule(
     folder = model or demo_pair_path()
     bench = ScheduleBench(
         model=folder,
-        draft_model=draft_folder(folder, draft_model),
+        draft_model=draft_folder(folder, draft_model, options["drafter"]),
         source=ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0]),
         trace=AcceptanceTrace.of(acceptance),
         workloads=tuple(workload.split(",")),

@@ -10,7 +10,7 @@ import click
 
 from ovspec.cli.help import Command, option_group
 from ovspec.cli.options import draft_folder
-from ovspec.drafters import NAMES, Assistant, Auto, DrafterChoice, Suffix, parse_drafter
+from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
@@ -96,10 +96,7 @@ class Drafting:
 def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
     """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options."""
     draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
-    # Only some drafters use the draft model that was exported with the target.
-    if name not in (None, Assistant.name, Auto.name) and draft_model == "auto":
-        draft_model = "none"
-    folder = draft_folder(model, draft_model)
+    folder = draft_folder(model, draft_model, name)
     choice = parse_drafter(name, folder is not None)
     if corpus is not None:
         if not isinstance(choice, (Suffix, Auto)):

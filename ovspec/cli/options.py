@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from ovspec.cli.help import Command, option_group
+from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
@@ -306,11 +307,14 @@ def properties_from(pairs: tuple[str, ...]) -> dict[str, Any]:
     return properties
 
 
-def draft_folder(model: Path, draft_model: str) -> Path | None:
-    """Folder of the draft model: `auto` is the one exported with the model, `none` is no draft model."""
-    if draft_model == "none":
-        return None
-    if draft_model != "auto":
+def draft_folder(model: Path, draft_model: str, drafter: str | None = None) -> Path | None:
+    """Folder of the draft model: `none` is no draft model; `auto` is the one exported with the model.
+
+    Only some drafters have a use for the latter.
+    """
+    if draft_model not in ("auto", "none"):
         return Path(draft_model)
+    if draft_model == "none" or drafter not in (None, Assistant.name, Auto.name):
+        return None
     config = OvspecConfig.load(model) if model.is_dir() else None
     return model / config.draft_model if config and config.draft_model else None

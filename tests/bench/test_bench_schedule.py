@@ -102,3 +102,9 @@ def test_a_model_that_has_no_draft_needs_a_drafter() -> None:
     result = CliRunner().invoke(cli, arguments)
     assert isinstance(result.exception, ValueError)
     assert "give --draft-model DIR or --drafter NAME" in str(result.exception)
+
+
+def test_a_lookup_leaves_the_exported_draft_model_alone() -> None:
+    arguments = ["bench", "schedule", *SMALL, "--drafter", "prompt_lookup", "--workload", "creative"]
+    result = CliRunner().invoke(cli, [*arguments, "--lengths", "0"], catch_exceptions=False)
+    assert result.exit_code == 0

@@ -15,10 +15,12 @@ from openvino import opset15 as ops
 from ovspec.runtime.cache import KVCache
 from ovspec.runtime.cache_memory import blocks_on
 from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, with_defaults
-from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.devices import is_gpu, masks_trees, openvino_core
+from ovspec.runtime.gpu_rows import padded_masks
+from ovspec.runtime.tables import seen_rows
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
-from ovspec_transforms import paged_layers, to_paged
+from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, paged_layers, to_paged, tree_mask
 
 _HEADS, _KV_HEADS, _SIZE, _VOCABULARY = 4, 2, 64, 256
 #: Inference and cache precision, with the largest error that passes, by the largest value. A block that is
@@ -58,18 +60,22 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows of a text behind `past` tokens, as a sequence of their own that reads some of its blocks."""
+    """Rows of a text behind `past` tokens, as a sequence of their own that reads some of its blocks.
+
+    `parents`: as of `Rows`, of a tree; empty for a chain.
+    """
 
     text: _Text
     past: int
     rows: int
     kept: list[int]
+    parents: tuple[int, ...] = ()
 
 
 class _Layer:
     """A model of one layer on a device, whose queries, keys, values and attention are outputs."""
 
-    def __init__(self, device: str, inference: str, cache: str) -> None:
+    def __init__(self, device: str, inference: str, cache: str, masks: bool = False) -> None:
         shape = replace(
             get_shape("qwen3-0.6b", layers=1),
             hidden_size=_SIZE,
@@ -81,6 +87,8 @@ class _Layer:
         )
         model = build_model(shape)
         to_paged(model)
+        if masks:
+            tree_mask(model)
         node = paged_layers(model)[0].node
         sources = [*(node.input_value(position) for position in range(3)), node.output(0)]
         results = [ops.result(ops.convert(source, "f32")) for source in sources]
@@ -98,7 +106,7 @@ class _Layer:
         caches = cache_tensors(compiled)
         KVCache(self._request, caches, blocks_on(device)).ensure(_BLOCKS)
         self._names = {port.get_any_name() for port in compiled.inputs} - {spec.name for spec in caches}
-        self._rng = np.random.default_rng(0)
+        self._rng, self._device = np.random.default_rng(0), device
 
     def run(self, pieces: list[_Piece]) -> list[Floats]:
         """Run the pieces in one pass: per piece q, k, v and o, each `[rows, heads, size]`."""
@@ -115,7 +123,7 @@ class _Layer:
         past = [one.past - less for one, less in zip(pieces, dropped, strict=True)]
         rows = [one.rows for one in pieces]
         positions = [np.arange(one.past, one.past + one.rows) for one in pieces]
-        inputs = {
+        inputs: dict[str, NDArray[np.generic]] = {
             "input_ids": self._rng.integers(0, _VOCABULARY, sum(rows)),
             "position_ids": np.concatenate(positions),
             "past_lens": np.array(past, np.int32),
@@ -124,11 +132,22 @@ class _Layer:
             "block_indices_begins": np.cumsum([0, *map(len, tables)]).astype(np.int32),
             "max_context_len": np.array(max(map(sum, zip(past, rows, strict=True))), np.int32),
         }
+        if QQ_BIAS in self._names:
+            inputs |= self._masks(pieces)
         for name in self._names:
             self._request.set_tensor(name, ov.Tensor(inputs[name]))
         started = perf_counter()
         self._request.infer()
         return 1e3 * (perf_counter() - started)
+
+    def _masks(self, pieces: list[_Piece]) -> dict[str, NDArray[np.generic]]:
+        masks = [seen_rows(piece.parents).reshape(-1) for piece in pieces]
+        ends = np.cumsum(list(map(len, masks)))
+        begins: NDArray[np.generic] = np.array([0, *ends] if ends[-1] else [], np.int32)
+        joined: NDArray[np.generic] = np.concatenate(masks)
+        if is_gpu(self._device):
+            joined, begins = padded_masks(joined, begins, len(pieces))
+        return {QQ_BIAS: joined, QQ_BIAS_BEGINS: begins}
 
 
 def check_device(device: str) -> Iterator[DeviceCheck]:
@@ -138,6 +157,9 @@ def check_device(device: str) -> Iterator[DeviceCheck]:
             layer = _Layer(device, inference, cache)
             for pattern, error in _errors(layer):
                 yield DeviceCheck(pattern, inference, cache, error, tolerance)
+            if masks_trees(device):
+                error = _error_of_trees(_Layer(device, inference, cache, masks=True))
+                yield DeviceCheck("trees of two sequences", inference, cache, error, tolerance)
         except (RuntimeError, ValueError) as error:
             yield DeviceCheck("all that follow", inference, cache, float("nan"), tolerance, str(error))
 
@@ -181,6 +203,14 @@ def _errors(layer: _Layer) -> Iterator[tuple[str, float]]:
         yield name, _largest_error(layer, pieces)
 
 
+def _error_of_trees(layer: _Layer) -> float:
+    size = layer.block_size
+    texts = (_Text([3, 9, 1]), 2 * size - 4, (-1, 0, 0, 1, 2, -1)), (_Text([5, 2]), size + 3, (-1, 0, 0))
+    _largest_error(layer, [_Piece(text, 0, past, list(range(-(-past // size)))) for text, past, _ in texts])
+    pieces = [_Piece(text, past, len(tree), list(range(len(text.table))), tree) for text, past, tree in texts]
+    return _largest_error(layer, pieces)
+
+
 def _apart(text: _Text, past: int, lists: list[list[int]]) -> list[_Piece]:
     return [_Piece(text, past + row, 1, kept) for row, kept in enumerate(lists)]
 
@@ -202,6 +232,9 @@ def _largest_error(layer: _Layer, pieces: list[_Piece]) -> float:
         for row in range(piece.rows):
             read = np.concatenate(places)
             read = read[read <= piece.past + row]
+            if piece.parents:
+                path = piece.past + np.flatnonzero(seen_rows(piece.parents)[row])
+                read = read[(read < piece.past) | np.isin(read, path)]
             errors.append(np.abs(_attend(query[row], piece.text, read) - out[row]).max())
     largest = max(np.abs(piece.text.values).max() for piece in pieces)
     return float(np.max(errors) / largest)

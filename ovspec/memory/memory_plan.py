@@ -11,7 +11,7 @@ from ovspec.memory.device_memory import device_bytes
 from ovspec.memory.model_plan import PROCESS_BYTES, ModelPlan, cache_use, plan_model
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import default_cache_precision, precision_name
-from ovspec.runtime.devices import is_cpu
+from ovspec.runtime.devices import is_cpu, is_gpu
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
@@ -97,7 +97,10 @@ class MemoryPlan:
 
     def _remedy(self) -> str:
         if self.largest_context:
-            lower = "" if self.cache_precision == "u8" else ", or KV_CACHE_PRECISION=u8 (--property)"
+            # A GPU has no u8 cache beside f32.
+            f32 = is_gpu(self.device) and self.cache_precision == "f32"
+            smaller = "INFERENCE_PRECISION_HINT=f16" if f32 else "KV_CACHE_PRECISION=u8"
+            lower = "" if self.cache_precision == "u8" else f", or {smaller} (--property)"
             return f"ask for --max-context {self.largest_context} at most{lower}"
         if self.draft and self.process + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"

@@ -82,6 +82,11 @@ class Backends:
             "ffn": ffn and ffn.backend,
             "linear": linear,
         }
+        if ffn and ffn.limits and not is_cpu(device):
+            raise ValueError(
+                f"device={device!r}: ffn density {ffn.density}: only our operation limits channels, and it "
+                "runs on CPU only; leave the density out"
+            )
         for name, backend in asked.items():
             if backend == "native" and not is_cpu(device):
                 verb = "runs" if name == "attention" else "run"

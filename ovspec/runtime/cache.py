@@ -164,10 +164,11 @@ class KVCache:
         try:
             return self._new_blocks(spec.element_type, [blocks, *spec.block_shape])
         except (MemoryError, RuntimeError) as error:
+            tokens = self._capacity * self._block_tokens
             raise RuntimeError(
-                f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): "
-                f"out of memory; {self._capacity} are there; shorten the prompts or ask for "
-                "KV_CACHE_PRECISION=u8"
+                f"the KV cache can't grow to {blocks} blocks ({blocks * self.block_bytes / 1e9:.1f} GB): out "
+                f"of memory; it has room for {tokens} tokens of all texts together: ask for a max_context of "
+                "that at most, or for a smaller KV_CACHE_PRECISION"
             ) from error
 
     def read(self, name: str, blocks: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -191,6 +192,24 @@ class KVCache:
     def tensor(self, name: str) -> Any:
         """The tensor that the request reads and writes under `name`, on its device."""
         return self._blocks[name].tensor
+
+    @property
+    def _block_tokens(self) -> int:
+        """Tokens of a block, as values lie in it."""
+        values = (spec for spec in self.specs if spec.name.startswith("value_cache."))
+        return next((spec.block_shape[self.token_axis(spec.name)] for spec in values), 0)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the blocks are laid out as a GPU has them: the tokens of keys lie along the last axis."""
+        return self._key_axis != 1
+
+    def shares_scales(self, block_size: int) -> bool:
+        """Whether tokens of a block share scales, so that one that is written changes the others."""
+        return any(
+            spec.name.startswith("key_cache.") and spec.block_shape[self.token_axis(spec.name)] != block_size
+            for spec in self.specs
+        )
 
     def token_axis(self, name: str) -> int:
         """The axis of a block along which the tokens of keys or values lie, in a float type."""

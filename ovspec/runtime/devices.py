@@ -28,6 +28,17 @@ def is_gpu(device: str) -> bool:
 
 
 @functools.cache
+def masks_trees(device: str) -> bool:
+    """Whether OpenVINO's attention verifies draft trees on a device.
+
+    The GPU plugin's kernels for matrix units (XMX) read the mask of every sequence but the first of a pass at
+    a wrong place (OpenVINO 2026.4).
+    """
+    capabilities = openvino_core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+    return is_cpu(device) or "GPU_HW_MATMUL" not in capabilities
+
+
+@functools.cache
 def resolve_device(device: str) -> str:
     """The device that a name stands for: AUTO chooses one, as OpenVINO does, every other name is itself.
 

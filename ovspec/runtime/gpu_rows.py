@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -14,10 +15,12 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.devices import is_gpu
 from ovspec.runtime.tables import Rows
+from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, SAMPLED_TOKENS_INDICES
 
 _STEPS = (1, 2, 4, 8, 16, 32, 48, 64)  # rows of a pass; beyond them multiples of the last
 _MEASURED = (2, 4, 8)  # rows of a sequence
 _CONTEXT, _REPEAT = 960, 3
+_FEWEST_ELEMENTS = 64  # of tree masks; their number is a power of two
 
 
 class GpuRows:
@@ -54,7 +57,6 @@ class GpuRows:
     def _filled(self, batch: Sequence[Rows], blocks: BlockManager) -> Sequence[Rows]:
         """The batch and, where the cache has room for them, rows that make their number one of few."""
         missing = more_rows(sum(len(rows.tokens) for rows in batch))
-        unsampled = more_rows(max(1, sum(rows.sampled for rows in batch)))
         features = next((rows.features for rows in batch if rows.features is not None), None)
         spare = blocks.spare
         if spare is not None:
@@ -64,10 +66,25 @@ class GpuRows:
         filler = Rows(
             CachedSequence(),
             np.zeros(missing, np.int64),
-            sampled=min(missing, unsampled),  # the last linear layer has as many rows
+            sampled=0,
             features=None if features is None else np.zeros((missing, *features.shape[1:]), features.dtype),
         )
         return [*batch, filler]
+
+    def fitted(self, inputs: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """The tables of a pass as the plugin takes them.
+
+        The last linear layer has one of few numbers of rows too: the last one is computed again, and the
+        caller leaves the copies out. Tree masks are padded, see `padded_masks`.
+        """
+        sampled = inputs.get(SAMPLED_TOKENS_INDICES)
+        if sampled is not None and len(sampled):
+            inputs |= {SAMPLED_TOKENS_INDICES: np.pad(sampled, (0, more_rows(len(sampled))), "edge")}
+        if QQ_BIAS in inputs:
+            sequences = len(inputs["subsequence_begins"]) - 1
+            masks, begins = padded_masks(inputs[QQ_BIAS], inputs[QQ_BIAS_BEGINS], sequences)
+            inputs |= {QQ_BIAS: masks, QQ_BIAS_BEGINS: begins}
+        return inputs
 
     def apart(self, batch: Sequence[Rows]) -> bool:
         """Whether every row of these is a sequence of its own for attention."""
@@ -102,3 +119,24 @@ def more_rows(count: int) -> int:
     """Rows to add to `count`, at least 1, so that their number is one of few."""
     last = _STEPS[-1]
     return next((step for step in _STEPS if step >= count), -(-count // last) * last) - count
+
+
+def padded_masks(
+    masks: NDArray[np.generic], begins: NDArray[np.generic], sequences: int
+) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Inputs of the tree mask as the GPU plugin's kernels read them.
+
+    They take the number of rows from the rounded down `native_sqrt` of a mask's elements, which for a square
+    may come out as one less. A mask of n rows gets n elements more, so that the root is about n + 1/2. And
+    they read the begins of every sequence, whether there is a tree or not.
+    """
+    if not len(begins):
+        return np.zeros(_FEWEST_ELEMENTS, masks.dtype), np.zeros(sequences + 1, begins.dtype)
+    padded: list[NDArray[np.generic]] = []
+    for mask in np.split(masks, begins[1:-1]):
+        padded += [mask, np.zeros(math.isqrt(len(mask)), masks.dtype)]
+    lengths = [len(mask) + len(more) for mask, more in zip(padded[::2], padded[1::2], strict=True)]
+    total = sum(lengths)
+    size = max(_FEWEST_ELEMENTS, 1 << (total - 1).bit_length())
+    padded.append(np.zeros(size - total, masks.dtype))
+    return np.concatenate(padded), np.cumsum([0, *lengths]).astype(begins.dtype)

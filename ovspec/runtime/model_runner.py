@@ -19,7 +19,7 @@ from ovspec.runtime.cache_memory import blocks_on
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
 from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, read_model
-from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.runtime.freed_memory import give_back_freed_memory
@@ -111,8 +111,8 @@ class ModelRunner:
         self.gpu_rows = GpuRows.of(backends)
         self._attach(*self._compile(core, model))
         # A key written into a block of one scale changes those that other rows write there.
-        shares_scales = bool(why_rows_stay(self.cache, self.block_size))
-        if self.gpu_rows and FEATURES not in self._inputs.names and not shares_scales:
+        apart = self.gpu_rows and not self.cache.shares_scales(self.block_size)
+        if self.gpu_rows and apart and FEATURES not in self._inputs.names:
             self.gpu_rows.measure(self.forward, self.blocks)
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -141,7 +141,7 @@ class ModelRunner:
         self._selection = self._host_selection(facts)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
-        self.why_no_tree_mask = why_no_tree_mask(self.attention, self._inputs.names)
+        self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
 
     def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
@@ -153,7 +153,7 @@ class ModelRunner:
             limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
             native = self.linear == "native"
             choices = (self.attention, self.block_size, self.experts, self.ffn, native)
-            reports = transform(graph, *choices, backends.boundaries, backends.on_cpu)
+            reports = transform(graph, *choices, backends.boundaries, masks_trees(backends.device))
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
@@ -243,6 +243,8 @@ class ModelRunner:
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
         inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        if self.gpu_rows:
+            inputs = self.gpu_rows.fitted(inputs)
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits):

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops.verify_attention import pack_tables
-from ovspec_transforms import HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS, VERIFY_TABLES
+from ovspec_transforms import (
+    HIDDEN_ROWS,
+    QQ_BIAS,
+    QQ_BIAS_BEGINS,
+    ROPE_LENGTHS,
+    SAMPLED_TOKENS_INDICES,
+    VERIFY_TABLES,
+)
 
 #: What heads read of the target's hidden states.
 FEATURES = "hidden_states"
@@ -144,7 +151,7 @@ def build_tables(
         "block_indices": lambda: _joined(stock_tables),
         "block_indices_begins": lambda: _begins(stock_tables),
         "max_context_len": lambda: np.array(longest, np.int32),
-        "sampled_tokens_indices": lambda: _last_rows(begins, [rows.sampled for rows in batch]),
+        SAMPLED_TOKENS_INDICES: lambda: _last_rows(begins, [rows.sampled for rows in batch]),
         HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
         VERIFY_TABLES: packed,
         "verify_past_lens": lambda: _i32(past),
@@ -218,16 +225,23 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
     )
 
 
+def seen_rows(parents: Sequence[int]) -> NDArray[np.uint8]:
+    """The mask of a tree, `[rows, rows]`: 1 where a row sees another, itself and those on its path.
+
+    Args:
+        parents: as `Rows.parents`.
+    """
+    seen = np.zeros((len(parents),) * 2, np.uint8)
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            seen[row] = seen[parent]
+        seen[row, row] = 1
+    return seen
+
+
 def _tree_masks(batch: Sequence[Rows]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Inputs of the tree mask of stock attention: nothing where every sequence is a chain."""
-    masks = []
-    for rows in batch:
-        seen = np.zeros((len(rows.tokens),) * 2 if rows.parents is not None else (0, 0), np.uint8)
-        for row, parent in enumerate(rows.parents.tolist() if rows.parents is not None else ()):
-            if parent >= 0:
-                seen[row] = seen[parent]
-            seen[row, row] = 1
-        masks.append(seen.reshape(-1))
+    masks = [seen_rows([] if rows.parents is None else rows.parents.tolist()).reshape(-1) for rows in batch]
     begins = [0, *accumulate(map(len, masks))]
     return _joined(masks), _i32(begins if begins[-1] else [])
 

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import KVCache
+from ovspec.runtime.devices import masks_trees
 from ovspec_transforms import QQ_BIAS
 
 # Tensors whose rows move when the accepted path of a tree is kept.
 MOVED = ("key_cache.", "value_cache.")
 
 
-def why_no_tree_mask(attention: AttentionConfig, inputs: Collection[str]) -> str:
+def why_no_tree_mask(backends: Backends, inputs: Collection[str]) -> str:
     """Why the rows of a pass can't be a tree, in words; empty where they can."""
+    attention = backends.attention
     if attention.backend == "native" or QQ_BIAS in inputs:
         return ""
+    remedy = "use attention='native'" if backends.on_cpu else "draft chains: leave tree_depth out"
     if attention.selects:
-        return "sparse verification with attention='stock' knows chains only; use attention='native'"
-    return (
-        "attention='stock' has a tree mask on CPUs only, and none for models with sliding windows or ALiBi; "
-        "use attention='native'"
-    )
+        return f"sparse verification with attention='stock' knows chains only; {remedy}"
+    if not masks_trees(backends.device):
+        return (
+            "OpenVINO's attention for matrix units (XMX) reads the tree masks of all sequences but the first "
+            f"at a wrong place; {remedy}"
+        )
+    return f"attention='stock' has no tree mask for models with sliding windows or ALiBi; {remedy}"
 
 
 def why_rows_stay(cache: KVCache, block_size: int) -> str:
     """Why rows of the cache can't be moved one by one, in words; empty where they can."""
     for spec in cache.specs:
-        if spec.name.startswith(MOVED) and spec.block_shape[cache.token_axis(spec.name)] != block_size:
-            return (
-                f"{spec.name} has blocks of shape {list(spec.block_shape)}, whose tokens can't be moved one "
-                "by one; set KEY_CACHE_QUANT_MODE=BY_TOKEN, or KV_CACHE_PRECISION to a float type"
-            )
+        if not spec.name.startswith(MOVED):
+            continue
+        shape = f"{spec.name} has blocks of shape {list(spec.block_shape)}"
+        shape += ", whose tokens can't be moved one by one"
+        if cache.on_device and spec.element_type.is_integral():
+            return f"{shape}: a GPU keeps their scales apart; set KV_CACHE_PRECISION to a float type"
+        if spec.block_shape[cache.token_axis(spec.name)] != block_size:
+            return f"{shape}; set KEY_CACHE_QUANT_MODE=BY_TOKEN, or KV_CACHE_PRECISION to a float type"
     return ""

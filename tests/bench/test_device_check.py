@@ -16,8 +16,13 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_pattern_is_numpys() -> None:
     checks = list(check_device("CPU"))
-    assert len(checks) == 9
+    assert len(checks) == 10
     assert all(check.ok for check in checks), checks
+
+
+def test_a_tree_that_is_read_as_a_chain_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_check, "tree_mask", lambda model: None)
+    assert [check.pattern for check in check_device("CPU") if not check.ok] == ["trees of two sequences"]
 
 
 def test_a_device_that_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,26 @@ def test_an_accepted_path_moves_to_its_place(runners: Runners, rows: list[int]) 
     twins.both(ModelRunner.release)
 
 
+def test_trees_of_two_sequences_in_one_pass(runners: Runners) -> None:
+    """A mask of three rows has nine elements, whose root may be computed as less than 3."""
+    if reason := runners[1].why_no_trees:
+        pytest.skip(f"this device: {reason}")
+    a, b, c = (Twins(runners, seed) for seed in range(3))
+    compare(runners, [a.rows(27), b.rows(40), c.rows(9)])
+    path, other = [0, 2, 4, 7], [0, 2]
+    trees = [([-1, 0, 0, 1, 2, -1, 4, 4], a), ([-1, 0, 0], b)]
+    batches = [
+        [replace(rows, parents=np.array(parents, np.int32)) for rows in twins.rows(len(parents))]
+        for parents, twins in trees
+    ]
+    compare(runners, [*batches, c.rows(5)])
+    a.both(lambda runner, one: runner.compact(one, 27, path))
+    b.both(lambda runner, one: runner.compact(one, 40, other))
+    compare(runners, [a.rows(3), b.rows(1), c.rows(2)])
+    for twins in (a, b, c):
+        twins.both(ModelRunner.release)
+
+
 def test_a_shared_block_that_is_written_is_copied(runners: Runners) -> None:
     twins, heirs = Twins(runners), Twins(runners, 1)
     tokens = np.arange(2, 50)
@@ -154,6 +175,16 @@ def test_a_prefix_file_is_read_back(runners: Runners, demo_ir: Path, tmp_path: P
     logits.append(np.array(runner.forward([Rows(again, tokens[read:])])))
     np.testing.assert_allclose(*logits, atol=TOLERANCE, rtol=0)
     runner.release(again)
+
+
+def test_a_cache_that_does_not_fit_the_device(demo_ir: Path, gpu: str) -> None:
+    """The plugin counts what it allocates, so its own refusal comes before any memory is touched."""
+    runner = ModelRunner(demo_ir, gpu, AttentionConfig("stock"), F32_CACHE)
+    room = _capacity(runner) * runner.block_size
+    with pytest.raises(RuntimeError, match=f"out of memory; it has room for {room} tokens"):
+        runner.cache.ensure(2**40 // runner.cache.block_bytes)
+    one = CachedSequence()
+    assert np.isfinite(runner.forward([Rows(one, np.arange(2, 50))])).all()
 
 
 def test_caches_lie_on_the_device(runners: Runners) -> None:

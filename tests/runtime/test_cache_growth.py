@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
+import openvino as ov
 import pytest
 from commands import command
+
+from ovspec.runtime.cache import CacheTensor, KVCache
+from ovspec.runtime.cache_memory import HostBlocks
+from ovspec.runtime.tree_limits import why_rows_stay
 
 # Runs in its own process. Whoever frees a large block, as OpenVINO does between two passes, makes glibc keep
 # all that is freed up to that size.
@@ -46,3 +52,34 @@ def test_what_a_cache_held_before_it_grew_is_returned() -> None:
     done = command(sys.executable, "-c", CODE, timeout=None)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 4.5, "tensors of the size before that stayed"
+
+
+def test_a_cache_that_cannot_grow_says_what_it_has_room_for() -> None:
+    def small(element_type: ov.Type, shape: list[int]) -> HostBlocks:
+        if shape[0] > 64:
+            raise MemoryError
+        return HostBlocks(element_type, shape)
+
+    cache = KVCache(Mock(), [CacheTensor("value_cache.0", ov.Type.f32, (2, 16, 8))], small)
+    cache.ensure(3)
+    with pytest.raises(RuntimeError, match="room for 1024 tokens of all texts"):
+        cache.ensure(65)
+
+
+@pytest.mark.parametrize(
+    ("block", "shares", "reason"),
+    [
+        ((2, 64, 16), False, ""),
+        ((2, 68, 16), False, "a GPU keeps their scales apart"),
+        ((2, 64, 20), True, "a GPU keeps their scales apart"),
+    ],
+    ids=str,
+)
+def test_scales_of_a_gpu_do_not_move_with_their_token(
+    block: tuple[int, ...], shares: bool, reason: str
+) -> None:
+    element_type = ov.Type.u8 if reason else ov.Type.f16
+    cache = KVCache(Mock(), [CacheTensor("key_cache.0", element_type, block)], key_axis=2)
+    assert cache.shares_scales(16) == shares
+    found = why_rows_stay(cache, 16)
+    assert reason in found and bool(found) == bool(reason)

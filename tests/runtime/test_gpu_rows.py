@@ -16,7 +16,7 @@ from ovspec.runtime.block_manager import BlockManager
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.gpu_rows import GpuRows, more_rows
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.runtime.tables import Rows, build_tables
 from ovspec_transforms import Selection
 
 # Rows, budget and rollback of two sequences, pass by pass.
@@ -54,8 +54,37 @@ def test_no_rows_are_added_where_the_cache_has_no_room() -> None:
     blocks.limit(5, 0)
     filled = GpuRows().arranged(batch, blocks)[0]
     assert [len(rows.tokens) for rows in filled] == [37, 11] and filled[1].sampled == 0
-    filled = GpuRows().arranged([replace(batch[0], sampled=7)], blocks)[0]
-    assert filled[1].sampled == 1
+
+
+def test_numbers_of_sampled_rows_repeat() -> None:
+    """Also where the rows of the pass are as many as they should be."""
+    sizes = []
+    for sampled in (0, 1, 3, 9):
+        rows = Rows(CachedSequence(np.zeros(1, np.int32)), np.zeros(16, np.int64), sampled=sampled)
+        found = GpuRows().fitted(build_tables([rows], 16, False))["sampled_tokens_indices"]
+        assert found[:sampled].tolist() == list(range(16 - sampled, 16)) and set(found[sampled:]) <= {15}
+        sizes.append(len(found))
+    assert sizes == [0, 1, 4, 16]
+
+
+def test_the_root_of_a_mask_is_its_rows_whatever_its_rounding() -> None:
+    batch = [
+        Rows(CachedSequence(np.zeros(3, np.int32), 20), np.zeros(count, np.int64), parents=parents)
+        for count, parents in ((3, np.array([-1, 0, 0], np.int32)), (2, None), (8, np.arange(-1, 7)))
+    ]
+    tables = build_tables(batch, 16, False)
+    assert tables["qq_bias_begins"].tolist() == [0, 9, 9, 73]
+    fitted = GpuRows().fitted(dict(tables))
+    masks, begins = fitted["qq_bias"], fitted["qq_bias_begins"]
+    assert begins.tolist() == [0, 12, 12, 84] and len(masks) == 128
+    for begin, end, rows, at in ((0, 12, 3, 0), (12, 84, 8, 9)):
+        root = np.sqrt(end - begin)
+        assert rows + 0.25 < root < rows + 0.75
+        assert (
+            masks[begin : begin + rows * rows].tolist() == tables["qq_bias"][at : at + rows * rows].tolist()
+        )
+    none = GpuRows().fitted(build_tables([replace(batch[0], parents=None)], 16, False))
+    assert none["qq_bias_begins"].tolist() == [0, 0] and len(none["qq_bias"]) == 64
 
 
 @pytest.mark.parametrize("quicker", [1, 2, 4, 8])

@@ -49,6 +49,7 @@ from ovspec_transforms.ffn.watch_channels import watch_channels as watch_channel
 from ovspec_transforms.heads.eagle3 import Eagle3Parts as Eagle3Parts
 from ovspec_transforms.heads.eagle3 import share_embedding as share_embedding
 from ovspec_transforms.heads.eagle3 import split_eagle3 as split_eagle3
+from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES as SAMPLED_TOKENS_INDICES
 from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
 from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_STATES
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS

@@ -238,8 +238,9 @@ class LLMEngine:
             self.target.share(sequence.target, known)
             if self.drafter:
                 self.drafter.begin(sequence)
-            state.num_cached_tokens = sequence.target.length
-            state.meter.raw.sparse_cached_tokens += state.sparse_cached
+            if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption
+                state.num_cached_tokens = sequence.target.length
+                state.meter.raw.sparse_cached_tokens += state.sparse_cached
 
     def _publish(self, state: RequestState) -> None:
         """Share what later prompts may begin with: keys and values of dense passes over final tokens."""

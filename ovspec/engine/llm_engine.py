@@ -248,7 +248,7 @@ class LLMEngine:
         final = sequence.confirmed - 1
         if state.prefill or (state.mode.sparse is not None and not state.mode.commits):
             final = min(final, sequence.prompt_length)
-        if state.request.cached is None:
+        if state.request.cached is None and self.target.blocks.publishes(sequence.target, final):
             self.target.publish(sequence.target, sequence.tokens[:final])
 
     def _fail(self, state: RequestState) -> RequestOutput:

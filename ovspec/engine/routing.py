@@ -48,7 +48,9 @@ def routing(
     if prefill:
         graph = routing(attention, verify, choice)
         if prompt_rule and not graph.selects:
-            graph = sparse_attention(attention, replace(prompt_rule, coverage=None), prompt_rule.anchor_layers)
+            graph = sparse_attention(
+                attention, replace(prompt_rule, coverage=None), prompt_rule.anchor_layers
+            )
         return replace(graph, selects=True, prefill=prefill)
     parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:

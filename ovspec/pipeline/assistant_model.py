@@ -12,9 +12,9 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
+from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
@@ -86,6 +86,6 @@ class AssistantChoices:
         Raises:
             ValueError: a model or setting that can't be served.
         """
-        runner = ModelRunner(self.info.folder, backends=self.backends)
+        runner = draft_runner(self.info.folder, self.backends, self.info.weight_bytes)
         positions = self.info.max_position_embeddings
         return AssistantDrafter(runner, vocab_size, prefill_chunk, positions, self.sparse)

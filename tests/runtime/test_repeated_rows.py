@@ -10,13 +10,17 @@ import pytest
 from numpy.typing import NDArray
 from settings import F32
 
+from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.repeated_rows import REPEATED_ROWS
 from ovspec.runtime.tables import Rows
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_models import ModelInfo
 
 SMALL = 1 << 20
 # A prompt, then what drafts read: across the end of a block, back again, and more rows than are repeated.
@@ -79,3 +83,21 @@ def test_small_models_whose_rows_do_not_depend_on_them_have_them(
     demo_ir: Path, arguments: dict[str, Any], repeats: bool
 ) -> None:
     assert runner_of(demo_ir / "draft", **arguments).repeats_rows == repeats
+
+
+def test_small_drafts_take_stock_attention_unless_asked_otherwise(demo_ir: Path) -> None:
+    assert draft_attention("CPU", None, SMALL) == "stock"
+    assert draft_attention("CPU", None, 1 << 30) == draft_attention("CPU", "native", SMALL) == "native"
+    assert draft_attention("GPU", "native", 1 << 30) == "stock"
+    for draft in ("draft", "eagle3"):
+        for asked, expected in ((None, "stock"), ("native", "native")):
+            found = draft_choices(
+                draft_model(demo_ir / draft), ModelInfo.read(demo_ir), "dense", "CPU", asked, F32, None
+            )
+            assert found is not None and found.backends.attention.backend == expected
+            assert found.backends.linear == expected
+    sparse = SparseVerify(budget=128)
+    found = draft_choices(
+        draft_model(demo_ir / "draft"), ModelInfo.read(demo_ir), sparse, "CPU", None, F32, None
+    )
+    assert found is not None and found.backends.attention.selects  # which is ours

@@ -11,7 +11,14 @@ from ovspec.bench.record import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_options
 from ovspec.cli.eval import generation_options
-from ovspec.cli.options import memory_options, model_option, prompts_options, property_option, verify_options
+from ovspec.cli.options import (
+    memory_options,
+    model_option,
+    prefill_options,
+    prompts_options,
+    property_option,
+    verify_options,
+)
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import PipelineChoice
 from ovspec.eval import read_prompts
@@ -26,6 +33,7 @@ from ovspec.eval import read_prompts
 @property_option
 @drafting_options
 @verify_options
+@prefill_options
 @memory_options
 def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, **options: Any) -> None:
     """Generate greedily; record the accepted tokens of every draft and the corrections of commits."""
@@ -38,7 +46,8 @@ def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, *
     check_writable("--output", output)
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
     pipeline = choice.start()
-    source = f"{choice.model.resolve().name}, {drafter.name}, {verify}, {len(texts)} prompts"
+    read = ", sparse prefill" if choice.prefill else ""
+    source = f"{choice.model.resolve().name}, {drafter.name}, {verify}{read}, {len(texts)} prompts"
     recorded = with_progress(len(texts), lambda tick: record_trace(pipeline, texts, settings, source, tick))
     recorded.save(output)
     drafts, corrections = len(recorded.proposed), len(recorded.confirmed)

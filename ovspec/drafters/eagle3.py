@@ -23,6 +23,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo
@@ -90,10 +91,10 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
             f"{embedded}"
         )
     ids = _target_ids(parts, info, target.vocab_size)
-    runner = ModelRunner(parts.head, backends=backends)
+    own = ModelInfo.read(info.folder)
+    runner = draft_runner(parts.head, backends, own.weight_bytes)
     fc = core.compile_model(parts.fc, backends.device, dict(backends.properties))
-    positions = ModelInfo.read(info.folder).max_position_embeddings
-    return Eagle3Drafter(runner, fc, ids, target.vocab_size, prefill_chunk, positions)
+    return Eagle3Drafter(runner, fc, ids, target.vocab_size, prefill_chunk, own.max_position_embeddings)
 
 
 def _target_ids(parts: Eagle3Parts, info: HeadInfo, vocab_size: int) -> NDArray[np.int64]:
@@ -147,6 +148,7 @@ class Eagle3Drafter(Drafter):
         self._fc = fc.create_infer_request()
         self._target_ids = target_ids
         self._vocab_size = vocab_size
+        self._full = np.zeros((0, vocab_size), np.float32)
         self._chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
         self.why_no_trees = runner.why_no_tree_mask
@@ -156,7 +158,10 @@ class Eagle3Drafter(Drafter):
         unread = self._unread(sequence)
         if begin > unread.begin + len(unread.features):
             return  # a part of the text was read unseen: there is nothing to draft from
-        features = self._fc.infer({0: states[np.newaxis]})[0][0]
+        # Both are copied: the states are valid during the call, the features until the next.
+        self._fc.set_input_tensor(ov.Tensor(states[np.newaxis]))
+        self._fc.infer(share_outputs=True)
+        features = self._fc.get_output_tensor().data[0].copy()
         if begin > unread.begin:
             features = np.concatenate([unread.features[: begin - unread.begin], features])
         unread.begin, unread.features = min(unread.begin, begin), features
@@ -271,8 +276,10 @@ class Eagle3Drafter(Drafter):
         sequence.draft_states.pop(self.name, None)
 
     def _publish(self, sequence: Sequence) -> None:
-        tokens = sequence.tokens[: sequence.confirmed]
-        self.runner.blocks.publish(sequence.draft, tokens[1:], _seed(tokens))
+        blocks = self.runner.blocks
+        if blocks.publishes(sequence.draft, sequence.confirmed - 1):
+            tokens = sequence.tokens[: sequence.confirmed]
+            blocks.publish(sequence.draft, tokens[1:], _seed(tokens))
 
     def _unread(self, sequence: Sequence) -> _Unread:
         unread: _Unread = sequence.draft_states.setdefault(self.name, _Unread(sequence.draft.length))
@@ -296,8 +303,10 @@ class Eagle3Drafter(Drafter):
         return Rows(sequence.draft, tokens, sampled, states=states, features=features)
 
     def _in_target_ids(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Logits over the target's vocabulary; tokens that the head does not know have -inf."""
-        full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
+        """Logits over the target's vocabulary, valid until the next; unknown tokens have -inf."""
+        if len(self._full) < len(logits):
+            self._full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
+        full = self._full[: len(logits)]
         full[:, self._target_ids] = logits
         return full
 

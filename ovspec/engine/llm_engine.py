@@ -238,8 +238,9 @@ class LLMEngine:
             self.target.share(sequence.target, known)
             if self.drafter:
                 self.drafter.begin(sequence)
-            state.num_cached_tokens = sequence.target.length
-            state.meter.raw.sparse_cached_tokens += state.sparse_cached
+            if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption
+                state.num_cached_tokens = sequence.target.length
+                state.meter.raw.sparse_cached_tokens += state.sparse_cached
 
     def _publish(self, state: RequestState) -> None:
         """Share what later prompts may begin with: keys and values of dense passes over final tokens."""
@@ -247,7 +248,7 @@ class LLMEngine:
         final = sequence.confirmed - 1
         if state.prefill or (state.mode.sparse is not None and not state.mode.commits):
             final = min(final, sequence.prompt_length)
-        if state.request.cached is None:
+        if state.request.cached is None and self.target.blocks.publishes(sequence.target, final):
             self.target.publish(sequence.target, sequence.tokens[:final])
 
     def _fail(self, state: RequestState) -> RequestOutput:

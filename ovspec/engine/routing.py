@@ -25,8 +25,16 @@ def routing(
     verify: VerifyMode,
     choice: DrafterChoice | None,
     prefill: SparsePrefill | None = None,
+    prompt_rule: SparseVerify | None = None,
 ) -> AttentionConfig:
     """The configuration of attention.
+
+    Args:
+        attention: "native" or "stock".
+        verify: how the target verifies.
+        choice: who drafts.
+        prefill: how prompts are read; `None`: densely.
+        prompt_rule: by which sparse prompts select where nothing else does; `None`: the default one.
 
     Raises:
         ValueError: verification and the drafter ask for different rules of selection, or sparse prompts for
@@ -38,7 +46,12 @@ def routing(
             "prefill='sparse' needs attention='native', which runs on a CPU; use that, or prefill='dense'"
         )
     if prefill:
-        return replace(routing(attention, verify, choice), selects=True, prefill=prefill)
+        graph = routing(attention, verify, choice)
+        if prompt_rule and not graph.selects:
+            graph = sparse_attention(
+                attention, replace(prompt_rule, coverage=None), prompt_rule.anchor_layers
+            )
+        return replace(graph, selects=True, prefill=prefill)
     parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:
         return AttentionConfig(attention)

@@ -12,9 +12,9 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
+from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
@@ -66,11 +66,12 @@ class AssistantChoices:
             linear = None  # asked for the target's layers: this draft has none to take
         backend = attention_on(device, attention if on_cpu else None)
         sparse = attention_part(verify) if backend == "native" else None
+        dense = AttentionConfig(draft_attention(device, attention, info.weight_bytes))
         backends = Backends.resolve(
             info.folder,
             device,
             draft.properties or properties,
-            AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse),
+            dense if sparse is None else sparse_attention(backend, sparse),
             ExpertConfig(backend, optional=True),
             linear=linear,
         )
@@ -86,6 +87,6 @@ class AssistantChoices:
         Raises:
             ValueError: a model or setting that can't be served.
         """
-        runner = ModelRunner(self.info.folder, backends=self.backends)
+        runner = draft_runner(self.info.folder, self.backends, self.info.weight_bytes)
         positions = self.info.max_position_embeddings
         return AssistantDrafter(runner, vocab_size, prefill_chunk, positions, self.sparse)

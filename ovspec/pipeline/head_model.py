@@ -10,9 +10,10 @@ from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
 from ovspec.drafters.medusa import load_medusa, medusa_boundaries
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import is_cpu, resolve_device
+from ovspec.runtime.devices import resolve_device
+from ovspec.runtime.draft_runner import draft_attention
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
@@ -88,7 +89,7 @@ class HeadChoices:
             info.folder,
             device,
             given,
-            AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
+            AttentionConfig(draft_attention(device, attention, info.weight_bytes)),
             linear="stock" if linear == "stock" else None,
             boundaries=(info.num_hidden_layers,),
         )

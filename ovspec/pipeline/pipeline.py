@@ -54,12 +54,8 @@ from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.sparse_prefill import SparsePrefill, parse_prefill
-from ovspec.verify.verify_mode import (
-    VerifyMode,
-    calibrated_mode,
-    parse_verify,
-    why_lossy,
-)
+from ovspec.verify.verify_config import SparseVerify
+from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
 from ovspec_models import ModelInfo, OvspecConfig
 
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
@@ -142,7 +138,8 @@ class LLMPipeline:
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         boundaries = assistant.boundaries if assistant else ()
-        choices = (attention, experts, ffn, linear, boundaries, reading)
+        prompt_rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
+        choices = (attention, experts, ffn, linear, boundaries, reading, prompt_rule)
         target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
         self._outline = Outline(self._info, calibrated, choice, given.tokenizer, max_context)
         self._tokenizer = self._outline.get_tokenizer()

@@ -21,6 +21,7 @@ from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.reference_check import check_reference
 from ovspec.verify.sparse_prefill import SparsePrefill
+from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -51,6 +52,7 @@ class TargetChoices:
         linear: LinearBackend | None,
         boundaries: tuple[int, ...] = (),
         prefill: SparsePrefill | None = None,
+        prompt_rule: SparseVerify | None = None,
     ) -> TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
@@ -61,13 +63,14 @@ class TargetChoices:
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
             boundaries: whose hidden states the drafter reads.
             prefill: how prompts are read; `None`: densely.
+            prompt_rule: as in `routing`.
 
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
         device = resolve_device(device)
         attention = attention_on(device, attention)
-        graph = routing(attention, verify, drafter, prefill)
+        graph = routing(attention, verify, drafter, prefill, prompt_rule)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
         mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)

@@ -167,6 +167,11 @@ class BlockManager:
                 self._known[digest] = block
                 self._digests[block] = digest
 
+    def publishes(self, sequence: CachedSequence, length: int) -> bool:
+        """Whether `publish` of the first `length` tokens makes anything known: asked in every step."""
+        whole = min(length, sequence.length) // self.block_size
+        return self.max_cached > 0 and len(sequence.digests) < whole
+
     def forget(self) -> None:
         """Forget what blocks hold; those without an owner are free."""
         self._free += self._unused

@@ -35,6 +35,7 @@ from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
+from ovspec.runtime.repeated_rows import added_rows
 from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
@@ -76,7 +77,7 @@ class ModelRunner:
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
-            force, which may be set anew.
+            force, which may be set anew. `repeats_rows`: whether passes take `added_rows`.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -97,6 +98,7 @@ class ModelRunner:
         watch: bool | str = False,
     ) -> None:
         self._watch, self.watched = watch, list[str]()
+        self.repeats_rows = False
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -236,13 +238,14 @@ class ModelRunner:
         """
         recomputed = self._recompute(batch) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
-        self.cache.ensure(self.blocks.required((rows.sequence, rows.context) for rows in filled))
+        more = added_rows(batch) if self.repeats_rows else 0
+        self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
         for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+            for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)
         if self.gpu_rows:
             inputs = self.gpu_rows.fitted(inputs)
         if self._selection:

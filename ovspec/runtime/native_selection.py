@@ -61,8 +61,9 @@ class NativeSelection:
         for anchor, heads in self._remembering.items():
             lists = [np.zeros((self._blocks(rows), heads), np.int32) for rows in batch]
             for rows, kept in zip(batch, lists, strict=True):
-                known = rows.sequence.kept_blocks.get(anchor, kept[:0])[: len(kept)]
-                kept[: len(known)] = known
+                if not self.refreshes(rows):
+                    known = rows.sequence.kept_blocks[anchor][: len(kept)]
+                    kept[: len(known)] = known
             found[f"kept_blocks.{anchor}"] = np.concatenate(lists)
         return found
 
@@ -79,7 +80,8 @@ class NativeSelection:
         for anchor in self._remembering:
             lists = np.split(request.get_tensor(f"kept_blocks.{anchor}").data, ends[:-1])
             for rows, kept in zip(batch, lists, strict=True):
-                rows.sequence.kept_blocks[anchor] = kept.copy()
+                if not rows.is_prompt:  # the next pass chooses anew
+                    rows.sequence.kept_blocks[anchor] = kept.copy()
 
     def refreshes(self, rows: Rows) -> bool:
         """Whether the next pass computes a new list for these rows."""

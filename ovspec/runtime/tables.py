@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,11 @@ def is_verification(rows: Rows) -> bool:
     return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
+def is_short_chain(rows: Rows) -> bool:
+    """Whether rows are a chain, and few enough for the stock node to write them at once."""
+    return rows.parents is None and len(rows.tokens) <= MAX_VERIFY_ROWS
+
+
 def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
     """Ranges of a sequence's rows that stock attention takes as sequences of their own: all, or one each.
 
@@ -110,8 +116,11 @@ def build_tables(
     native: bool,
     names: Container[str] | None = None,
     apart: bool = False,
+    added: int = 0,
 ) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
+
+    Behind the rows of a batch that is one short chain come `added` ones that nobody reads.
 
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
 
@@ -119,6 +128,8 @@ def build_tables(
     block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
     counted from there. Attention goes by `verify_tables`, selection by the other `verify_*` tables.
     """
+    if len(batch) == 1 and not apart and names is not None and is_short_chain(batch[0]):
+        return _chain_tables(batch[0], block_size, native, names, added)
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
     for rows in batch:
@@ -169,6 +180,73 @@ def build_tables(
         masks, mask_begins = _tree_masks(batch)
         makers |= {QQ_BIAS: lambda: masks, QQ_BIAS_BEGINS: lambda: mask_begins}
     return {name: make() for name, make in makers.items() if names is None or name in names}
+
+
+def _chain_tables(
+    rows: Rows, block_size: int, native: bool, names: Container[str], added: int
+) -> dict[str, NDArray[np.generic]]:
+    """The inputs of one sequence's few rows, as `build_tables`: this runs for every drafted token."""
+    past, read, new = rows.past, len(rows.tokens), len(rows.tokens) + added
+    context = past + new
+    tokens, positions, features = rows.tokens, np.arange(past, context), rows.features
+    if added:
+        tokens = np.concatenate([tokens, np.zeros(added, np.int64)])
+        positions = np.minimum(positions, past + read - 1)  # no later than the model may have
+        if features is not None:
+            features = np.concatenate([features, np.zeros((added, *features.shape[1:]), np.float32)])
+    table = rows.sequence.table[: -(-context // block_size)]
+    skipped = past // block_size if native else 0
+    written, begins = table[skipped:], _from_zero(new)
+    made: dict[str, NDArray[np.generic]] = {
+        "input_ids": tokens,
+        "position_ids": positions,
+        "past_lens": _i32([past - skipped * block_size]),
+        "subsequence_begins": begins,
+        "block_indices": written,
+        "block_indices_begins": _from_zero(len(written)),
+        "max_context_len": np.array(context - skipped * block_size, np.int32),
+        "sampled_tokens_indices": _last_of(read, rows.sampled),
+        HIDDEN_ROWS: _last_of(read, rows.states),
+    }
+    if native:
+        made["written_begins"] = begins
+        head = [1, 0, 0, new, past, 0, len(table)]
+        made[VERIFY_TABLES] = np.concatenate([_i32(head), table])
+        if "verify_budgets" in names:
+            limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
+            made |= {
+                "verify_past_lens": _i32([past if limited else -1]),
+                "verify_block_indices": table,
+                "verify_block_indices_begins": _from_zero(len(table)),
+                "verify_budgets": _i32([rows.budget]),
+            }
+    else:
+        made |= {QQ_BIAS: _NO_MASK, QQ_BIAS_BEGINS: _NO_BEGINS}
+    if features is not None:
+        made[FEATURES] = features
+    if ROPE_LENGTHS in names:
+        made[ROPE_LENGTHS] = np.full(new, max(rows.text_length, past + read), np.int32)
+    return made
+
+
+@functools.cache
+def _from_zero(end: int) -> NDArray[np.int32]:
+    """i32 `[2]`: 0 and `end`, read-only."""
+    return _read_only(_i32([0, end]))
+
+
+@functools.cache
+def _last_of(rows: int, count: int) -> NDArray[np.int64]:
+    """i64 `[count]`: the last so many of `rows`, read-only."""
+    return _read_only(np.arange(rows - count, rows))
+
+
+def _read_only(array: NDArray[Number]) -> NDArray[Number]:
+    array.flags.writeable = False
+    return array
+
+
+_NO_MASK, _NO_BEGINS = _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(0, np.int32))
 
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from ovspec_models import SparseVerify
+from ovspec_ops.block_select import MOST_VERIFIED_ROWS
 
-MAX_VERIFY_ROWS = 64
+MAX_VERIFY_ROWS = MOST_VERIFIED_ROWS
 """Rows of one sequence that verification attention takes in a pass."""
 
 

@@ -37,6 +37,16 @@ def test_trace_of_the_demo_pair(demo_ir: Path, prompts: Path) -> None:
     )
 
 
+def test_prompts_are_read_as_asked(demo_ir: Path, prompts: Path) -> None:
+    path = prompts.with_name("trace.json")
+    arguments = ["-m", str(demo_ir), "--prompts", str(prompts), "--max-new-tokens", "8", "-o", str(path)]
+    arguments += ["--prefill", "sparse", *F32]
+    commit = CliRunner().invoke(cli, ["bench", "trace", *arguments, "--verify", "commit"])
+    assert "the cache of a sparse prompt is not the dense one" in str(commit.exception)
+    assert CliRunner().invoke(cli, ["bench", "trace", *arguments]).exit_code == 0
+    assert "dense, sparse prefill, 2 prompts" in AcceptanceTrace.load(path).source
+
+
 def test_corrections_end_runs_of_confirmed_tokens() -> None:
     confirmed = [0]
     _add_commits(RawPerfMetrics(provisional_lengths=[16, 24], confirmed_lengths=[16, 5]), confirmed)

@@ -66,6 +66,8 @@ def test_calibration_is_written_and_taken(folder: Path, data: Path) -> None:
     assert sum(shares) == pytest.approx(max(others), abs=1e-3)
     pipeline = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(), **F32)
     assert pipeline.verify == ovspec.SparseVerify(budget=128, query="union", anchor_layers=anchors)
+    graph = ovspec.LLMPipeline(folder, prefill="sparse", **F32).runner.attention
+    assert (graph.anchor_layers, graph.selection.query, graph.coverage) == (anchors, "union", 1.0)
 
 
 def test_table_and_a_threshold(folder: Path, data: Path) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 
 MOST_VERIFIED_ROWS = 64
+"""Rows of a draft under verification; more rows of one sequence are of a prompt. As in op.cpp."""
 
 
 def block_scores(
@@ -94,8 +95,8 @@ def block_select(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`selected_blocks` `[kv_heads, N]` and `selected_counts` `[kv_heads, seqs]`; inputs as in README.md.
 
-    `kept_blocks` is updated in place. `rows_of_query` is the attribute `query`. More rows than a draft has,
-    64, are of a prompt: a block scores the mean over all of them.
+    `kept_blocks` is updated in place. `rows_of_query` is the attribute `query`. More than
+    `MOST_VERIFIED_ROWS` rows are of a prompt: a block scores the mean over all of them.
     """
     ends = {"sink_blocks": sink_blocks, "local_blocks": local_blocks}
     blocks = np.full((kv_heads, verify_block_indices.size), -1, np.int32)

@@ -1,0 +1,103 @@
+"""Rows that nobody reads keep the number of rows of a small draft's passes, and change nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from settings import F32
+
+from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.head_model import draft_choices
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.draft_runner import draft_attention, draft_runner
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.repeated_rows import REPEATED_ROWS
+from ovspec.runtime.tables import Rows
+from ovspec.verify.verify_config import SparseVerify
+from ovspec_models import ModelInfo
+
+SMALL = 1 << 20
+# A prompt, then what drafts read: across the end of a block, back again, and more rows than are repeated.
+PASSES = ((27, 0), (2, 0), (1, 0), (1, 0), (1, 0), (4, 2), (1, 0), (9, 0), (1, 0), (64, 0), (3, 1))
+
+
+def runner_of(
+    folder: Path, backend: Any = "native", weight_bytes: int = SMALL, **properties: str
+) -> ModelRunner:
+    attention = AttentionConfig(backend, selects=properties.pop("selects", None) is not None)
+    backends = Backends.resolve(folder, properties=properties or F32, attention=attention)
+    return draft_runner(folder, backends, weight_bytes)
+
+
+def logits(runner: ModelRunner) -> tuple[list[NDArray[np.float32]], list[int]]:
+    """Of every pass, and the rows that the graph had."""
+    sequence, found, rows = CachedSequence(), [], []
+    tokens = np.random.default_rng(0).integers(2, 4096, 200)
+    for number, (count, back) in enumerate(PASSES):
+        sequence.rollback(sequence.length - back)
+        part = tokens[number : number + count]
+        found.append(np.array(runner.forward([Rows(sequence, part, sampled=min(count, 2))])))
+        rows.append(runner.request.get_tensor("input_ids").shape[0])
+    runner.release(sequence)
+    return found, rows
+
+
+def test_they_change_no_bit(demo_ir: Path) -> None:
+    runner = runner_of(demo_ir / "draft")
+    assert runner.repeats_rows
+    repeated, rows = logits(runner)
+    assert rows == [max(REPEATED_ROWS, count) for count, _ in PASSES]
+    runner.repeats_rows = False
+    plain, rows = logits(runner)
+    assert rows == [count for count, _ in PASSES]
+    for one, other in zip(repeated, plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_passes_of_several_sequences_and_trees_have_none(demo_ir: Path) -> None:
+    runner = runner_of(demo_ir / "draft")
+    two, tree = [CachedSequence(), CachedSequence()], np.array([-1, -1], np.int32)
+    runner.forward([Rows(one, np.array([5, 6])) for one in two])
+    assert runner.request.get_tensor("input_ids").shape[0] == 4
+    runner.forward([Rows(two[0], np.array([5, 6]), parents=tree)])
+    assert runner.request.get_tensor("input_ids").shape[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "repeats"),
+    [
+        ({}, True),
+        ({"backend": "stock"}, True),
+        ({"weight_bytes": 1 << 30}, False),
+        ({"selects": "yes"}, False),
+        ({"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}, False),
+    ],
+)
+def test_small_models_whose_rows_do_not_depend_on_them_have_them(
+    demo_ir: Path, arguments: dict[str, Any], repeats: bool
+) -> None:
+    assert runner_of(demo_ir / "draft", **arguments).repeats_rows == repeats
+
+
+def test_small_drafts_take_stock_attention_unless_asked_otherwise(demo_ir: Path) -> None:
+    assert draft_attention("CPU", None, SMALL) == "stock"
+    assert draft_attention("CPU", None, 1 << 30) == draft_attention("CPU", "native", SMALL) == "native"
+    assert draft_attention("GPU", "native", 1 << 30) == "stock"
+    for draft in ("draft", "eagle3"):
+        for asked, expected in ((None, "stock"), ("native", "native")):
+            found = draft_choices(
+                draft_model(demo_ir / draft), ModelInfo.read(demo_ir), "dense", "CPU", asked, F32, None
+            )
+            assert found is not None and found.backends.attention.backend == expected
+            assert found.backends.linear == expected
+    sparse = SparseVerify(budget=128)
+    found = draft_choices(
+        draft_model(demo_ir / "draft"), ModelInfo.read(demo_ir), sparse, "CPU", None, F32, None
+    )
+    assert found is not None and found.backends.attention.selects  # which is ours

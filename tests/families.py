@@ -16,6 +16,7 @@ from prompts import PROMPTS, STORY
 from settings import F32
 
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import ModelShape, get_shape
@@ -62,7 +63,7 @@ class Family:
 
     Attributes:
         stock: the target with OpenVINO's own attention: what plain decoding is.
-        target: the target whose graph selects blocks.
+        target: the target whose graph selects blocks and can leave layers out.
         draft: the draft model; it selects as well.
         vocab_size: of both.
         prompts: 50 prompts as token ids.
@@ -83,15 +84,13 @@ def family(name: str) -> Family:
         tokenizer = openvino_genai.Tokenizer(str(folder))
         texts = [STORY, *PROMPTS[:49]]
         prompts = [np.array(tokenizer.encode(text).input_ids.data).reshape(-1).tolist() for text in texts]
-        stock, target, draft = (
-            ModelRunner(path, "CPU", attention, F32)
-            for path, attention in zip((folder, folder, folder / "draft"), _attentions(), strict=True)
+        stock, target, draft = map(
+            _runner, (folder, folder, folder / "draft"), _attentions(), (False, True, False)
         )
         return Family(stock, target, draft, 4096, prompts)
     make = functools.cache(_starcoder2 if name == "starcoder2" else _synthetic(_SHAPES[name]))
-    stock, target, draft = (
-        ModelRunner(make(seed).clone(), "CPU", attention, F32)
-        for seed, attention in zip((1, 1, 2), _attentions(), strict=True)
+    stock, target, draft = map(
+        _runner, (make(seed).clone() for seed in (1, 1, 2)), _attentions(), (False, True, False)
     )
     rng = np.random.default_rng(7)
     # Phrases that come again give the lookups something to find.
@@ -124,3 +123,8 @@ def _starcoder2(seed: int) -> ov.Model:
 
 def _attentions() -> tuple[AttentionConfig, AttentionConfig, AttentionConfig]:
     return AttentionConfig("stock"), AttentionConfig(selects=True), AttentionConfig(selects=True)
+
+
+def _runner(model: str | Path | ov.Model, attention: AttentionConfig, skips_layers: bool) -> ModelRunner:
+    backends = Backends.resolve(model, "CPU", F32, attention, skips_layers=skips_layers)
+    return ModelRunner(model, backends=backends)

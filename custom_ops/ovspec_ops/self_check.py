@@ -28,7 +28,8 @@ PAST, ROWS, VERIFIED = (300, 40, 31), (1, 9, 5), (True, False, True)
 
 EXPERTS = 9
 
-_TABLES = (
+#: What `pack_tables` packs, in its order.
+TABLES = (
     "subsequence_begins",
     "verify_past_lens",
     "verify_block_indices",
@@ -162,7 +163,7 @@ def _check_select(core: ov.Core, inputs: Inputs, attributes: Mapping[str, Any]) 
 def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
     everything = inputs | others
     scale = K_SIZE**-0.5
-    tables = [everything[name] for name in _TABLES if name in everything]
+    tables = [everything[name] for name in TABLES if name in everything]
     packed = {"verify_tables": pack_tables(*tables)}
     first = {name: everything[name] for name in ("query", "key_cache", "value_cache", "attention")}
     last = {name: everything[name] for name in ("selected_blocks", "selected_counts", "sinks")}

@@ -13,6 +13,7 @@ import openvino as ov
 from ovspec.bench.cache_contents import fill
 from ovspec.eval.report import precisions
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
@@ -53,7 +54,7 @@ def load_runner(
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
             our operations where the model has what they compute; "portable" limits attention and experts
-            with stock operations.
+            with stock operations; "skipping" is "native" with layers that a pass can leave out.
         model: a stateful model, which is transformed in place.
         anchor_layers: as in `AttentionConfig`.
         properties: OpenVINO properties that the user asked for.
@@ -63,18 +64,20 @@ def load_runner(
     """
     if name == "stock":
         return runner(model, device, AttentionConfig("stock"), properties, plugin_defaults=True)
-    backend: ExpertBackend = "native" if name == "native" else "stock"
+    backend: ExpertBackend = "stock" if name == "portable" else "native"
     selects = sparse is not None and sparse.limits_attention
     experts = expert_config(backend, sparse) if sparse else None
-    return runner(
+    backends = Backends.resolve(
         model,
         device,
-        AttentionConfig(backend, selects, anchor_layers),
         properties,
-        experts=experts or ExpertConfig(backend, optional=True),
-        ffn=ffn_config(backend, sparse) if sparse else None,
-        linear=linear if name == "native" else None,
+        AttentionConfig(backend, selects, anchor_layers),
+        experts or ExpertConfig(backend, optional=True),
+        ffn_config(backend, sparse) if sparse else None,
+        linear if name == "native" else None,
+        skips_layers=name == "skipping",
     )
+    return runner(model, backends=backends)
 
 
 def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:

@@ -23,7 +23,7 @@ from ovspec.bench.rounds import (
 )
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
-from ovspec.drafters import SparseSelfDrafter
+from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -46,6 +46,7 @@ MODES = {
     "sparse": "native",
     "commit": "native",
     "sparse_self": "native",
+    "layer_skip": "skipping",
 }
 PLAIN = ("stock_plain", "plain")
 _PREFILL_CHUNK = 512
@@ -104,7 +105,7 @@ class DecodeBench:
         """Time all modes; they take turns, one generation each."""
         self._check_memory()
         tick("loading the model")
-        model = self.source.load(native="native" in self._models())
+        model = self.source.load(native=any(name != "stock" for name in self._models()))
         players = {name: self._player(name, model, tick) for name in self._models()}
         records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
         for turn in range(1 + self.repeat):
@@ -153,6 +154,8 @@ class DecodeBench:
         drafter: Drafter | None = None
         if mode == "sparse_self":
             drafter = SparseSelfDrafter(runner, replace(self.sparse, budget=self.draft_budget))
+        elif mode == "layer_skip":
+            drafter = LayerSkipDrafter(runner)
         elif mode not in PLAIN:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")

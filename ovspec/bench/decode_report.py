@@ -97,7 +97,8 @@ class DecodeReport:
             f"{self.max_new_tokens} new tokens a generation",
             f"a trace decides which drafts are accepted, in every mode alike: {self.trace.source}, "
             f"{self.trace.tokens_per_pass():.2f} tokens a verification",
-            "drafts come from the trace at the cost of a lookup, but for sparse_self, which drafts by itself",
+            "drafts come from the trace at the cost of a lookup, but for sparse_self and layer_skip, which "
+            "draft by themselves",
         ]
 
     def notes(self) -> list[str]:

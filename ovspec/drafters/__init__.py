@@ -8,12 +8,14 @@ from ovspec.drafters.choice import (
     Assistant,
     Auto,
     DrafterChoice,
+    LayerSkip,
     PromptLookup,
     SparseSelf,
     Suffix,
     UserChoice,
     parse_drafter,
 )
+from ovspec.drafters.layer_skip import LayerSkipDrafter
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.drafters.sparse_self import SparseSelfDrafter
 from ovspec.drafters.suffix import SuffixDrafter
@@ -26,6 +28,8 @@ __all__ = [
     "Auto",
     "AutoDrafter",
     "DrafterChoice",
+    "LayerSkip",
+    "LayerSkipDrafter",
     "Parts",
     "PromptLookup",
     "PromptLookupDrafter",

@@ -8,9 +8,18 @@ from pathlib import Path
 import openvino_genai
 
 from ovspec.drafters.auto import AutoDrafter
-from ovspec.drafters.choice import Auto, DrafterChoice, PromptLookup, SparseSelf, Suffix, UserChoice
+from ovspec.drafters.choice import (
+    Auto,
+    DrafterChoice,
+    LayerSkip,
+    PromptLookup,
+    SparseSelf,
+    Suffix,
+    UserChoice,
+)
 from ovspec.drafters.corpus import Corpus
 from ovspec.drafters.drafter import Drafter
+from ovspec.drafters.layer_skip import LayerSkipDrafter
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.drafters.sparse_self import SparseSelfDrafter
 from ovspec.drafters.suffix import SuffixDrafter
@@ -39,7 +48,7 @@ def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
     """The drafter of a choice.
 
     Raises:
-        ValueError: a corpus that can't be read.
+        ValueError: a corpus that can't be read, or a target that can't draft.
     """
     if choice is None:
         return None
@@ -51,6 +60,8 @@ def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
         return SuffixDrafter(_corpus(choice.corpus, parts))
     if isinstance(choice, SparseSelf):
         return SparseSelfDrafter(parts.target, choice.sparse)
+    if isinstance(choice, LayerSkip):
+        return LayerSkipDrafter(parts.target, choice.share, choice.sparse)
     if isinstance(choice, Auto):
         lookups = [SuffixDrafter(_corpus(choice.corpus, parts)), PromptLookupDrafter()]
         return AutoDrafter([*lookups, parts.assistant] if parts.assistant else lookups)

@@ -63,6 +63,26 @@ class SparseSelf:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSkip:
+    """The target itself, with some of its layers left out.
+
+    Args:
+        share: of the layers that are left out, above 0 and below 1.
+        sparse: what the others may read, as of `SparseSelf`; `None`: everything.
+    """
+
+    name = "layer_skip"
+    share: float = 0.5
+    sparse: SparseVerify | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.share, (int, float)) or not 0 < self.share < 1:
+            raise ValueError(f"share={self.share!r}: expected a number above 0 and below 1")
+        if not isinstance(self.sparse, (SparseVerify, type(None))):
+            raise ValueError(f"sparse={self.sparse!r}: expected ovspec.SparseVerify(...) or None")
+
+
+@dataclass(frozen=True, slots=True)
 class Auto:
     """Tries suffixes, then n-grams, then the draft model if there is one.
 
@@ -86,8 +106,8 @@ class UserChoice:
         return str(getattr(self.proposer, "name", type(self.proposer).__name__))
 
 
-DrafterChoice: TypeAlias = Assistant | PromptLookup | Suffix | SparseSelf | Auto | UserChoice
-_KINDS = (Assistant, PromptLookup, Suffix, SparseSelf, Auto)
+DrafterChoice: TypeAlias = Assistant | PromptLookup | Suffix | SparseSelf | LayerSkip | Auto | UserChoice
+_KINDS = (Assistant, PromptLookup, Suffix, SparseSelf, LayerSkip, Auto)
 NAMES = tuple(kind.name for kind in _KINDS)
 
 

@@ -23,12 +23,12 @@ class SparseSelfDrafter(Drafter):
 
     Args:
         target: the target, whose graph must be able to limit what `sparse` limits.
-        sparse: what a drafting pass may read.
+        sparse: what a drafting pass may read; `None`: everything.
     """
 
     name = "sparse_self"
 
-    def __init__(self, target: ModelRunner, sparse: SparseVerify) -> None:
+    def __init__(self, target: ModelRunner, sparse: SparseVerify | None) -> None:
         self._target = target
         self._sparse = sparse
 

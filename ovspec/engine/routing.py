@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from typing import TypeVar
 
-from ovspec.drafters import AssistantDrafter, DrafterChoice, SparseSelf
+from ovspec.drafters import AssistantDrafter, DrafterChoice, LayerSkip, SparseSelf
 from ovspec.drafters.drafter import Drafter
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
@@ -187,7 +187,7 @@ def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
 
 def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[SparseVerify]:
     """The settings of sparse verification and of sparse drafting."""
-    drafting = choice.sparse if isinstance(choice, SparseSelf) else None
+    drafting = choice.sparse if isinstance(choice, (SparseSelf, LayerSkip)) else None
     return [sparse for sparse in (sparse_part(verify), drafting) if sparse]
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ovspec.drafters import DrafterChoice
+from ovspec.drafters import DrafterChoice, LayerSkip
 from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.head_model import HeadChoices
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import resolve_device
+from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
@@ -74,8 +74,19 @@ class TargetChoices:
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)
         mlps = ffn_routing(ffn, verify, drafter) or (FfnConfig(ffn) if ffn else None)
+        skips = isinstance(drafter, LayerSkip)
+        if skips and not is_cpu(device):
+            raise ValueError(f"drafter='layer_skip' drafts on CPUs only, device={device!r}: take another")
         backends = Backends.resolve(
-            info.folder, device, properties, graph, limits, mlps, linear, boundaries=boundaries
+            info.folder,
+            device,
+            properties,
+            graph,
+            limits,
+            mlps,
+            linear,
+            boundaries=boundaries,
+            skips_layers=skips,
         )
         return cls(info, backends)
 

@@ -33,6 +33,8 @@ class Backends:
         row_bits: of the integers that rows become in `Linear` and `GatedMLP`; `None` where neither is there.
         arithmetic: of products with floating-point weights; "f32" on other devices than a CPU.
         boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
+        skips_layers: whether a pass can leave layers out, as `ovspec_transforms.skip_layers`; it returns the
+            states behind the last one then.
     """
 
     device: str = "CPU"
@@ -45,6 +47,7 @@ class Backends:
     row_bits: RowBits | None = None
     arithmetic: Arithmetic = "f32"
     boundaries: tuple[int, ...] = ()
+    skips_layers: bool = False
 
     @classmethod
     def resolve(
@@ -58,6 +61,7 @@ class Backends:
         linear: LinearBackend | None = None,
         plugin_defaults: bool = False,
         boundaries: tuple[int, ...] = (),
+        skips_layers: bool = False,
     ) -> Backends:
         """Decide what the user leaves open, and check that the device has all of it.
 
@@ -68,7 +72,7 @@ class Backends:
             attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
             linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
-            boundaries: as the attribute.
+            boundaries, skips_layers: as the attributes.
 
         Raises:
             ValueError: a native operation on another device than a CPU, a device or property that is not
@@ -108,6 +112,7 @@ class Backends:
             row_bits=row_bits(device, rounding) if rounds_rows(model, ffn, resolved) else None,
             arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
             boundaries=boundaries,
+            skips_layers=skips_layers,
         )
 
     @property
@@ -136,4 +141,5 @@ class Backends:
             "row_bits": self.row_bits,
             "arithmetic": self.arithmetic,
             "boundaries": self.boundaries,
+            "skips_layers": self.skips_layers,
         }

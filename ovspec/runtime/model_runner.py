@@ -26,6 +26,7 @@ from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
 from ovspec.runtime.identity import StockProducts, identity_breakers
+from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
@@ -141,6 +142,8 @@ class ModelRunner:
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = self._host_selection(facts)
+        #: What says how many rows each layer computes; `None` where that is all of them.
+        self.layer_rows = LayerRows.of(self.compiled)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
@@ -155,7 +158,8 @@ class ModelRunner:
             limit, mlps = rope_limit(graph), ffn_layers(graph)  # before some of them become parts
             native = self.linear == "native"
             choices = (self.attention, self.block_size, self.experts, self.ffn, native)
-            reports = transform(graph, *choices, backends.boundaries, masks_trees(backends.device))
+            heads = (backends.boundaries, masks_trees(backends.device), backends.skips_layers)
+            reports = transform(graph, *choices, *heads)
             if not isinstance(model, ov.Model):
                 check_windows(ModelInfo.read(model), paged_layers(graph))
             facts = GraphFacts.of(graph, reports, limit, mlps)
@@ -220,7 +224,7 @@ class ModelRunner:
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
         tables = build_tables([rows], self.block_size, native)
         provided = {*tables, *([FEATURES] if self.backends.boundaries else [])}
-        for part in (self._selection, self._expert_budgets, self._ffn_limits):
+        for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
             provided |= part.names if part else set()
         names = [port.get_any_name() for port in self.compiled.inputs]
         unknown = sorted(set(names) - caches - provided)
@@ -250,7 +254,7 @@ class ModelRunner:
             inputs = self.gpu_rows.fitted(inputs)
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits):
+        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         started = microseconds()

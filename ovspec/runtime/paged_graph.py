@@ -11,12 +11,15 @@ from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_transforms import (
     PassReport,
+    cut_attention,
     gather_logits,
     hidden_states,
+    paged_layers,
     rope_limit,
     route_rows,
     select_blocks,
     select_blocks_stock,
+    skip_layers,
     split_long_rope,
     to_paged,
     tree_mask,
@@ -33,17 +36,23 @@ def transform(
     gates_apart: bool = False,
     boundaries: Sequence[int] = (),
     masks_trees: bool = False,
+    skips_layers: bool = False,
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
     What is left of linear layers comes behind it: `ovspec_transforms.native_linear`. With `masks_trees`
-    stock attention verifies draft trees; selection in stock operations knows chains only.
+    stock attention verifies draft trees; selection in stock operations knows chains only. With `skips_layers`
+    a pass can leave layers out, and the states that it returns are those behind the last layer.
     """
     reports = [to_paged(model), gather_logits(model)]
+    if skips_layers:
+        boundaries = (len(paged_layers(model)),)
     if boundaries:
         reports.append(hidden_states(model, boundaries))
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
+    if skips_layers:
+        reports.append(skip_layers(model))
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
@@ -55,6 +64,8 @@ def transform(
         reports.append(select_blocks_stock(model, anchors, selection, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
+    if skips_layers:
+        reports.append(cut_attention(model))
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
     return reports

@@ -46,10 +46,12 @@ class Rows:
         text_length: tokens of the text that the rows are a chunk of; 0: it ends with them. Models with
             long RoPE choose their frequencies by it.
         states: the hidden states of the last so many rows are returned.
-        features: f32 `[rows, 1, size]`, what a head reads beside the tokens.
+        features: f32 `[rows, 1, size]`, what a head reads beside the tokens, and a target whose layers can be
+            left out in place of their embeddings.
         is_prompt: whether a model with sparse prompts reads the rows by that setting.
         coverage: share of the estimated attention mass to keep; `None`: the model's.
         offset: rows of the sequence before these in the same pass.
+        layers: those that compute the rows, where the model can leave some out; `None`: all.
     """
 
     sequence: CachedSequence
@@ -65,6 +67,7 @@ class Rows:
     is_prompt: bool = False
     coverage: float | None = None
     offset: int = 0
+    layers: tuple[int, ...] | None = None
 
     @property
     def is_dense(self) -> bool:

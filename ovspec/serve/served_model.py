@@ -26,7 +26,7 @@ from ovspec_models import ModelInfo
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
-    *("include_stop_str_in_output", "num_assistant_tokens_schedule"),
+    *("include_stop_str_in_output", "num_assistant_tokens_schedule", "tree_depth", "branching_factor"),
 )
 _RENAMED = {
     "max_new_tokens": "max_tokens",

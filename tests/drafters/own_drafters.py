@@ -11,6 +11,7 @@ from families import Family
 from ovspec.drafters import (
     AssistantDrafter,
     AutoDrafter,
+    LayerSkipDrafter,
     PromptLookupDrafter,
     SparseSelfDrafter,
     SuffixDrafter,
@@ -75,6 +76,7 @@ DRAFTERS: dict[str, Callable[[Family], Drafter]] = {
     "prompt_lookup": lambda models: PromptLookupDrafter(),
     "suffix": _suffix,
     "sparse_self": lambda models: SparseSelfDrafter(models.target, SPARSE),
+    "layer_skip": lambda models: LayerSkipDrafter(models.target, 0.4, SPARSE),
     "auto": lambda models: AutoDrafter([_suffix(models), PromptLookupDrafter(), _assistant(models)]),
     "own": lambda models: UserDrafter(Chance(models.vocab_size), models.vocab_size),
     "own trees": lambda models: UserDrafter(Trees(models.vocab_size), models.vocab_size),

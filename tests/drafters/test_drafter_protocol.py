@@ -11,7 +11,7 @@ from prompts import PROMPTS, STORY
 from settings import F32
 
 import ovspec
-from ovspec.drafters import NAMES, Auto, PromptLookup, SparseSelf, Suffix
+from ovspec.drafters import NAMES, Auto, LayerSkip, PromptLookup, SparseSelf, Suffix
 
 VOCAB = 4096
 EVEN = np.full(VOCAB, 1 / VOCAB)
@@ -228,6 +228,9 @@ def test_wrong_options_are_refused(demo_ir: Path, name: str) -> None:
     [
         (lambda: PromptLookup(0), "max_ngram_size=0"),
         (lambda: SparseSelf("tight"), "sparse='tight'"),  # type: ignore[arg-type]
+        (lambda: LayerSkip(0.0), "share=0.0: expected a number above 0 and below 1"),
+        (lambda: LayerSkip("half"), "share='half': expected a number"),  # type: ignore[arg-type]
+        (lambda: LayerSkip(0.5, 0.5), "sparse=0.5: expected ovspec.SparseVerify"),  # type: ignore[arg-type]
         (lambda: ovspec.CommitVerify(interval=0), "interval=0: expected a number of tokens of 1 to 63"),
         (lambda: ovspec.CommitVerify(interval=64), "interval=64"),
         (lambda: ovspec.CommitVerify(interval=2.5), "interval=2.5: expected a number"),  # type: ignore[arg-type]
@@ -239,7 +242,7 @@ def test_wrong_settings_are_refused(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", Suffix(), SparseSelf(), Auto(), None])
+@pytest.mark.parametrize("drafter", ["prompt_lookup", Suffix(), SparseSelf(), LayerSkip(), Auto(), None])
 def test_pipelines_of_every_choice_give_the_text_of_plain_decoding(demo_ir: Path, drafter: Any) -> None:
     model = ovspec.draft_model(demo_ir / "draft") if drafter in (None, Auto()) else None
     pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=model, drafter=drafter, **F32)

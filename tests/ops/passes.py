@@ -13,6 +13,7 @@ from openvino import opset13 as ops
 from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
 
 import ovspec_ops
+from ovspec_ops.self_check import TABLES
 from ovspec_ops.verify_attention import pack_tables
 
 
@@ -125,18 +126,9 @@ class OpsPass:
         return as_tensor(self.inputs[name])
 
 
-_TABLES = (
-    "subsequence_begins",
-    "verify_past_lens",
-    "verify_block_indices",
-    "verify_block_indices_begins",
-    "verify_parents",
-)
-
-
 def attention_tensors(case: OpsPass) -> dict[str, ov.Tensor]:
     """The inputs of VerifyAttention: the tables as one."""
-    tables = pack_tables(*(case.inputs[name] for name in _TABLES))
+    tables = pack_tables(*(case.inputs[name] for name in TABLES))
     first = ("query", "key_cache", "value_cache", "attention")
     last = ("selected_blocks", "selected_counts", "sinks")
     return {

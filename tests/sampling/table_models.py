@@ -79,3 +79,20 @@ def p_value(outputs: list[Context], joint: NDArray[np.float64]) -> float:
     if expected[-1] < 8:
         observed, expected = observed[:-1], expected[:-1] * observed[:-1].sum() / expected[:-1].sum()
     return float(stats.chisquare(observed, expected).pvalue)
+
+
+def assert_exact(decode: Callable[[int], tuple[Context, int]]) -> None:
+    """Draft trees are accepted, and what comes out has the target's joint law.
+
+    Args:
+        decode: the outputs of a run, and how many tokens of its trees were accepted.
+    """
+    outputs, accepted = zip(*(decode(run) for run in range(2000)), strict=True)
+    assert sum(accepted) > 700
+    assert p_value(list(outputs), exact_joint(TARGET)) > 1e-3
+
+
+def assert_caught(decode: Callable[[int], tuple[Context, int]]) -> None:
+    """What comes out of a wrong rule does not."""
+    outputs = [decode(run)[0] for run in range(1000)]
+    assert p_value(outputs, exact_joint(TARGET)) < 1e-6

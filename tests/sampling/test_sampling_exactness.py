@@ -22,6 +22,7 @@ from tiers import by_tier
 from ovspec.drafters import (
     AssistantDrafter,
     AutoDrafter,
+    LayerSkipDrafter,
     PromptLookupDrafter,
     SparseSelfDrafter,
     SuffixDrafter,
@@ -35,6 +36,7 @@ from ovspec.generation.generation_config import GenerationSettings, resolve, upd
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
@@ -84,8 +86,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @functools.cache
 def models() -> tuple[ModelRunner, ModelRunner]:
     """A target and an independent draft, which disagree strongly."""
+    target, selects = build_model(SHAPE, "fp32", seed=4), AttentionConfig(selects=True)
+    backends = Backends.resolve(target, "CPU", F32, selects, skips_layers=True)
     return (
-        ModelRunner(build_model(SHAPE, "fp32", seed=4), "CPU", AttentionConfig(selects=True), F32),
+        ModelRunner(target, backends=backends),
         ModelRunner(build_model(SHAPE, "fp32", seed=2), "CPU", AttentionConfig(), F32),
     )
 
@@ -100,6 +104,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "prompt_lookup": PromptLookupDrafter,
     "suffix": SuffixDrafter,
     "sparse_self": lambda: SparseSelfDrafter(models()[0], SparseVerify(budget=32)),
+    "layer_skip": lambda: LayerSkipDrafter(models()[0]),
     "auto": lambda: AutoDrafter([SuffixDrafter(), PromptLookupDrafter(), assistant()]),
     "own": lambda: UserDrafter(Chance(VOCAB), VOCAB),
     "own trees": lambda: UserDrafter(Trees(VOCAB), VOCAB),
@@ -218,6 +223,7 @@ FIRST = [
     Case("assistant trees", COMMIT, "top-k and top-p", 4),
     Case("sparse_self", COMMIT, "repetition penalty"),
     Case("sparse_self", COMMIT),
+    Case("layer_skip"),
 ]
 CASES = [
     *FIRST,
@@ -229,6 +235,7 @@ CASES = [
     Case("own"),
     Case("prompt_lookup"),
     Case("assistant", COMMIT),
+    Case("layer_skip", COMMIT),
     Case("auto", COMMIT, "top-k and top-p"),
 ]
 EVERY_CASE = [

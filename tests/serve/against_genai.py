@@ -8,7 +8,6 @@ first mode.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -21,9 +20,12 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from serve.measured_model import parser, source_of
+
 import ovspec
 from ovspec.bench.footprint import folder_of
-from ovspec.bench.source import ModelSource
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.runtime.tables import Rows
@@ -135,27 +137,21 @@ def measure(
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    arguments = parser(__doc__)
+    arguments.add_argument("--users", type=int, default=16)
+    arguments.add_argument("--context", type=int, default=512)
+    arguments.add_argument("--tokens", type=int, default=256, help="of an answer")
+    arguments.add_argument(
+        "--decode", action="store_true", help="count from the last prompt's first token on"
     )
-    parser.add_argument("--model", type=Path, help="a folder in place of a shape")
-    parser.add_argument("--shape", default="qwen3-0.6b")
-    parser.add_argument("--layers", type=int)
-    parser.add_argument("--users", type=int, default=16)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=256, help="of an answer")
-    parser.add_argument("--decode", action="store_true", help="count from the last prompt's first token on")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--modes", nargs="+", default=["genai", "plain"], choices=["genai", *MODES])
-    given = parser.parse_args()
+    arguments.add_argument("--rounds", type=int, default=1)
+    arguments.add_argument("--modes", nargs="+", default=["genai", "plain"], choices=["genai", *MODES])
+    given = arguments.parse_args()
     random = np.random.default_rng(1)
-    source = ModelSource.from_shape(given.shape, given.layers, None, "int8")
-    if given.model:
-        source = ModelSource.from_folder(given.model)
     prompts = random.integers(10, VOCABULARY, (given.users, given.context)).tolist()
     cache_gb = 1 + given.users * (given.context + given.tokens) * 70_000 // 2**30
     results: dict[str, list[float]] = {mode: [] for mode in given.modes}
-    with folder_of(source) as folder:
+    with folder_of(source_of(given)) as folder:
         engines: dict[str, Any] = {}
         for mode in given.modes:
             verify = None if mode == "genai" else MODES[mode][1]

@@ -159,6 +159,17 @@ def test_logprobs_are_the_targets_for_accepted_drafts_too(served: Served) -> Non
     assert [one.token for one in content] == [one.token for one in entries]
 
 
+def test_draft_trees(served: Served) -> None:
+    """One path of a tree is accepted: more than one of its tokens in a step, of more tokens than levels."""
+    options = {**GREEDY, "prompt": PROMPTS[0], "max_tokens": 40}
+    tree = {"num_assistant_tokens": 12, "tree_depth": 3, "branching_factor": 3, "verify": "dense"}
+    drafted = served.client().completions.create(**options, extra_body=tree)
+    plain = served.client().completions.create(**options, extra_body={"num_assistant_tokens": 0})
+    assert drafted.choices[0].text == plain.choices[0].text
+    spec = drafted.metrics["speculative_decoding"]
+    assert len(spec["acceptance_histogram"]) == 4 and spec["acceptance_histogram"][-1] > 0
+
+
 def test_metrics_of_a_request_add_up(served: Served) -> None:
     options = {**GREEDY, "prompt": PROMPTS[0], "max_tokens": 48}
     dense = served.client().completions.create(

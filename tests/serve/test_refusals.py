@@ -32,6 +32,9 @@ FIELDS = {
     "logit_bias": ({"logit_bias": {"5": 100}}, "logit_bias"),
     "verify": ({"verify": "fast"}, "verify"),
     "draft tokens": ({"num_assistant_tokens": 64}, "num_assistant_tokens"),
+    "levels without tokens": ({"tree_depth": 3}, "num_assistant_tokens"),
+    "children without levels": ({"branching_factor": 2}, "branching_factor"),
+    "no children": ({"tree_depth": 2, "branching_factor": 0}, "branching_factor"),
     "no messages": ({"messages": []}, "messages"),
     "role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     "picture": (

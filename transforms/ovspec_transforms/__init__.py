@@ -54,6 +54,10 @@ from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
 from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_STATES
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
 from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
+from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
+from ovspec_transforms.heads.skip_layers import LAYER_ROWS as LAYER_ROWS
+from ovspec_transforms.heads.skip_layers import cut_attention as cut_attention
+from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear

@@ -291,6 +291,13 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     if (summary.size() != 3 || summary[1] != kv_heads || summary[2] != summary_size)
         fail(name, "key_summary is not [blocks, kv_heads, " + std::to_string(summary_size) +
                        "]; give the buffer that KeySummary writes");
+    if (rows[0] == 0) { // of a layer that the pass leaves out: whoever takes its list reads everything
+        outputs[0].set_shape({kv_heads, inputs[block_indices].get_size()});
+        outputs[1].set_shape({kv_heads, inputs[past_lens].get_size()});
+        for (ov::Tensor& output : outputs)
+            std::fill_n(output.data<std::int32_t>(), output.get_size(), -1);
+        return true;
+    }
     const Sequences sequences =
         view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
                        inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);

@@ -155,6 +155,12 @@ bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
 bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const std::size_t rows = check_hidden(name, inputs[hidden]);
     const ov::Shape shape = inputs[hidden].get_shape();
+    outputs[0].set_shape(shape);
+    outputs[1].set_shape({1});
+    if (rows == 0) { // of a layer that the pass leaves out; the weights of rows are those of the pass
+        outputs[1].data<std::int32_t>()[0] = 0;
+        return true;
+    }
     const Formats formats(gate_format_, up_format_, down_format_);
     const std::size_t size = shape.back();
     GatedMlpCall call;
@@ -195,8 +201,6 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                                std::to_string(call.row_weights[r]) +
                                ", expected a finite number of at least 0");
     }
-    outputs[0].set_shape(shape);
-    outputs[1].set_shape({1});
     call.x = inputs[hidden].data<const float>();
     call.y = outputs[0].data<float>();
     call.rows = rows;

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.attention.paged_cache import VALUE, paged_layers
+from ovspec_transforms.attention.paged_cache import VALUE, PagedLayer, paged_layers
 from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type
 from ovspec_transforms.heads.gather_logits import lm_head
 from ovspec_transforms.report import PassReport
@@ -42,18 +42,26 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
     rows = add_parameter(model, HIDDEN_ROWS, [-1], ov.Type.i64)
     states = []
     for boundary in boundaries:
-        if boundary > len(layers):
-            state = _all_rows(_head(model).input(0).get_source_output())
-        elif boundary == len(layers):
-            state = _residual(_head(model), boundary)
-        else:
-            state = _residual(_value_projection(layers[boundary].node), boundary)
+        state = boundary_output(model, layers, boundary)
         size = state.get_partial_shape()[-1].get_length()
         flat = ops.reshape(state, i64([-1, size]), special_zero=False)
         states.append(ops.convert(ops.gather(flat, rows, i64(0)), "f32"))
     add_output(model, ops.concat(states, 1), BOUNDARY_STATES)
     model.validate_nodes_and_infer_types()
     return PassReport("hidden_states", tuple(f"boundary {boundary}" for boundary in boundaries))
+
+
+def boundary_output(model: ov.Model, layers: Sequence[PagedLayer], boundary: int) -> ov.Output:
+    """The states of a boundary, as `hidden_states` numbers them, of all rows.
+
+    Raises:
+        ValueError: the residual stream there is not found.
+    """
+    if boundary > len(layers):
+        return _all_rows(_head(model).input(0).get_source_output())
+    if boundary == len(layers):
+        return _residual(_head(model), boundary)
+    return _residual(_value_projection(layers[boundary].node), boundary)
 
 
 def token_embedding(model: ov.Model) -> ov.Node:

@@ -66,6 +66,18 @@ class AttentionConfig:
         same = replace(other, coverage=self.coverage, covers=self.covers) == self
         return same and (self.covers or other.coverage >= 1.0)
 
+    def check_block_size(self, found: int, expected: int, device: str) -> None:
+        """Refuse to select where a device's blocks have another number of tokens than the graph was made for.
+
+        Raises:
+            ValueError: it names both numbers.
+        """
+        if found != expected and self.selects:
+            raise ValueError(
+                f"device {device} has {found} tokens in a block with these properties, "
+                f"selection expects {expected}; leave the properties out, or use verify='dense'"
+            )
+
     @property
     def prompt_piece(self) -> int:
         """Tokens of a prompt that are read in one pass and shared all or none; 1: any number."""

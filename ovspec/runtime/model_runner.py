@@ -181,12 +181,7 @@ class ModelRunner:
             settings = {name: value for name, value in backends.properties.items() if name not in dropped}
             graph, facts = build()
             compiled = compile_paged(core, graph, backends.device, settings)
-            found = block_size_of(compiled)
-            if found != self.block_size and self.attention.selects:
-                raise ValueError(
-                    f"device {backends.device} has {found} tokens in a block with these properties, "
-                    f"selection expects {self.block_size}; leave the properties out, or use verify='dense'"
-                )
+            self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(

@@ -18,6 +18,7 @@ from settings import F32
 import ovspec
 from ovspec.cli import cli, main
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
+from ovspec.memory.model_plan import ModelPlan
 from ovspec_models import ModelInfo
 
 
@@ -200,3 +201,19 @@ class TestCommands:
     ) -> None:
         code, said = generate(*options)
         assert code == 2 and message in said
+
+
+@pytest.mark.parametrize(
+    ("device", "cache", "smaller"),
+    [
+        ("CPU", "f32", "KV_CACHE_PRECISION=u8"),
+        ("GPU", "f16", "KV_CACHE_PRECISION=u8"),
+        ("GPU.1", "f32", "INFERENCE_PRECISION_HINT=f16"),
+    ],
+)
+def test_what_is_recommended_is_not_refused(device: str, cache: str, smaller: str) -> None:
+    """A GPU has no u8 cache beside f32."""
+    model = ModelPlan(weights=10**9, start=0, cache=10**9, working=0, mapped=0)
+    plan = MemoryPlan(4096, cache, model, None, available=10**9, largest_context=2048, device=device)
+    with pytest.raises(ValueError, match=f"--max-context 2048 at most, or {smaller} "):
+        plan.check()

@@ -215,7 +215,7 @@ def _chain_tables(
         made["written_begins"] = begins
         head = [1, 0, 0, new, past, 0, len(table)]
         made[VERIFY_TABLES] = np.concatenate([_i32(head), table])
-        if "verify_budgets" in names:
+        if any(name in names for name in _OF_LIMITS):
             limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
             made |= {
                 "verify_past_lens": _i32([past if limited else -1]),
@@ -249,6 +249,8 @@ def _read_only(array: NDArray[Number]) -> NDArray[Number]:
     return array
 
 
+# What operations that limit the attention, the experts or the channels of verification rows take.
+_OF_LIMITS = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins", "verify_budgets")
 _NO_MASK, _NO_BEGINS = _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(0, np.int32))
 
 

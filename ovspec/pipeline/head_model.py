@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ovspec.drafters.dflash import load_dflash
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
 from ovspec.drafters.medusa import load_medusa, medusa_boundaries
+from ovspec.drafters.mtp import load_mtp, mtp_boundaries
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
@@ -21,15 +23,26 @@ from ovspec_models.head_info import HeadInfo, head_kind
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What makes one kind of head: the boundaries that it reads of so many layers, and its drafter."""
+    """How one kind of head drafts.
 
-    boundaries: Callable[[int], tuple[int, ...]]
+    Attributes:
+        load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
+        boundaries: that it reads of so many layers; `None`: those that its config.json has to name.
+        own: whose states it returns, of so many layers of its own.
+        shares_output: whether it has the target's output layer beside its own weights.
+    """
+
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
+    boundaries: Callable[[int], tuple[int, ...]] | None = None
+    own: Callable[[int], tuple[int, ...]] = lambda layers: ()
+    shares_output: bool = False
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_boundaries, load_eagle3),
-    "medusa": _Kind(medusa_boundaries, load_medusa),
+    "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
+    "dflash": _Kind(load_dflash, shares_output=True),
+    "mtp": _Kind(load_mtp, mtp_boundaries, mtp_boundaries, shares_output=True),
+    "medusa": _Kind(load_medusa, medusa_boundaries),
 }
 
 
@@ -77,7 +90,16 @@ class HeadChoices:
                 f"'{draft.models_path}' is the checkpoint of a head; export it with its target: "
                 f"`ovspec export -m ... OUT --{head.kind} {draft.models_path}`"
             )
+        kind = _KINDS[head.kind]
+        boundaries = head.boundaries or (kind.boundaries and kind.boundaries(target.num_hidden_layers))
+        if not boundaries:
+            raise ValueError(
+                f"'{draft.models_path}': config.json does not say which layers of the target the head reads; "
+                "get the head again"
+            )
         info = ModelInfo.read(draft.models_path)
+        if kind.shares_output:
+            info = replace(info, shared_bytes=target.output_bytes())
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
         device = resolve_device(draft.device or device)
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
@@ -90,9 +112,8 @@ class HeadChoices:
             given,
             AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
             linear="stock" if linear == "stock" else None,
-            boundaries=(info.num_hidden_layers,),
+            boundaries=kind.own(info.num_hidden_layers),
         )
-        boundaries = head.boundaries or _KINDS[head.kind].boundaries(target.num_hidden_layers)
         return cls(info, head, target, backends, boundaries)
 
     def load(self, vocab_size: int, prefill_chunk: int) -> Drafter:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops.verify_attention import pack_tables
-from ovspec_transforms import HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS, VERIFY_TABLES
+from ovspec_transforms import BLOCK_ROWS, HIDDEN_ROWS, QQ_BIAS, QQ_BIAS_BEGINS, ROPE_LENGTHS, VERIFY_TABLES
 
 #: What heads read of the target's hidden states.
 FEATURES = "hidden_states"
@@ -42,6 +42,8 @@ class Rows:
         is_prompt: whether a model with sparse prompts reads the rows by that setting.
         coverage: share of the estimated attention mass to keep; `None`: the model's.
         offset: rows of the sequence before these in the same pass.
+        block: the last so many rows see each other and all before them, and those before them see nothing:
+            they only leave their keys and values. `None`: every row sees itself and what is before it.
     """
 
     sequence: CachedSequence
@@ -57,6 +59,7 @@ class Rows:
     is_prompt: bool = False
     coverage: float | None = None
     offset: int = 0
+    block: int | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -132,8 +135,15 @@ def build_tables(
     parents = _parents(batch) if native else _i32([])
 
     def packed() -> NDArray[np.int32]:
-        lengths = _i32([rows.past for rows in batch])
-        return pack_tables(_i32(begins), lengths, _joined(tables), _begins(tables), parents)
+        seen, lengths, counts = [], [], []
+        for rows, table in zip(batch, tables, strict=True):
+            for count, past in _groups(rows):
+                counts.append(count)
+                lengths.append(past)
+                seen.append(table)
+        return pack_tables(
+            _i32([0, *accumulate(counts)]), _i32(lengths), _joined(seen), _begins(seen), parents
+        )
 
     makers: dict[str, Callable[[], NDArray[np.generic]]] = {
         "input_ids": lambda: _joined([rows.tokens for rows in batch]),
@@ -146,6 +156,7 @@ def build_tables(
         "max_context_len": lambda: np.array(longest, np.int32),
         "sampled_tokens_indices": lambda: _last_rows(begins, [rows.sampled for rows in batch]),
         HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
+        BLOCK_ROWS: lambda: _last_rows(begins, [rows.block or 0 for rows in batch]),
         VERIFY_TABLES: packed,
         "verify_past_lens": lambda: _i32(past),
         "verify_block_indices": lambda: _joined(tables),
@@ -162,6 +173,17 @@ def build_tables(
         masks, mask_begins = _tree_masks(batch)
         makers |= {QQ_BIAS: lambda: masks, QQ_BIAS_BEGINS: lambda: mask_begins}
     return {name: make() for name, make in makers.items() if names is None or name in names}
+
+
+def _groups(rows: Rows) -> list[tuple[int, int]]:
+    """Rows that `VerifyAttention` takes as a sequence, and the tokens before each; -1: they see nothing.
+
+    All keys of a pass are written before it reads, so a row of a block is behind all others of it.
+    """
+    if rows.block is None:
+        return [(len(rows.tokens), rows.past)]
+    written = len(rows.tokens) - rows.block
+    return [(written, -1)] * (written > 0) + [(1, rows.context - 1)] * rows.block
 
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
@@ -212,7 +234,10 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
                 f"a tree of {len(rows.tokens)} rows behind {rows.past} tokens: expected 1 to "
                 f"{MAX_VERIFY_ROWS} rows behind a context"
             )
-    chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)
+    chains = (
+        np.concatenate([np.arange(-1, count - 1, dtype=np.int32) for count, _ in _groups(rows)])
+        for rows in batch
+    )
     return _joined(
         [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
     )

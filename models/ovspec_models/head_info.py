@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 # By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
 _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
@@ -15,6 +15,9 @@ _TAIL_BYTES = 1 << 16
 #: Keys of config.json that `ovspec export` adds.
 TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+_DFLASH = "dflash_config"
+# Numbers of modules in the config.json of targets, Qwen's and DeepSeek's.
+_MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
 def head_kind(folder: str | Path) -> str | None:
@@ -35,6 +38,12 @@ def head_kind(folder: str | Path) -> str | None:
     return next((kind for kind in _KINDS if kind in said), None)
 
 
+def checkpoint_kind(folder: str | Path) -> str | None:
+    """The kind of head that a checkpoint holds, which may be one beside a target's own layers."""
+    config = _config(Path(folder))
+    return head_kind(folder) or ("mtp" if any(config.get(name) for name in _MTP_MODULES) else None)
+
+
 @dataclass(frozen=True, slots=True)
 class HeadInfo:
     """What config.json says of a head.
@@ -47,6 +56,8 @@ class HeadInfo:
         target_hidden_size: of that target; 0: its checkpoint does not say it.
         vocab_size: of that target; likewise.
         own_embedding: whether it has an embedding of its own, and does not share the target's.
+        block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
+            stands for a token to come; else `None`.
     """
 
     folder: Path
@@ -56,6 +67,7 @@ class HeadInfo:
     target_hidden_size: int
     vocab_size: int
     own_embedding: bool
+    block: tuple[int, int] | None = None
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -65,7 +77,7 @@ class HeadInfo:
             ValueError: the folder holds no head, or its config.json can't be used.
         """
         path = Path(folder)
-        kind, config = head_kind(path), _config(path)
+        kind, config = checkpoint_kind(path), _config(path)
         if kind is None:
             raise ValueError(f"'{path}' holds no head")
         hidden = config.get("hidden_size")
@@ -73,10 +85,11 @@ class HeadInfo:
             folder=path,
             kind=kind,
             boundaries=boundaries_of(config),
-            target_layers=int(config.get(TARGET_LAYERS) or 0),
+            target_layers=int(config.get(TARGET_LAYERS) or config.get("num_target_layers") or 0),
             target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
+            block=_block(path, config) if kind == "dflash" else None,
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
@@ -104,10 +117,30 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
         ids = config[BOUNDARIES]
     else:
         # Here a number means the output of that layer, and so the boundary after it.
-        nested = config.get("eagle_config")
-        ids = nested.get(BOUNDARIES) if isinstance(nested, dict) else None
-        ids = [number + 1 for number in ids] if ids else None
+        outputs = _nested(config, "eagle_config").get(BOUNDARIES)
+        outputs = outputs or _nested(config, _DFLASH).get("target_layer_ids")
+        ids = [number + 1 for number in outputs] if outputs else None
     return tuple(map(int, ids)) if ids else None
+
+
+def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    said = {**config, **_nested(config, _DFLASH)}
+    size, token = said.get("block_size"), said.get("mask_token_id")
+    if not _is_number(size, 2) or not _is_number(token, 0):
+        raise ValueError(
+            f"{folder / 'config.json'}: block_size is {size!r} and mask_token_id {token!r}, expected at "
+            "least 2 and a token; get the head again"
+        )
+    return int(size), int(token)
+
+
+def _nested(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _is_number(value: object, least: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -120,13 +153,12 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
     """A config.json with the sizes of the head's layers, which may lie in an object of their own."""
-    nested = config.get("transformer_layer_config")
-    return {**nested, **config} if isinstance(nested, dict) else config
+    return {**_nested(config, "text_config"), **_nested(config, "transformer_layer_config"), **config}
 
 
 def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    if not _is_number(value, 1):
         raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
 _IR_NAMES = {
     "f64": "fp64",
@@ -74,7 +75,7 @@ class ModelInfo:
     ``max_position_embeddings`` is ``None`` where config.json states no limit, as in families with ALiBi.
     ``eos_token_ids`` are those of config.json, empty where it names none. ``layer_windows`` is the sliding
     window of every layer with a cache, 0 for none. ``hidden_size`` to ``moe_intermediate_size`` are 0 where
-    config.json says nothing.
+    config.json says nothing. ``shared_bytes``: weights of another folder that it computes with too.
     """
 
     folder: Path
@@ -96,6 +97,7 @@ class ModelInfo:
     moe_intermediate_size: int
     has_tokenizer: bool
     has_detokenizer: bool
+    shared_bytes: int = 0
 
     @classmethod
     def read(cls, folder: str | Path) -> ModelInfo:
@@ -140,9 +142,14 @@ class ModelInfo:
     def weight_sizes(self) -> WeightSizes:
         """Return the bytes of the weights by what becomes of them; read from the XML, nothing is compiled."""
         in_place = 0 if self.model_type in _EXPERTS_COPIED else self.num_experts
-        return WeightSizes.read(
+        sizes = WeightSizes.read(
             self.folder, self.vocab_size, self.hidden_size, self.intermediate_size, in_place
         )
+        return replace(sizes, total=sizes.total + self.shared_bytes)
+
+    def output_bytes(self) -> int:
+        """Return the bytes of the output layer, which has 8 bits where others have fewer."""
+        return self.vocab_size * self.hidden_size * _VALUE_BYTES.get(self.weight_format(), 1)
 
     def section(self, source: str, weight_format: str | None = None) -> ModelSection:
         """Return the model section of an ``ovspec_config.json``; the weight format is read unless given."""

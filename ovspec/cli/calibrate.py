@@ -22,6 +22,7 @@ from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.options import (
+    data_option,
     model_option,
     properties_from,
     property_option,
@@ -54,13 +55,7 @@ COMMON = (
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @model_option
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE.jsonl",
-    help='Texts, one JSON value per line: a string, or an object such as {"text": "..."}.',
-)
+@data_option('Texts, one JSON value per line: a string, or an object such as {"text": "..."}.')
 @click.option(
     "--anchors", type=int, help="Number of anchor layers.  [default: as many as the default rule has]"
 )

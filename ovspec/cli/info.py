@@ -176,6 +176,7 @@ def head_facts(model: ModelInfo) -> dict[str, object]:
         "weight_bytes": model.weight_bytes,
         "boundaries": head.boundaries or "those that are usual for its kind",
         "positions": model.max_position_embeddings or "not said",
+        **({"block_tokens": head.block[0], "mask_token": head.block[1]} if head.block else {}),
         "target_hidden_size": head.target_hidden_size,
         "target_layers": head.target_layers or "not said",
         "target_vocab_size": head.vocab_size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,12 @@ from ovspec_models import OvspecConfig
 model_option = click.option(
     "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
 )
+
+
+def data_option(help_text: str) -> Callable[[Command], Command]:
+    """`--data`, a file of texts."""
+    kind = click.Path(path_type=Path)
+    return click.option("--data", type=kind, required=True, metavar="FILE.jsonl", help=help_text)
 
 
 property_option = click.option(

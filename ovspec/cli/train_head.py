@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ovspec.cli.extras import need_extra
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.options import properties_from, property_option
+from ovspec.cli.help import Command, ShortHelpCommand
+from ovspec.cli.options import data_option, properties_from, property_option
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
@@ -27,64 +28,45 @@ COMMON = (
 )
 
 
+_PATH = click.Path(path_type=Path)
+
+
+def _default(name: str, kind: Any, value: object, help_text: str) -> Callable[[Command], Command]:
+    """An option whose help shows its default."""
+    return click.option(name, type=kind, default=value, show_default=True, help=help_text)
+
+
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
-@click.option(
-    "--target",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="DIR",
-    help="Folder with the target's IR.",
-)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE.jsonl",
-    help="Texts, one JSON value per line; best are those that the target wrote.",
-)
-@click.option(
-    "--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Of the head."
-)
+@click.option("--target", type=_PATH, required=True, metavar="DIR", help="Folder with the target's IR.")
+@data_option("Texts, one JSON value per line; best are those that the target wrote.")
+@_default("--kind", click.Choice(["eagle3"]), "eagle3", "Of the head.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     required=True,
     metavar="DIR",
     help="A new folder; DIR.training beside it holds the state until it is written.",
 )
-@click.option(
-    "--epochs", type=click.IntRange(1), default=2, show_default=True, help="Times that every text is read."
-)
-@click.option(
+@_default("--epochs", click.IntRange(1), 2, "Times that every text is read.")
+@_default(
     "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
-    default=1e-3,
-    show_default=True,
-    help="The highest; it falls to zero. Large targets: 1e-4.",
+    click.FloatRange(0, min_open=True),
+    1e-3,
+    "The highest; it falls to zero. Large targets: 1e-4.",
 )
-@click.option(
-    "--max-length",
-    type=click.IntRange(8),
-    default=2048,
-    show_default=True,
-    help="Longer texts are cut into pieces of so many tokens.",
-)
-@click.option(
-    "--batch-tokens", type=click.IntRange(16), default=2048, show_default=True, help="Tokens of a step."
-)
-@click.option(
+@_default("--max-length", click.IntRange(8), 2048, "Longer texts are cut into pieces of so many tokens.")
+@_default("--batch-tokens", click.IntRange(16), 2048, "Tokens of a step.")
+@_default(
     "--ttt-length",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Tokens of a draft that the head learns to write (training-time test).",
+    click.IntRange(1),
+    5,
+    "Tokens of a draft that the head learns to write (training-time test).",
 )
-@click.option(
+@_default(
     "--draft-vocab-size",
-    type=click.IntRange(2),
-    default=32000,
-    show_default=True,
-    help="Tokens that it can draft: the most frequent of the texts.",
+    click.IntRange(2),
+    32000,
+    "Tokens that it can draft: the most frequent of the texts.",
 )
 @click.option(
     "--intermediate-size",
@@ -96,20 +78,13 @@ COMMON = (
     metavar="A,B,C",
     help="Of the target's N layers, after how many its state is read.  [default: 2,N/2,N-3]",
 )
-@click.option(
+@_default(
     "--held-out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.02,
-    show_default=True,
-    help="Share of the texts that is measured and not learnt from.",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
+    0.02,
+    "Share of the texts that is measured and not learnt from.",
 )
-@click.option(
-    "--weight-format",
-    type=click.Choice(["fp32", "fp16", "int8"]),
-    default="fp16",
-    show_default=True,
-    help="Weights of the head's IR.",
-)
+@_default("--weight-format", click.Choice(["fp32", "fp16", "int8"]), "fp16", "Weights of the head's IR.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @property_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

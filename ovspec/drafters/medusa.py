@@ -14,8 +14,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.drafters.drawing import draw
+from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.clock import microseconds
@@ -74,6 +75,7 @@ class MedusaDrafter(Drafter):
 
     name = "medusa"
     reads_states = True
+    why_no_trees = ""
 
     def __init__(self, heads: ov.CompiledModel) -> None:
         self._request = heads.create_infer_request()
@@ -97,10 +99,9 @@ class MedusaDrafter(Drafter):
         started = microseconds()
         logits = self._request.infer({0: states})[0]
         self.last_duration = microseconds() - started
-        for index, rows in zip(asked, logits, strict=True):
-            for row in rows[: counts[index]]:
-                if not draw(sequences[index], proposals[index], row):
-                    break
+        for index, places in zip(asked, logits, strict=True):
+            depth = int(min(counts[index], depth_of(sequences[index]), len(places)))
+            proposals[index] = parallel_draft(sequences[index], counts[index], places[:depth])
         return proposals
 
     def release(self, sequence: Sequence) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ovspec.drafters.dflash import load_dflash
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
 from ovspec.drafters.medusa import load_medusa, medusa_boundaries
+from ovspec.drafters.mtp import load_mtp, mtp_boundaries
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import resolve_device
+from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.draft_runner import draft_attention
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
@@ -22,15 +24,28 @@ from ovspec_models.head_info import HeadInfo, head_kind
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What makes one kind of head: the boundaries that it reads of so many layers, and its drafter."""
+    """How one kind of head drafts.
 
-    boundaries: Callable[[int], tuple[int, ...]]
+    Attributes:
+        load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
+        boundaries: that it reads of so many layers; `None`: those that its config.json has to name.
+        own: whose states it returns, of so many layers of its own.
+        shares_output: whether it has the target's output layer beside its own weights.
+        in_blocks: whether tokens of a draft see each other, which native attention alone computes.
+    """
+
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
+    boundaries: Callable[[int], tuple[int, ...]] | None = None
+    own: Callable[[int], tuple[int, ...]] = lambda layers: ()
+    shares_output: bool = False
+    in_blocks: bool = False
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_boundaries, load_eagle3),
-    "medusa": _Kind(medusa_boundaries, load_medusa),
+    "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
+    "dflash": _Kind(load_dflash, shares_output=True, in_blocks=True),
+    "mtp": _Kind(load_mtp, mtp_boundaries, mtp_boundaries, shares_output=True),
+    "medusa": _Kind(load_medusa, medusa_boundaries),
 }
 
 
@@ -78,9 +93,22 @@ class HeadChoices:
                 f"'{draft.models_path}' is the checkpoint of a head; export it with its target: "
                 f"`ovspec export -m ... OUT --{head.kind} {draft.models_path}`"
             )
+        kind = _KINDS[head.kind]
+        boundaries = head.boundaries or (kind.boundaries and kind.boundaries(target.num_hidden_layers))
+        if not boundaries:
+            raise ValueError(
+                f"'{draft.models_path}': config.json does not say which layers of the target the head reads; "
+                "get the head again"
+            )
         info = ModelInfo.read(draft.models_path)
+        if kind.shares_output:
+            info = replace(info, shared_bytes=target.output_bytes())
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
         device = resolve_device(draft.device or device)
+        if kind.in_blocks:
+            chosen = attention_on(device, attention if is_cpu(device) else None)
+        else:
+            chosen = draft_attention(device, attention, info.weight_bytes)
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
         given = {
             name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"
@@ -89,11 +117,10 @@ class HeadChoices:
             info.folder,
             device,
             given,
-            AttentionConfig(draft_attention(device, attention, info.weight_bytes)),
+            AttentionConfig(chosen),
             linear="stock" if linear == "stock" else None,
-            boundaries=(info.num_hidden_layers,),
+            boundaries=kind.own(info.num_hidden_layers),
         )
-        boundaries = head.boundaries or _KINDS[head.kind].boundaries(target.num_hidden_layers)
         return cls(info, head, target, backends, boundaries)
 
     def load(self, vocab_size: int, prefill_chunk: int) -> Drafter:

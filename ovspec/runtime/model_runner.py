@@ -43,6 +43,7 @@ from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
+    BLOCK_ROWS,
     CHANNELS_READ,
     EXPERTS_READ,
     ffn_layers,
@@ -218,10 +219,10 @@ class ModelRunner:
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
         tables = build_tables([rows], self.block_size, native)
-        provided = {*tables, *([FEATURES] if self.backends.boundaries else [])}
+        names = [port.get_any_name() for port in self.compiled.inputs]
+        provided = {*tables, *([FEATURES] if self.backends.boundaries or BLOCK_ROWS in names else [])}
         for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
             provided |= part.names if part else set()
-        names = [port.get_any_name() for port in self.compiled.inputs]
         unknown = sorted(set(names) - caches - provided)
         if unknown:
             raise ValueError(

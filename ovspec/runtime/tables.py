@@ -16,6 +16,7 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_ops.verify_attention import pack_tables
 from ovspec_transforms import (
+    BLOCK_ROWS,
     HIDDEN_ROWS,
     QQ_BIAS,
     QQ_BIAS_BEGINS,
@@ -52,6 +53,8 @@ class Rows:
         coverage: share of the estimated attention mass to keep; `None`: the model's.
         offset: rows of the sequence before these in the same pass.
         layers: those that compute the rows, where the model can leave some out; `None`: all.
+        block: the last so many rows see each other and all before them, and those before them see nothing:
+            they only leave their keys and values. `None`: every row sees itself and what is before it.
     """
 
     sequence: CachedSequence
@@ -68,6 +71,7 @@ class Rows:
     coverage: float | None = None
     offset: int = 0
     layers: tuple[int, ...] | None = None
+    block: int | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -102,7 +106,7 @@ def is_verification(rows: Rows) -> bool:
 
 def is_short_chain(rows: Rows) -> bool:
     """Whether rows are a chain, and few enough for the stock node to write them at once."""
-    return rows.parents is None and len(rows.tokens) <= MAX_VERIFY_ROWS
+    return rows.parents is None and rows.block is None and len(rows.tokens) <= MAX_VERIFY_ROWS
 
 
 def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
@@ -153,8 +157,15 @@ def build_tables(
     parents = _parents(batch) if native else _i32([])
 
     def packed() -> NDArray[np.int32]:
-        lengths = _i32([rows.past for rows in batch])
-        return pack_tables(_i32(begins), lengths, _joined(tables), _begins(tables), parents)
+        seen, lengths, counts = [], [], []
+        for rows, table in zip(batch, tables, strict=True):
+            for count, past in _groups(rows):
+                counts.append(count)
+                lengths.append(past)
+                seen.append(table)
+        return pack_tables(
+            _i32([0, *accumulate(counts)]), _i32(lengths), _joined(seen), _begins(seen), parents
+        )
 
     makers: dict[str, Callable[[], NDArray[np.generic]]] = {
         "input_ids": lambda: _joined([rows.tokens for rows in batch]),
@@ -167,6 +178,7 @@ def build_tables(
         "max_context_len": lambda: np.array(longest, np.int32),
         SAMPLED_TOKENS_INDICES: lambda: _last_rows(begins, [rows.sampled for rows in batch]),
         HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
+        BLOCK_ROWS: lambda: _last_rows(begins, [rows.block or 0 for rows in batch]),
         VERIFY_TABLES: packed,
         "verify_past_lens": lambda: _i32(past),
         "verify_block_indices": lambda: _joined(tables),
@@ -254,6 +266,17 @@ _OF_LIMITS = ("verify_past_lens", "verify_block_indices", "verify_block_indices_
 _NO_MASK, _NO_BEGINS = _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(0, np.int32))
 
 
+def _groups(rows: Rows) -> list[tuple[int, int]]:
+    """Rows that `VerifyAttention` takes as a sequence, and the tokens before each; -1: they see nothing.
+
+    All keys of a pass are written before it reads, so a row of a block is behind all others of it.
+    """
+    if rows.block is None:
+        return [(len(rows.tokens), rows.past)]
+    written = len(rows.tokens) - rows.block
+    return [(written, -1)] * (written > 0) + [(1, rows.context - 1)] * rows.block
+
+
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
     """The last rows of every sequence, so many of each."""
     return _joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
@@ -302,7 +325,10 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
                 f"a tree of {len(rows.tokens)} rows behind {rows.past} tokens: expected 1 to "
                 f"{MAX_VERIFY_ROWS} rows behind a context"
             )
-    chains = (np.arange(-1, len(rows.tokens) - 1, dtype=np.int32) for rows in batch)
+    chains = (
+        np.concatenate([np.arange(-1, count - 1, dtype=np.int32) for count, _ in _groups(rows)])
+        for rows in batch
+    )
     return _joined(
         [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
     )

@@ -52,6 +52,19 @@ class TrainingTexts:
             )
         return cls(train, held)
 
+    def check_tokens(self, vocab_size: int) -> None:
+        """Refuse texts that have tokens of another model.
+
+        Raises:
+            ValueError: it names the largest token.
+        """
+        largest = max(int(text.max()) for text in [*self.train, *self.held_out])
+        if largest >= vocab_size:
+            raise ValueError(
+                f"--data: the texts have token {largest}, the target's tokens are 0 to {vocab_size - 1}; its "
+                "folder has the tokenizer of another model, export it again"
+            )
+
     def draft_vocabulary(self, size: int, vocab_size: int) -> NDArray[np.int64]:
         """The `size` tokens that occur most often in the training texts, in the order of their ids."""
         counts = np.bincount(np.concatenate(self.train), minlength=vocab_size)

@@ -62,10 +62,11 @@ def train_head(
     when the folder is written.
 
     Raises:
-        ValueError: a folder that is filled, a target that a head can't be trained for, or the state of
-            another training.
+        ValueError: a folder that is filled, texts in tokens of another model, a target that a head can't be
+            trained for, or the state of another training.
     """
     check_new_folder(out)
+    texts.check_tokens(target.vocab_size)
     state = state_file(out)
     state.parent.mkdir(parents=True, exist_ok=True)
     ids = texts.draft_vocabulary(sizes.draft_vocab_size, target.vocab_size)
@@ -82,19 +83,20 @@ def train_head(
     training = Eagle3Training(target.folder, config, sizes.boundaries, ids, texts, settings, properties)
     if state.is_file():
         training.resume(state)
-    _run(training, state, about, report)
+    found = _run(training, state, about, report)
     with new_folder(out) as folder:
         write_head(training.net, config, ids, target, folder, weight_format)
-    found = training.held_out()
     state.unlink(missing_ok=True)
     return found
 
 
 def _run(
     training: Eagle3Training, state: Path, about: dict[str, Any], report: Callable[[Report], None]
-) -> None:
+) -> HeldOut:
+    """Train to the end; the agreement there."""
     every = max(1, training.steps // _REPORTS)
-    report(Report(training.step, training.steps, None, training.held_out(), 0.0))
+    found = training.held_out()
+    report(Report(training.step, training.steps, None, found, 0.0))
     saved = since = time.monotonic()
     losses, tokens = list[float](), 0
     for progress in training.run():
@@ -103,12 +105,14 @@ def _run(
         if progress.step % every == 0 or progress.step == training.steps:
             speed = tokens / (time.monotonic() - since)
             mean = sum(losses) / len(losses)
-            report(Report(progress.step, training.steps, mean, training.held_out(), speed))
+            found = training.held_out()
+            report(Report(progress.step, training.steps, mean, found, speed))
             losses, tokens, since = [], 0, time.monotonic()
         # At the end too: what writes the head may still fail.
         if time.monotonic() - saved > _SAVE_SECONDS or progress.step == training.steps:
             training.save(state, about)
             saved = time.monotonic()
+    return found
 
 
 def _check_same(state: Path, about: dict[str, Any]) -> None:

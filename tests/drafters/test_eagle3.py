@@ -15,7 +15,8 @@ from settings import F32
 from ovspec.drafters import SuffixDrafter
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Proposal
-from ovspec.drafters.eagle3 import Eagle3Drafter, load_eagle3
+from ovspec.drafters.eagle3 import load_eagle3
+from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
@@ -48,7 +49,7 @@ def target(name: str, boundaries: tuple[int, ...], attention: str = "native") ->
 
 
 @functools.cache
-def head(name: str, chunk: int = 32) -> Eagle3Drafter:
+def head(name: str, chunk: int = 32) -> RecurrentHead:
     folder = pair(name).folder
     graph = Backends.resolve(folder / "draft", "CPU", F32, boundaries=(1,))
     return load_eagle3(HeadInfo.read(folder / "draft"), pair(name).info, graph, chunk)
@@ -112,7 +113,7 @@ def test_states_are_those_of_the_reference() -> None:
     assert BOUNDARIES == (2, 3, 4) and LAYERS == 7
     seen: list[torch.Tensor] = []
 
-    class Watching(Eagle3Drafter):
+    class Watching(RecurrentHead):
         def observe(self, sequence: Any, begin: int, states: Any) -> None:
             seen.append(torch.from_numpy(states.copy()))
 
@@ -121,7 +122,7 @@ def test_states_are_those_of_the_reference() -> None:
     try:
         LLMEngine(runner, watching, "dense", 512).generate([Request("a", models.prompts[0], settings_of())])
     finally:
-        watching.__class__ = Eagle3Drafter
+        watching.__class__ = RecurrentHead
     torch.testing.assert_close(seen[0], models.states(models.prompts[0]), atol=2e-4, rtol=1e-4)
 
 
@@ -147,33 +148,6 @@ def test_ir_of_optimum_intel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert ours == theirs
 
 
-@pytest.mark.parametrize("together", [1, 4])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
-def test_text_is_that_of_plain_decoding(
-    mode: str, together: int, sampled: bool, shape: dict[str, Any]
-) -> None:
-    models = pair()
-    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 32)
-    settings = settings_of(**SAMPLING if sampled else {}, **shape)
-    prompts, texts = models.prompts[:together], plain("llama", sampled)[:together]
-    got, metrics = answer(engine, prompts, settings)
-    assert got == texts
-    assert all(sum(raw.accepted_lengths) > 0 for raw in metrics)
-    assert target("llama", BOUNDARIES).blocks.usage == head("llama").runner.blocks.usage == 0.0
-
-
-def test_the_first_path_of_a_tree_is_the_chain() -> None:
-    """A tree accepts no less than the chain of its depth, pass by pass from the same text."""
-    models, engine = pair(), LLMEngine(target("llama", BOUNDARIES), head("llama"), "dense", 32)
-    lengths = []
-    for shape in ({}, {**TREE, "num_assistant_tokens": 63}):
-        _, metrics = answer(engine, models.prompts, settings_of(**shape))
-        lengths.append([sum(raw.accepted_lengths) / len(raw.accepted_lengths) for raw in metrics])
-    assert all(tree >= chain for chain, tree in zip(*lengths, strict=True)) and lengths[0] != lengths[1]
-
-
 @pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
 def test_entries_of_a_tree_are_those_of_their_paths(shape: dict[str, Any]) -> None:
     """Own states of a node's path, and no sibling's: the likeliest path is the reference's chain."""
@@ -182,7 +156,7 @@ def test_entries_of_a_tree_are_those_of_their_paths(shape: dict[str, Any]) -> No
     engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
     proposed: list[tuple[list[int], list[int]]] = []
 
-    class Watching(Eagle3Drafter):
+    class Watching(RecurrentHead):
         def propose(self, sequences: Any, counts: Any) -> Any:
             found = super().propose(sequences, counts)
             proposed.append((list(sequences[0].tokens), first_path(found[0])))
@@ -192,7 +166,7 @@ def test_entries_of_a_tree_are_those_of_their_paths(shape: dict[str, Any]) -> No
     try:
         answer(engine, [models.prompts[0]], settings_of(**shape, max_new_tokens=20))
     finally:
-        drafter.__class__ = Eagle3Drafter
+        drafter.__class__ = RecurrentHead
     assert len(proposed) > 3
     for context, path in proposed:
         assert path == models.reference.draft(context, models.states(context)[:-1], len(path))
@@ -206,26 +180,6 @@ def first_path(proposal: Proposal) -> list[int]:
     while (last := path[-1] if path else -1) in proposal.parents:
         path.append(proposal.parents.index(last))
     return [proposal.tokens[node] for node in path]
-
-
-def test_shared_beginnings_give_the_same_drafts() -> None:
-    """What both caches have of a prompt is not read again; without the head's part all of it is."""
-    drafter, prompt = head("llama"), pair().prompts[2]
-    engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
-
-    def again() -> tuple[int, list[int]]:
-        request = Request("one", prompt, settings_of())
-        engine.add_request(request)
-        while not (outputs := engine.step()):
-            pass
-        cached = outputs[0].metrics.num_cached_tokens
-        while engine.has_unfinished_requests:
-            engine.step()
-        return cached, request.metrics.accepted_lengths
-
-    drafter.runner.blocks.forget()
-    (none, first), (some, second) = again(), again()
-    assert (none, some) == (0, 64) and first == second
 
 
 def test_lookups_before_the_head() -> None:

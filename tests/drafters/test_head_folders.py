@@ -75,7 +75,7 @@ def test_boundaries(models: Pair, tmp_path: Path) -> None:
         ({"target_hidden_size": 128}, f"its hidden size is 128, this target's {HIDDEN}"),
         ({"vocab_size": 99}, f"its vocabulary is 99, this target's {VOCAB}"),
         ({"target_num_layers": 9}, f"its number of layers is 9, this target's {LAYERS}"),
-        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, f"its fc reads {3 * HIDDEN} numbers"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, f"it reads {3 * HIDDEN} numbers"),
     ],
 )
 def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str, Any], said: str) -> None:
@@ -84,7 +84,7 @@ def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str,
 
 def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["HydraModel"]}))
-    assert "of the kind 'hydra', which is not known; known: eagle3, medusa" in refusal(models, tmp_path)
+    assert "of the kind 'hydra', which is not known; known: eagle3, dflash, mtp" in refusal(models, tmp_path)
     backends = Backends.resolve(models.folder, "CPU", F32, boundaries=(2, 3, 99))
     with pytest.raises(ValueError, match=f"boundary 99: the model has {LAYERS} layers"):
         ModelRunner(models.folder, backends=backends)

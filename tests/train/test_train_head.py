@@ -165,6 +165,14 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         train(tmp_path / "out", epochs=1)
 
 
+def test_texts_in_tokens_of_another_model(tmp_path: Path) -> None:
+    told = texts()
+    told.held_out.append(np.array([1, 2, 3, VOCAB]))
+    with pytest.raises(ValueError, match=rf"token {VOCAB}, the target's tokens are 0 to {VOCAB - 1}"):
+        train_head(pair().info, told, SIZES, settings(), tmp_path / "out", F32, "fp32", lambda report: None)
+    assert not list(tmp_path.iterdir())
+
+
 def test_draft_vocabulary_and_batches() -> None:
     split = TrainingTexts.split([[5, 5, 7, 7, 7, 1]] * 3 + [[1]], 4, 0.25, seed=0)
     assert sum(map(len, split.train)) in (8, 12)  # the rest of two is too short to learn from

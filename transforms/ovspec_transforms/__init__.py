@@ -46,11 +46,14 @@ from ovspec_transforms.ffn.round_rows import round_rows as round_rows
 from ovspec_transforms.ffn.sparse_ffn import sparse_ffn as sparse_ffn
 from ovspec_transforms.ffn.watch_channels import GATE_ACTIVATIONS as GATE_ACTIVATIONS
 from ovspec_transforms.ffn.watch_channels import watch_channels as watch_channels
-from ovspec_transforms.heads.eagle3 import Eagle3Parts as Eagle3Parts
-from ovspec_transforms.heads.eagle3 import share_embedding as share_embedding
-from ovspec_transforms.heads.eagle3 import split_eagle3 as split_eagle3
 from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES as SAMPLED_TOKENS_INDICES
 from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
+from ovspec_transforms.heads.head_parts import BLOCK_ROWS as BLOCK_ROWS
+from ovspec_transforms.heads.head_parts import HeadParts as HeadParts
+from ovspec_transforms.heads.head_parts import share_embedding as share_embedding
+from ovspec_transforms.heads.head_parts import share_output as share_output
+from ovspec_transforms.heads.head_parts import split_head as split_head
+from ovspec_transforms.heads.head_parts import whole_head as whole_head
 from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_STATES
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
 from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states

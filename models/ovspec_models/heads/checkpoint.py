@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,21 +35,29 @@ class HeadCheckpoint:
     arrays: dict[str, NDArray[Any]]
 
     @classmethod
-    def read(cls, folder: str | Path) -> HeadCheckpoint:
+    def read(
+        cls, folder: str | Path, reads: Callable[[dict[str, Any]], Callable[[str], bool]]
+    ) -> HeadCheckpoint:
         """Read a folder.
+
+        Args:
+            folder: of the checkpoint.
+            reads: by config.json, which weights.
 
         Raises:
             ValueError: it has no config.json, or no weights that can be read.
         """
         path = Path(folder)
-        try:
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"head '{path}': config.json can't be read ({error}); get it again") from error
-        return cls(path, with_layer_sizes(config), _arrays(path))
+        config = read_config(path)
+        return cls(path, config, _arrays(path, reads(config)))
 
-    def shape(self, draft_vocab_size: int) -> ModelShape:
+    def shape(self, draft_vocab_size: int, layers: int = 1, qk_norm: bool = False) -> ModelShape:
         """The sizes of its layers.
+
+        Args:
+            draft_vocab_size: tokens that it can draft.
+            layers: how many.
+            qk_norm: whether queries and keys pass a norm.
 
         Raises:
             ValueError: a size is missing or wrong, or rotary positions of a kind that is not known.
@@ -65,13 +74,13 @@ class HeadCheckpoint:
                 model_type="llama",
                 hidden_size=config["hidden_size"],
                 intermediate_size=config["intermediate_size"],
-                num_hidden_layers=1,
+                num_hidden_layers=layers,
                 num_attention_heads=heads,
                 num_key_value_heads=config.get("num_key_value_heads") or heads,
                 head_dim=config.get("head_dim") or config["hidden_size"] // heads,
                 max_position_embeddings=config.get("max_position_embeddings") or 2048,
                 rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 1e4),
-                qk_norm=False,
+                qk_norm=qk_norm,
                 tie_word_embeddings=False,
                 vocab_size=draft_vocab_size,
                 rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
@@ -90,6 +99,19 @@ class HeadCheckpoint:
             if name in self.arrays:
                 return self.arrays[name]
         raise ValueError(f"head '{self.folder}' has no weight {names[0]}; is it of another kind?")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a head.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"head '{folder}': config.json can't be read ({error}); get it again") from error
+    return with_layer_sizes(config)
 
 
 class CheckpointWeights:
@@ -117,24 +139,31 @@ class CheckpointWeights:
         return decompression_convert(ops.constant(values.astype(np.float16), name=f"self.{name}"))
 
 
-def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """Every weight of a folder; NumPy has no bf16, torch reads it."""
+def _arrays(folder: Path, reads: Callable[[str], bool]) -> dict[str, NDArray[Any]]:
+    """Weights of a folder; NumPy has no bf16, torch reads it."""
     import torch
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
     tensors: dict[str, Any] = {}
     try:
         for path in sorted(folder.glob("*.safetensors")):
-            tensors |= load_file(path)
-        if not tensors:
+            with safe_open(path, "pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in file.keys() if reads(name)}  # noqa: SIM118
+        if not any(folder.glob("*.safetensors")):
             for path in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
                 # Beside the weights a training leaves the state of its optimiser.
-                tensors |= {name: found for name, found in loaded.items() if isinstance(found, torch.Tensor)}
+                tensors |= {
+                    name: found
+                    for name, found in loaded.items()
+                    if isinstance(found, torch.Tensor) and reads(name)
+                }
     except Exception as error:  # the errors of damaged files have no class in common
         raise ValueError(f"head '{folder}': its weights can't be read ({error}); get them again") from error
     if not tensors:
-        raise ValueError(f"head '{folder}' has no weights: *.safetensors, *.bin or *.pt; get them too")
+        raise ValueError(
+            f"head '{folder}' has no weights of its kind in *.safetensors, *.bin or *.pt; get them too"
+        )
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         for name, tensor in tensors.items()

@@ -18,11 +18,13 @@ from ovspec_models.head_info import (
     TARGET_SIZE,
     HeadInfo,
     boundaries_of,
-    head_kind,
+    checkpoint_kind,
 )
 from ovspec_models.heads.checkpoint import HeadCheckpoint
+from ovspec_models.heads.dflash import dflash_arrays, dflash_facts, dflash_model
 from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_facts, eagle3_model
 from ovspec_models.heads.medusa import medusa_arrays, medusa_facts, medusa_model
+from ovspec_models.heads.mtp import mtp_arrays, mtp_facts, mtp_model, mtp_reads
 from ovspec_models.model_info import ModelInfo, read_shape
 
 
@@ -34,15 +36,19 @@ class _Kind:
         arrays: its weights by name; it refuses a checkpoint that is not whole.
         facts: what config.json of the exported folder says beside the published one.
         model: its graph, in a weight format.
+        reads: by config.json, which weights of the checkpoint are read.
     """
 
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
     facts: Callable[[HeadCheckpoint], dict[str, Any]]
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
+    reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
 
 
 _KINDS = {
     "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model),
+    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model),
+    "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, mtp_reads),
     "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
 }
 #: The kinds of heads that can be exported.
@@ -58,11 +64,11 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     folder = Path(path)
     if not folder.is_dir():
         raise ValueError(f"--{kind} '{folder}' is no folder; give the folder of the head's checkpoint")
-    found = head_kind(folder)
+    found = checkpoint_kind(folder)
     if found != kind:
         what = f"a head of the kind {found!r}" if found else "no head"
         raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
-    checkpoint = HeadCheckpoint.read(folder)
+    checkpoint = HeadCheckpoint.read(folder, _KINDS[kind].reads)
     _KINDS[kind].arrays(checkpoint)
     return checkpoint
 
@@ -75,11 +81,19 @@ def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:
     """
     if (Path(target) / "config.json").is_file():
         shape = read_shape(Path(target))
-        sizes = (shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
-        info = HeadInfo.read(checkpoint.folder)
-        facts = _KINDS[info.kind].facts(checkpoint)
-        known = (facts.get(TARGET_SIZE, info.target_hidden_size), facts.get("vocab_size", info.vocab_size))
-        replace(info, target_hidden_size=known[0], vocab_size=known[1]).check_target(*sizes)
+        _check(checkpoint, shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
+
+
+def _check(checkpoint: HeadCheckpoint, hidden_size: int, layers: int, vocab_size: int) -> None:
+    """Compare a checkpoint with its target; sizes that config.json does not say are in the weights."""
+    info = HeadInfo.read(checkpoint.folder)
+    facts = _KINDS[info.kind].facts(checkpoint)
+    replace(
+        info,
+        target_hidden_size=facts.get(TARGET_SIZE, info.target_hidden_size),
+        target_layers=facts.get(TARGET_LAYERS, info.target_layers),
+        vocab_size=facts.get("vocab_size", info.vocab_size),
+    ).check_target(hidden_size, layers, vocab_size)
 
 
 def add_head(checkpoint: HeadCheckpoint, folder: Path, weight_format: str | None = None) -> None:
@@ -108,7 +122,8 @@ def export_head(
     Raises:
         ValueError: the checkpoint is not whole, or for another target.
     """
-    kind = _KINDS[head_kind(checkpoint.folder) or ""]
+    _check(checkpoint, target.hidden_size, target.num_hidden_layers, target.vocab_size)
+    kind = _KINDS[checkpoint_kind(checkpoint.folder) or ""]
     model = kind.model(checkpoint, weight_format)
     if weight_format in ("int8", "int4"):
         import nncf
@@ -122,4 +137,3 @@ def export_head(
     if boundaries := boundaries_of(config):
         config[BOUNDARIES] = list(boundaries)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    HeadInfo.read(out).check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)

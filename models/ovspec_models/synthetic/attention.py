@@ -12,6 +12,7 @@ from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.layers import KVState, apply_rope, i64, i64_scalar, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights
 
+_INT64_MAX = np.iinfo(np.int64).max
 _HEADS_FIRST = np.array([0, 2, 1, 3], np.int32)
 # optimum-intel masks with the smallest f16, so that the mask stays finite in half precision.
 _MASKED = np.array(-65504.0, np.float32)
@@ -46,20 +47,40 @@ def attention(
     prefix: str,
     shared: AttentionInputs,
     states: tuple[KVState, KVState],
+    rotated: int | None = None,
+    gated: bool = False,
 ) -> tuple[ov.Node, list[ov.Node]]:
-    """Self-attention of ``[batch, rows, hidden]``; returns the output projection and the states' Assigns."""
+    """Self-attention of ``[batch, rows, hidden]``; returns the output projection and the states' Assigns.
+
+    Args:
+        data: the rows.
+        shape, weights, prefix: of the layer.
+        shared: what all layers share; its rotary tables are of the channels that are rotated.
+        states: of keys and values.
+        rotated: the first so many channels of a head have rotary positions; `None`: all.
+        gated: whether each head's output is multiplied by a gate, as in Qwen3-Next; ``q_proj`` makes it
+            behind the head's query.
+    """
     heads, kv_heads, size = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
 
-    def project(part: str, count: int) -> ov.Node:
+    def project(part: str, count: int, width: int = size) -> ov.Node:
         flat = linear(data, weights, f"{prefix}.{part}_proj.weight")
-        return ops.reshape(flat, i64(0, 0, count, size), special_zero=True)
+        return ops.reshape(flat, i64(0, 0, count, width), special_zero=True)
 
-    query, key, value = project("q", heads), project("k", kv_heads), project("v", kv_heads)
+    query, key, value = (
+        project("q", heads, size * (1 + gated)),
+        project("k", kv_heads),
+        project("v", kv_heads),
+    )
+    if gated:
+        query, gate = _split(query, size)
     if shape.qk_norm:
         query = rms_norm(query, weights, f"{prefix}.q_norm.weight", shape.rms_norm_eps)
         key = rms_norm(key, weights, f"{prefix}.k_norm.weight", shape.rms_norm_eps)
-    query = apply_rope(ops.transpose(query, _HEADS_FIRST), shared.rope, size)
-    key = apply_rope(ops.transpose(key, _HEADS_FIRST), shared.rope, size)
+    query, key = (
+        _with_positions(ops.transpose(part, _HEADS_FIRST), shared.rope, size, rotated or size)
+        for part in (query, key)
+    )
     keys, store_keys = states[0].append(key)
     values, store_values = states[1].append(ops.transpose(value, _HEADS_FIRST))
     if heads != kv_heads:
@@ -69,8 +90,25 @@ def attention(
     scale = np.array(size**-0.5, np.float32)
     name = f"__module.{prefix}/aten::scaled_dot_product_attention/ScaledDotProductAttention"
     output = ops.scaled_dot_product_attention(query, keys, values, shared.mask, scale, False, name=name)
-    flat = ops.reshape(ops.transpose(output, _HEADS_FIRST), i64(0, 0, heads * size), special_zero=True)
+    by_rows = ops.transpose(output, _HEADS_FIRST)
+    if gated:
+        by_rows = ops.multiply(by_rows, ops.sigmoid(gate))
+    flat = ops.reshape(by_rows, i64(0, 0, heads * size), special_zero=True)
     return linear(flat, weights, f"{prefix}.o_proj.weight"), [store_keys, store_values]
+
+
+def _with_positions(data: ov.Node, tables: tuple[ov.Node, ov.Node], size: int, rotated: int) -> ov.Node:
+    """Rotate the first channels of heads ``[batch, heads, rows, size]``."""
+    if rotated == size:
+        return apply_rope(data, tables, size)
+    first, rest = _split(data, rotated)
+    return ops.concat([apply_rope(first, tables, rotated), rest], -1)
+
+
+def _split(data: ov.Node, first: int) -> tuple[ov.Node, ov.Node]:
+    """The first channels of ``[..., size]``, and the rest."""
+    low = ops.slice(data, i64(0), i64(first), i64(1), i64(-1))
+    return low, ops.slice(data, i64(first), i64(_INT64_MAX), i64(1), i64(-1))
 
 
 def _repeat(data: ov.Node, target: ov.Node, heads: int, size: int) -> ov.Node:

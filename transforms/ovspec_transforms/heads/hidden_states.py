@@ -9,7 +9,7 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import VALUE, PagedLayer, paged_layers
 from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type
-from ovspec_transforms.heads.gather_logits import lm_head
+from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES, lm_head
 from ovspec_transforms.report import PassReport
 
 HIDDEN_ROWS = "hidden_rows"
@@ -89,7 +89,13 @@ def _head(model: ov.Model) -> ov.Node:
 def _all_rows(state: ov.Output) -> ov.Output:
     """The rows of which the output layer reads some, where `gather_logits` chose them."""
     node = state.get_node()
-    return node.input(0).get_source_output() if node.get_type_name() == "Gather" else state
+    if node.get_type_name() != "Gather" or not _names(node.input(1)) & {SAMPLED_TOKENS_INDICES}:
+        return state
+    return node.input(0).get_source_output()
+
+
+def _names(port: ov.Input) -> set[str]:
+    return set(port.get_source_output().get_names())
 
 
 def _value_projection(attention: ov.Node) -> ov.Node:

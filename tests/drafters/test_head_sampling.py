@@ -1,4 +1,4 @@
-"""Sampling with an EAGLE-3 head follows the target's exact distribution, and a wrong rule does not."""
+"""Sampling with a head follows the target's exact distribution, and with a wrong rule it does not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drafters.eagle3_models import BOUNDARIES, pair
-from drafters.test_eagle3 import MODES, TREE, head, settings_of, target
+from drafters.eagle3_models import pair
+from drafters.test_eagle3 import MODES, TREE, settings_of
+from drafters.test_heads import KINDS, models_of
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
@@ -41,11 +42,11 @@ def exact(prompt: list[int]) -> dict[tuple[int, ...], float]:
     return found
 
 
-def p_value(mode: str, together: int = BATCH, **shape: Any) -> tuple[float, RawPerfMetrics]:
+def p_value(kind: str, mode: str, together: int = BATCH, **shape: Any) -> tuple[float, RawPerfMetrics]:
     """P-value of the first tokens of many runs, several sequences at once."""
     prompt, metrics = pair().prompts[1], RawPerfMetrics()
     settings = settings_of(**SAMPLING, max_new_tokens=LIMIT, **{"num_assistant_tokens": 3, **shape})
-    engine = LLMEngine(target("llama", BOUNDARIES), head("llama"), MODES[mode], 64, max_num_seqs=together)
+    engine = LLMEngine(*models_of(kind), MODES[mode], 64, max_num_seqs=together)
     seen: Counter[tuple[int, ...]] = Counter()
     for start in range(0, RUNS, BATCH):
         numbers = range(start, start + BATCH)
@@ -65,8 +66,9 @@ def p_value(mode: str, together: int = BATCH, **shape: Any) -> tuple[float, RawP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_first_tokens_follow_the_exact_law(mode: str) -> None:
-    found, metrics = p_value(mode)
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_tokens_follow_the_exact_law(kind: str, mode: str) -> None:
+    found, metrics = p_value(kind, mode)
     assert found > 1e-3
     assert {0, 1} <= set(metrics.accepted_lengths)
 
@@ -80,13 +82,15 @@ def accept_everything(sequence: Sequence, proposal: Proposal, logits: NDArray[np
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_first_tokens_follow_the_exact_law_with_trees(mode: str, together: int) -> None:
-    found, metrics = p_value(mode, together, **TREE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_tokens_follow_the_exact_law_with_trees(kind: str, mode: str, together: int) -> None:
+    found, metrics = p_value(kind, mode, together, **TREE)
     assert found > 1e-3
     assert {0, 1, 2} <= set(metrics.accepted_lengths)
 
 
 @pytest.mark.slow
-def test_a_wrong_rule_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_rule_fails_the_same_test(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "accept", accept_everything)
-    assert p_value("dense")[0] < 1e-6
+    assert p_value(kind, "dense")[0] < 1e-6

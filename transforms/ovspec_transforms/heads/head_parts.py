@@ -1,4 +1,4 @@
-"""The parts of an EAGLE-3 head (arXiv 2503.01840), as optimum-intel and `ovspec export --eagle3` write it."""
+"""The parts of a head that has a cache, and what it shares with its target."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import evaluate, find_parameter
+from ovspec_transforms.graph import evaluate, find_parameter, i64
+from ovspec_transforms.heads.gather_logits import lm_head
 from ovspec_transforms.heads.hidden_states import token_embedding
 
+#: Input of heads that draft blocks: which rows of a pass are a block's, i64 `[block rows]`.
+BLOCK_ROWS = "block_rows"
 _STATES, _D2T = "hidden_states", "d2t"
 
 
 @dataclass(frozen=True, slots=True)
-class Eagle3Parts:
-    """One head, cut after its first linear layer.
+class HeadParts:
+    """One head, cut after its first linear layer where only the target's states pass it.
 
     Attributes:
-        fc: joins the target's states, `[1, rows, sum of hidden sizes]`, to features `[1, rows, size]`.
+        fc: joins the target's states, `[1, rows, sum of hidden sizes]`, to features `[1, rows, size]`;
+            `None`: features are states.
         head: the stateful decoder; its input `hidden_states` takes features, its own as well as `fc`'s.
         offsets: i64 `[draft vocabulary]`, `d2t`: token i of the head is token i + d2t[i] of the target.
             `None`: the head has no such output.
-        read: size of the states that `fc` reads.
+        read: size of the states that it reads.
         size: of the features.
         embedded: size of the embeddings that the head reads.
         drafted: tokens in the head's vocabulary.
     """
 
-    fc: ov.Model
+    fc: ov.Model | None
     head: ov.Model
     offsets: NDArray[np.int64] | None
     read: int
@@ -39,7 +43,7 @@ class Eagle3Parts:
     drafted: int
 
 
-def split_eagle3(model: ov.Model) -> Eagle3Parts:
+def split_head(model: ov.Model) -> HeadParts:
     """Cut a head, in place. `fc` reads states of the target only, the rest is run for every draft token.
 
     Raises:
@@ -62,17 +66,22 @@ def split_eagle3(model: ov.Model) -> Eagle3Parts:
     features.output(0).set_names({_STATES})
     model.add_parameters([features])
     model.validate_nodes_and_infer_types()
-    table = token_embedding(model).input(0).get_partial_shape()
-    logits = model.output("logits").get_partial_shape()
-    return Eagle3Parts(
-        fc=ov.Model([ops.result(joined)], [given], "fc"),
-        head=model,
-        offsets=offsets,
-        read=weight[1 if fc.get_attributes()["transpose_b"] else 0].get_length(),
-        size=size,
-        embedded=table[-1].get_length(),
-        drafted=logits[-1].get_length(),
-    )
+    read = weight[1 if fc.get_attributes()["transpose_b"] else 0].get_length()
+    return _parts(model, ov.Model([ops.result(joined)], [given], "fc"), offsets, read, size)
+
+
+def whole_head(model: ov.Model) -> HeadParts:
+    """A head that reads one boundary's states as they are, and in a draft its own."""
+    size = find_parameter(model, _STATES).output(0).get_partial_shape()[-1].get_length()
+    return _parts(model, None, None, size, size)
+
+
+def _parts(
+    model: ov.Model, fc: ov.Model | None, offsets: NDArray[np.int64] | None, read: int, size: int
+) -> HeadParts:
+    embedded = token_embedding(model).input(0).get_partial_shape()[-1].get_length()
+    drafted = model.output("logits").get_partial_shape()[-1].get_length()
+    return HeadParts(fc, model, offsets, read, size, embedded, drafted)
 
 
 def _reader(states: ov.Node) -> ov.Node:
@@ -91,6 +100,23 @@ def share_embedding(head: ov.Model, target: ov.Model) -> int:
     table = token_embedding(target).input(0).get_source_output()
     token_embedding(head).input(0).replace_source_output(table)
     return int(table.get_partial_shape()[-1].get_length())
+
+
+def share_output(head: ov.Model, target: ov.Model) -> int:
+    """Let a head end with the output layer of a target's stateful model; the size of the states it reads.
+
+    Raises:
+        ValueError: the target's logits come from no linear layer.
+    """
+    own, theirs = (lm_head(model.output("logits").get_node()) for model in (head, target))
+    if own is None or theirs is None:
+        raise ValueError("the target has no linear layer from its last hidden state to logits")
+    weight = theirs.input(1).get_source_output()
+    if not theirs.get_attributes()["transpose_b"]:
+        weight = ops.transpose(weight, i64([1, 0])).output(0)
+    own.input(1).replace_source_output(weight)
+    head.validate_nodes_and_infer_types()
+    return int(weight.get_partial_shape()[1].get_length())
 
 
 def _take_offsets(model: ov.Model) -> NDArray[np.int64] | None:

@@ -1,0 +1,158 @@
+"""A DFlash head (arXiv 2602.06036) as a stateful graph: its layers denoise a block of tokens at once.
+
+Rows of two kinds pass it. A row of the context has the target's joined states; in every layer it leaves a key
+and a value made of these. A row of the block has the embedding of a token, the last of the text or the mask
+token; it goes through the layers and sees the context and the whole block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_models.head_info import OWN_EMBEDDING, boundaries_of
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic.attention import attention
+from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
+from ovspec_models.synthetic.layers import dense_ffn, i64, i64_scalar, linear, rms_norm
+from ovspec_models.synthetic.weights import Weights
+from ovspec_transforms import BLOCK_ROWS
+
+_EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_attn"
+_WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
+
+
+def dflash_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
+    """The graph of a checkpoint, as `dflash_graph`.
+
+    Raises:
+        ValueError: as `dflash_arrays`.
+    """
+    arrays = dflash_arrays(checkpoint)
+    weights = CheckpointWeights(arrays, weight_format == "fp32")
+    return dflash_graph(dflash_shape(checkpoint), weights, arrays["fc.weight"].shape[1])
+
+
+def dflash_graph(shape: ModelShape, weights: Weights, states: int) -> ov.Model:
+    """The graph of a head.
+
+    Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
+    ``position_ids``, ``beam_idx``, and ``block_rows`` i64 ``[block rows]``, which rows are of a block; output
+    ``logits`` f32 ``[batch, rows, vocabulary]``, of meaning for these. Embedding and output layer have one
+    token; the target's replace them when the head is loaded.
+
+    Args:
+        shape: of the layers.
+        weights: by their names in checkpoints, and the two that stand for the target's.
+        states: size of the target's joined states.
+    """
+    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
+    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
+    block = parameter(BLOCK_ROWS, 1, ov.Type.i64)
+    given = ops.parameter(ov.PartialShape([-1, -1, states]), ov.Type.f32, name="hidden_states")
+    given.output(0).set_names({"hidden_states"})
+    eps, size = shape.rms_norm_eps, shape.hidden_size
+
+    def flat(rows: ov.Node) -> ov.Node:
+        return ops.reshape(rows, i64(-1, size), special_zero=False)
+
+    def of_block(rows: ov.Node) -> ov.Node:
+        return ops.gather(flat(rows), block, i64_scalar(0))
+
+    def among_all(rows: ov.Node) -> ov.Node:
+        """The context with these rows in the block's places, in the form of the inputs."""
+        everything = ops.scatter_update(flat(context), block, rows, i64_scalar(0))
+        return ops.reshape(everything, ops.shape_of(context, "i64"), special_zero=False)
+
+    context = rms_norm(linear(given, weights, "fc.weight"), weights, "hidden_norm.weight", eps)
+    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
+    hidden = of_block(embedded)
+    caches = kv_states(shape, input_ids, beam_idx)
+    shared = shared_inputs(shape, context, mask, positions, caches[0][0])
+    stores: list[ov.Node] = []
+    for layer in range(shape.num_hidden_layers):
+        name = f"layers.{layer}"
+        normed = among_all(rms_norm(hidden, weights, f"{name}.input_layernorm.weight", eps))
+        mixed, assigns = attention(normed, shape, weights, f"{name}.{_MIXES}", shared, caches[layer])
+        stores += assigns
+        hidden = ops.add(hidden, of_block(mixed))
+        after = rms_norm(hidden, weights, f"{name}.post_attention_layernorm.weight", eps)
+        hidden = ops.add(hidden, dense_ffn(after, weights, f"{name}.mlp"))
+    logits = linear(rms_norm(among_all(hidden), weights, "norm.weight", eps), weights, _OUTPUT)
+    logits.output(0).set_names({"logits"})
+    model = ov.Model(
+        [ops.result(logits)], stores, [input_ids, given, mask, positions, beam_idx, block], "dflash"
+    )
+    model.set_rt_info("True", ["dflash_mode"])
+    return model
+
+
+def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
+    """The sizes of the layers.
+
+    Raises:
+        ValueError: as `HeadCheckpoint.shape`, or no number of layers, or layers with a window.
+    """
+    config, where = checkpoint.config, f"head '{checkpoint.folder}'"
+    layers = config.get("num_hidden_layers")
+    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+        raise ValueError(
+            f"{where}: num_hidden_layers of config.json is {layers!r}, expected a number of at least 1"
+        )
+    if "sliding_attention" in (config.get("layer_types") or ()):
+        raise ValueError(
+            f"{where} has layers with a sliding window, which DFlash does not know yet; take a head without"
+        )
+    return checkpoint.shape(1, layers, qk_norm=True)
+
+
+def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
+    """The weights by the names of the graph.
+
+    Raises:
+        ValueError: a weight is missing or has another shape, or config.json does not say what is read.
+    """
+    config, where, shape = checkpoint.config, f"head '{checkpoint.folder}'", dflash_shape(checkpoint)
+    boundaries = boundaries_of(config)
+    if boundaries is None:
+        raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
+    unknown = [name for name in checkpoint.arrays if name.endswith((_OUTPUT, _EMBEDDING, ".bias"))]
+    if unknown:
+        raise ValueError(
+            f"{where} has the weight {unknown[0]}, which a DFlash head does not read; is it of another kind?"
+        )
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, wanted in dflash_weights(shape, len(boundaries)).items():
+        arrays[name] = checkpoint.array(name, f"model.{name}")
+        if arrays[name].shape != wanted:
+            raise ValueError(
+                f"{where}: {name} has the shape {list(arrays[name].shape)}, config.json says {list(wanted)}; "
+                "get both from the same place"
+            )
+    for name in (_EMBEDDING, _OUTPUT):
+        arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
+    return arrays
+
+
+def dflash_weights(shape: ModelShape, boundaries: int) -> dict[str, tuple[int, ...]]:
+    """Every weight's name in checkpoints, and its shape ``(out, in)``.
+
+    Args:
+        shape: of the layers.
+        boundaries: that the head reads, of states as large as its own.
+    """
+    hidden, found = shape.hidden_size, dict[str, tuple[int, ...]]()
+    for name, dims in shape.weight_shapes().items():
+        if ".layers." in name:
+            found[name.removeprefix("model.")] = dims
+    return {**dict(zip(_WHOLE, ((hidden, boundaries * hidden), (hidden,), (hidden,)), strict=True)), **found}
+
+
+def dflash_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
+    """What config.json of the exported folder says beside the published one."""
+    return {OWN_EMBEDDING: False}

@@ -1,0 +1,98 @@
+"""A DFlash head that optimum-intel 2.2 has exported, as the graph that `ovspec export --dflash` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_models.head_info import boundaries_of
+from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
+from ovspec_models.heads.dflash import dflash_graph, dflash_shape
+from ovspec_transforms import BLOCK_ROWS
+from ovspec_transforms.graph import evaluate
+
+Found = TypeVar("Found")
+
+
+def open_dflash(model: ov.Model, folder: Path) -> ov.Model:
+    """The graph of a folder as `dflash_graph`, with the weights of the IR.
+
+    optimum-intel's graph has inputs for context and block, and a state that each pass extends by the context;
+    it can neither be paged nor run for several sequences. Its layers are the same, and so are their weights.
+
+    Args:
+        model: of ``openvino_model.xml``.
+        folder: for its config.json, and for messages.
+
+    Raises:
+        ValueError: a weight is not found, or config.json does not say the sizes.
+    """
+    if any(BLOCK_ROWS in port.get_names() for port in model.inputs):
+        return model
+    head = HeadCheckpoint(folder, read_config(folder), {})
+    shape, boundaries = dflash_shape(head), boundaries_of(head.config) or ()
+    return dflash_graph(
+        shape, IrWeights(model, folder, shape.hidden_size), len(boundaries) * shape.hidden_size
+    )
+
+
+class IrWeights:
+    """Weights of an IR as nodes of a graph, by their names in the checkpoint that it was made from.
+
+    Args:
+        model: the IR.
+        folder: of it, for messages.
+        hidden_size: of the rows that stand for the target's.
+    """
+
+    def __init__(self, model: ov.Model, folder: Path, hidden_size: int) -> None:
+        self._folder, self._hidden_size = folder, hidden_size
+        self._layers: dict[str, ov.Node] = {}
+        self._norms: dict[str, NDArray[np.float32]] = {}
+        for node in model.get_ordered_ops():
+            # Nodes are called after the module that they come from, e.g. __module.layers.0.mlp.up_proj/...
+            scope = node.get_friendly_name().split("/")[0]
+            module = scope.removeprefix("__module.")
+            if module == scope:
+                continue
+            if node.get_type_name() == "MatMul":
+                self._layers[module] = node
+            elif node.get_type_name() == "Multiply" and (factor := _factor(node)) is not None:
+                self._norms[module] = factor
+
+    def vector(self, name: str, rank: int) -> ov.Node:
+        """A norm's weight, f32 ``[1, ..., 1, size]`` of the given rank."""
+        values = self._found(self._norms, name)
+        return ops.constant(values.reshape((1,) * (rank - 1) + values.shape), name=f"self.{name}")
+
+    def matrix(self, name: str) -> ov.Node:
+        """A linear layer's weight, f32 ``[out, in]`` after decompression."""
+        if not name.startswith(("layers.", "fc.")):  # stands for the target's
+            return ops.constant(np.zeros((1, self._hidden_size), np.float32))
+        layer = self._found(self._layers, name)
+        weight = layer.input(1).get_source_output().get_node()
+        if not layer.get_attributes()["transpose_b"]:
+            raise ValueError(f"'{self._folder}': the weight {name} is transposed; export the head again")
+        return weight
+
+    def _found(self, weights: dict[str, Found], name: str) -> Found:
+        module = name.removesuffix(".weight")
+        if module not in weights:
+            raise ValueError(
+                f"'{self._folder}' has no weight {name}; it is no DFlash head as optimum-intel 2.2 exports it"
+            )
+        return weights[module]
+
+
+def _factor(node: ov.Node) -> NDArray[np.float32] | None:
+    """What a multiplication multiplies rows by, `[size]`; `None` where that is computed or one number."""
+    for port in node.inputs():
+        value = evaluate(port.get_source_output().get_node())
+        if value is not None and value.get_size() > 1:
+            return np.array(value.data, np.float32).reshape(-1)
+    return None

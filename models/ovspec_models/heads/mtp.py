@@ -1,0 +1,159 @@
+"""A multi-token prediction module (DeepSeek-V3, arXiv 2412.19437) as a stateful graph.
+
+It lies in its target's checkpoint: one decoder layer over the embedding of the next token and the state that
+the target's output layer reads, and a norm before that output layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec_models.head_info import OWN_EMBEDDING, TARGET_LAYERS
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.shapes import ModelShape
+from ovspec_models.synthetic.attention import attention
+from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
+from ovspec_models.synthetic.layers import dense_ffn, i64_scalar, linear, rms_norm
+
+_EMBEDDING, _OUTPUT = "embed_tokens.weight", "lm_head.weight"
+# The graph's names, and the checkpoints' of DeepSeek's kind and of Qwen's.
+_NAMES = {
+    "enorm": ("enorm", "pre_fc_norm_embedding"),
+    "hnorm": ("hnorm", "pre_fc_norm_hidden"),
+    "eh_proj": ("eh_proj", "fc"),
+    "norm": ("shared_head.norm", "norm"),
+}
+# Whose norms multiply by 1 + weight.
+_ONE_MORE = ("qwen3_next", "qwen3_5")
+
+
+def mtp_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
+    """The graph of a module.
+
+    Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, hidden size]``, ``attention_mask``,
+    ``position_ids``, ``beam_idx``; output ``logits``. Embedding and output layer have one token; the target's
+    replace them when the head is loaded.
+
+    Raises:
+        ValueError: as `mtp_arrays`.
+    """
+    arrays = mtp_arrays(checkpoint)
+    shape, rotated = _shape(checkpoint), _rotated(checkpoint)
+    size, eps = shape.hidden_size, shape.rms_norm_eps
+    weights = CheckpointWeights(arrays, weight_format == "fp32")
+    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
+    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
+    states = ops.parameter(ov.PartialShape([-1, -1, size]), ov.Type.f32, name="hidden_states")
+    states.output(0).set_names({"hidden_states"})
+    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
+    both = [rms_norm(embedded, weights, "enorm.weight", eps), rms_norm(states, weights, "hnorm.weight", eps)]
+    hidden = linear(ops.concat(both, -1), weights, "eh_proj.weight")
+    caches = kv_states(shape, input_ids, beam_idx)
+    shared = shared_inputs(replace(shape, head_dim=rotated), hidden, mask, positions, caches[0][0])
+    normed = rms_norm(hidden, weights, "layer.input_layernorm.weight", eps)
+    gated = _queries(arrays) > shape.num_attention_heads * shape.head_dim
+    mixed, stores = attention(
+        normed, shape, weights, "layer.self_attn", shared, caches[0], rotated=rotated, gated=gated
+    )
+    hidden = ops.add(hidden, mixed)
+    after = rms_norm(hidden, weights, "layer.post_attention_layernorm.weight", eps)
+    hidden = ops.add(hidden, dense_ffn(after, weights, "layer.mlp"))
+    logits = linear(rms_norm(hidden, weights, "norm.weight", eps), weights, _OUTPUT)
+    logits.output(0).set_names({"logits"})
+    model = ov.Model([ops.result(logits)], stores, [input_ids, states, mask, positions, beam_idx], "mtp")
+    model.set_rt_info("True", ["mtp_mode"])
+    return model
+
+
+def mtp_reads(config: dict[str, Any]) -> Callable[[str], bool]:
+    """Which weights of a checkpoint are the module's; of several modules, the first's."""
+    first = f"model.layers.{config.get('num_hidden_layers')}."
+    return lambda name: name.startswith((first, "mtp.", "model.mtp."))
+
+
+def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
+    """The weights by the names of the graph.
+
+    Raises:
+        ValueError: a weight is missing, has another shape, or is of a layer that is not known.
+    """
+    where = f"head '{checkpoint.folder}'"
+    for part, what in (
+        ("kv_a_proj", "multi-head latent attention"),
+        (".experts.", "experts"),
+        (".bias", "biases"),
+    ):
+        if any(part in name for name in checkpoint.arrays):
+            raise ValueError(
+                f"{where}: its layer has {what}, which MTP does not know yet; draft with another head"
+            )
+    ends = tuple(f"{name}.weight" for name in _NAMES["enorm"])
+    prefix = next(
+        (name.removesuffix(end) for name in checkpoint.arrays for end in ends if name.endswith(f".{end}")),
+        None,
+    )
+    if prefix is None:
+        raise ValueError(f"{where} has no weights of an MTP module; take the checkpoint that has them")
+    is_qwen = f"{prefix}{ends[1]}" in checkpoint.arrays
+    shape = _shape(checkpoint)
+    hidden = shape.hidden_size
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {
+        f"{name}.weight": (f"{prefix}{theirs[is_qwen]}.weight", (hidden,)) for name, theirs in _NAMES.items()
+    }
+    wanted["eh_proj.weight"] = (wanted["eh_proj.weight"][0], (hidden, 2 * hidden))
+    layer = f"{prefix}layers.0." if is_qwen else prefix
+    for name, dims in shape.weight_shapes().items():
+        if name.startswith("model.layers.0."):
+            part = name.removeprefix("model.layers.0.")
+            wanted[f"layer.{part}"] = (layer + part, dims)
+    one_more = str(checkpoint.config.get("model_type")).startswith(_ONE_MORE)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, (theirs, dims) in wanted.items():
+        found = checkpoint.array(theirs)
+        sizes = [dims, (2 * dims[0], *dims[1:])] if name.endswith("q_proj.weight") else [dims]
+        if found.shape not in sizes:
+            raise ValueError(
+                f"{where}: {theirs} has the shape {list(found.shape)}, config.json says {list(dims)}; get "
+                "both from the same place"
+            )
+        arrays[name] = found + 1 if one_more and found.ndim == 1 else found
+    for name in (_EMBEDDING, _OUTPUT):
+        arrays[name] = np.zeros((1, hidden), np.float32)
+    return arrays
+
+
+def mtp_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
+    """What config.json of the exported folder says in place of the target's."""
+    return {
+        "architectures": ["MTPModel"],
+        "text_config": None,
+        "layer_types": None,
+        OWN_EMBEDDING: False,
+        TARGET_LAYERS: checkpoint.config.get("num_hidden_layers"),
+        "num_hidden_layers": 1,
+    }
+
+
+def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
+    return checkpoint.shape(
+        1, qk_norm=any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.arrays)
+    )
+
+
+def _rotated(checkpoint: HeadCheckpoint) -> int:
+    """Channels of a head that have rotary positions."""
+    config = checkpoint.config
+    rope = config.get("rope_parameters") or {}
+    share = config.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0
+    return int(_shape(checkpoint).head_dim * share)
+
+
+def _queries(arrays: dict[str, NDArray[Any]]) -> int:
+    return len(arrays["layer.self_attn.q_proj.weight"])

@@ -1,0 +1,128 @@
+"""`dflash`: a head drafts a block of tokens in one pass (DFlash, arXiv 2602.06036).
+
+Entry i of the head's cache is made of the target's states at position i. A block begins with the last token
+of the text, whose states are not known yet, and goes on with mask tokens, which become the draft's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+
+from ovspec.drafters.cached_head import CachedHead
+from ovspec.drafters.draft_tree import depth_of
+from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.head_fit import check_states, share_with_target
+from ovspec.drafters.parallel_draft import parallel_draft
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec_models import ModelInfo
+from ovspec_models.head_info import HeadInfo
+from ovspec_models.heads import open_dflash
+from ovspec_transforms import split_head
+
+
+def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> DFlashDrafter:
+    """Compile the head of a folder for a target.
+
+    Args:
+        info: of the head's folder.
+        target: of the target's folder, whose embedding and output layer it takes.
+        backends: the operations that compute it.
+        prefill_chunk: rows per pass while a prompt is read.
+
+    Raises:
+        ValueError: a head for another target, or stock attention.
+    """
+    if backends.attention.backend != "native":
+        raise ValueError(
+            f"'{info.folder}' is a DFlash head, whose blocks attention='stock' can't read; use "
+            "attention='native', on a CPU"
+        )
+    assert info.block is not None
+    size, mask_token = info.block
+    if mask_token >= target.vocab_size:
+        raise ValueError(
+            f"'{info.folder}' is a head for another target: its mask_token_id is {mask_token}, the target's "
+            f"tokens are 0 to {target.vocab_size - 1}"
+        )
+    core = openvino_core()
+    parts = split_head(open_dflash(core.read_model(info.folder / "openvino_model.xml"), info.folder))
+    check_states(info, parts, target, len(info.boundaries or ()))
+    share_with_target(info, parts, target)
+    runner = ModelRunner(parts.head, backends=backends)
+    fc = core.compile_model(parts.fc, backends.device, dict(backends.properties))
+    positions = ModelInfo.read(info.folder).max_position_embeddings
+    return DFlashDrafter(runner, fc, size, mask_token, prefill_chunk, positions)
+
+
+class DFlashDrafter(CachedHead):
+    """Drafts chains and trees with a head, for several sequences at once.
+
+    Args:
+        runner, fc, prefill_chunk, positions: as of `CachedHead`.
+        size: tokens of a block, the one before the draft counted.
+        mask_token: id that stands for a token to come.
+    """
+
+    shift, block = 0, 0
+    why_no_trees = ""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        fc: ov.CompiledModel,
+        size: int,
+        mask_token: int,
+        prefill_chunk: int,
+        positions: int | None = None,
+    ) -> None:
+        super().__init__("dflash", runner, fc, prefill_chunk, positions)
+        self._size, self._mask_token = size, mask_token
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft for every sequence whose states are there, in one pass for all of them."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        lengths = [
+            int(min(count, self._size - 1, depth_of(sequence), self._positions - len(sequence.tokens)))
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+        asked = [
+            index for index, length in enumerate(lengths) if length > 0 and self._is_ready(sequences[index])
+        ]
+        if not asked:
+            return proposals
+        try:
+            logits = self.runner.forward([self._block(sequences[index], lengths[index]) for index in asked])
+            self.last_duration = self.runner.last_pass.duration
+            self._pass_by(sequences, asked)
+            begin = 0
+            for index in asked:
+                places = logits[begin : begin + lengths[index]]
+                proposals[index] = parallel_draft(sequences[index], counts[index], places)
+                begin += lengths[index]
+        finally:
+            self._drop_drafts(sequences, asked)
+        return proposals
+
+    def _block(self, sequence: Sequence, length: int) -> Rows:
+        """The next entries, and behind them a block that drafts so many tokens."""
+        rows = self._entries(sequence, self._known(sequence))
+        assert rows.features is not None
+        block = np.full(length + 1, self._mask_token, np.int64)
+        block[0] = sequence.tokens[-1]
+        unknown = np.zeros((len(block), *rows.features.shape[1:]), np.float32)
+        return replace(
+            rows,
+            tokens=np.concatenate([rows.tokens, block]),
+            features=np.concatenate([rows.features, unknown]),
+            sampled=length,
+            block=len(block),
+        )

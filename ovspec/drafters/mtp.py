@@ -1,0 +1,40 @@
+"""`mtp`: the module that a target was trained with drafts (multi-token prediction, arXiv 2412.19437)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ovspec.drafters.head_fit import check_states, share_with_target
+from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.draft_runner import draft_runner
+from ovspec_models import ModelInfo
+from ovspec_models.head_info import HeadInfo
+from ovspec_transforms import whole_head
+
+
+def mtp_boundaries(layers: int) -> tuple[int, ...]:
+    """The boundary that it reads, of the target as of itself: what the output layer reads."""
+    return (layers + 1,)
+
+
+def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> RecurrentHead:
+    """Compile the module of a folder for a target.
+
+    Args:
+        info: of the module's folder.
+        target: of the target's folder, whose embedding and output layer it takes.
+        backends: the operations that compute it.
+        prefill_chunk: rows per pass while a prompt is read.
+
+    Raises:
+        ValueError: a module of another target.
+    """
+    parts = whole_head(openvino_core().read_model(info.folder / "openvino_model.xml"))
+    check_states(info, parts, target, 1)
+    share_with_target(info, parts, target)
+    own, ids = ModelInfo.read(info.folder), np.arange(target.vocab_size)
+    runner = draft_runner(parts.head, backends, own.weight_bytes)
+    positions = own.max_position_embeddings
+    return RecurrentHead("mtp", runner, None, ids, target.vocab_size, prefill_chunk, positions)

@@ -1,0 +1,138 @@
+"""Drafts of a head that takes its own last state for the target's, a token at a time.
+
+Entry i of the head's cache pairs the target's state at position i with the embedding of token i + 1. Its
+logits follow token i + 1, and its own last state stands for the target's in entry i + 1 of a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.drafters.cached_head import CachedHead
+from ovspec.drafters.draft_tree import DraftTree, depth_of
+from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.drawing import draw
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+from ovspec_transforms import BOUNDARY_STATES
+
+
+class RecurrentHead(CachedHead):
+    """Drafts chains and trees with a head, for several sequences at once.
+
+    Args:
+        name, runner, fc, prefill_chunk, positions: as of `CachedHead`.
+        target_ids: i64 `[draft vocabulary]`, the target's id of each of the head's tokens.
+        vocab_size: of the target.
+    """
+
+    shift = 1
+
+    def __init__(
+        self,
+        name: str,
+        runner: ModelRunner,
+        fc: ov.CompiledModel | None,
+        target_ids: NDArray[np.int64],
+        vocab_size: int,
+        prefill_chunk: int,
+        positions: int | None = None,
+    ) -> None:
+        super().__init__(name, runner, fc, prefill_chunk, positions)
+        self._target_ids = target_ids
+        self._vocab_size = vocab_size
+        self._full = np.zeros((0, vocab_size), np.float32)
+        self.why_no_trees = runner.why_no_tree_mask
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft for every sequence whose states are there."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        limits = [
+            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+        asked = [
+            index for index, limit in enumerate(limits) if limit > 0 and self._is_ready(sequences[index])
+        ]
+        trees = {
+            index: DraftTree(sequences[index], counts[index], int(limits[index]))
+            for index in asked
+            if sequences[index].settings.branching_factor > 1
+        }
+        chains = [index for index in asked if index not in trees]
+        try:
+            if trees:
+                self._draft_trees(sequences, trees)
+            for index, tree in trees.items():
+                proposals[index] = tree.proposal()
+            batch = self._first_rows(sequences, chains)
+            drafting = chains
+            while drafting:
+                logits, features = self._forward(batch)
+                if drafting is chains:
+                    self._pass_by(sequences, chains)
+                still, batch = [], []
+                for index, row, feature in zip(drafting, logits, features, strict=True):
+                    sequence, proposal = sequences[index], proposals[index]
+                    if draw(sequence, proposal, row) and len(proposal.tokens) < limits[index]:
+                        still.append(index)
+                        token = np.array(proposal.tokens[-1:], np.int64)
+                        batch.append(Rows(sequence.draft, token, states=1, features=feature[None, None]))
+                drafting = still
+        finally:
+            self._drop_drafts(sequences, asked)
+        return proposals
+
+    def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
+        """Grow trees: after the true entries, each pass has all nodes so far as rows."""
+        growing = list(trees)
+        logits, states = self._forward(self._first_rows(sequences, growing))
+        self._pass_by(sequences, growing)
+        features: dict[int, list[NDArray[np.float32]]] = {index: [] for index in growing}
+        while growing:
+            ends, still, batch = np.cumsum([len(trees[index].frontier) for index in growing]), [], []
+            for index, end in zip(growing, ends.tolist(), strict=True):
+                sequence, tree, before = sequences[index], trees[index], trees[index].frontier
+                rows = slice(end - len(before), end)
+                own = dict(zip(before, states[rows], strict=True))
+                if tree.grow(logits[rows]):
+                    still.append(index)
+                    features[index] += [own[tree.parents[node]] for node in tree.frontier]
+                    tokens, parents = tree.rows
+                    count, joined = len(tree.frontier), np.stack(features[index])[:, np.newaxis]
+                    sequence.draft.rollback(len(sequence.tokens) - 1)
+                    batch.append(
+                        Rows(sequence.draft, tokens, count, parents=parents, states=count, features=joined)
+                    )
+            growing = still
+            if growing:
+                logits, states = self._forward(batch)
+
+    def _forward(self, batch: SequenceOf[Rows]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Logits over the target's vocabulary and own states of the sampled rows."""
+        logits = self._in_target_ids(self.runner.forward(batch))
+        self.last_duration += self.runner.last_pass.duration
+        return logits, np.array(self.runner.output(BOUNDARY_STATES), np.float32)
+
+    def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
+        """The true entries that a draft begins with."""
+        return [
+            replace(self._entries(sequences[index], self._known(sequences[index])), sampled=1, states=1)
+            for index in indices
+        ]
+
+    def _in_target_ids(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits over the target's vocabulary, valid until the next; unknown tokens have -inf."""
+        if len(self._full) < len(logits):
+            self._full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
+        full = self._full[: len(logits)]
+        full[:, self._target_ids] = logits
+        return full

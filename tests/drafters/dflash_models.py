@@ -1,0 +1,153 @@
+"""A DFlash head for the tiny target: a reference in torch, trained for a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from drafters.eagle3_models import EPS, HEADS, HIDDEN, KV_HEADS, LAYERS, SIZE, THETA, VOCAB
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+
+# Published numbers mean the output of a layer, and so the boundary after it.
+IDS = (1, 4)
+BOUNDARIES = (2, 5)
+BLOCK, MASK, OWN_LAYERS, INNER = 6, VOCAB - 1, 2, 96
+CONFIG: dict[str, Any] = {
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "block_size": BLOCK,
+    "dflash_config": {"mask_token_id": MASK, "target_layer_ids": list(IDS)},
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "layer_types": ["full_attention"] * OWN_LAYERS,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": OWN_LAYERS,
+    "num_key_value_heads": KV_HEADS,
+    "num_target_layers": LAYERS,
+    "head_dim": SIZE,
+    "rms_norm_eps": EPS,
+    "rope_theta": THETA,
+    "vocab_size": VOCAB,
+}
+
+
+class Reference(nn.Module):
+    """A head by the paper's definition, without a cache. Its parameters have the names of checkpoints."""
+
+    def __init__(self, embedding: Tensor, output: Tensor, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.fc = nn.Linear(len(IDS) * HIDDEN, HIDDEN, bias=False)
+        self.hidden_norm = nn.RMSNorm(HIDDEN, EPS)
+        self.layers = nn.ModuleList([Layer() for _ in range(OWN_LAYERS)])
+        self.norm = nn.RMSNorm(HIDDEN, EPS)
+        self._shared = embedding, output
+
+    def forward(self, inputs_embeds: Tensor, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
+        """What the output layer reads for a block.
+
+        Args:
+            inputs_embeds: of the block's tokens, `[1, block, hidden]`.
+            hidden_states: of the target, `[1, context, states]`.
+            position_ids: of both, the context first, `[1, context + block]`.
+        """
+        context = self.hidden_norm(self.fc(hidden_states))
+        hidden = inputs_embeds
+        for layer in self.layers:
+            hidden = layer(hidden, context, position_ids)
+        return self.norm(hidden)
+
+    def logits(self, tokens: list[int], states: Tensor, count: int) -> Tensor:
+        """Of the next `count` tokens, from the states `[tokens - 1, states]` before the last."""
+        embedding, output = self._shared
+        block = torch.tensor([tokens[-1]] + [MASK] * count)
+        positions = torch.arange(len(states) + len(block))
+        hidden = self(embedding[block][None], states[None], positions[None])[0]
+        return hidden[1:] @ output.T
+
+    def draft(self, tokens: list[int], states: Tensor, count: int) -> list[int]:
+        """The greedy draft after `tokens`."""
+        with torch.no_grad():
+            found: list[int] = self.logits(tokens, states, min(count, BLOCK - 1)).argmax(-1).tolist()
+        return found
+
+    def train_on(self, texts: list[tuple[list[int], Tensor]], steps: int) -> None:
+        """Learn blocks of texts by heart."""
+        optimizer = torch.optim.Adam(self.parameters(), 3e-3)
+        for step in range(steps):
+            tokens, states = texts[step % len(texts)]
+            loss = torch.zeros(())
+            for begin in torch.randint(len(tokens) - 42, len(tokens) - BLOCK, (4,)).tolist():
+                begin = max(2, begin)
+                logits = self.logits(tokens[:begin], states[: begin - 1], BLOCK - 1)
+                loss = loss + cross_entropy(logits, torch.tensor(tokens[begin : begin + BLOCK - 1]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def save(self, folder: Path, **config: Any) -> Path:
+        """Write a checkpoint as it is published."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: w.detach().clone() for name, w in self.state_dict().items()}, folder / "model.safetensors"
+        )
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **config}))
+        return folder
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(HIDDEN, EPS)
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(HIDDEN, HEADS * SIZE, bias=False),
+                "k_proj": nn.Linear(HIDDEN, KV_HEADS * SIZE, bias=False),
+                "v_proj": nn.Linear(HIDDEN, KV_HEADS * SIZE, bias=False),
+                "o_proj": nn.Linear(HEADS * SIZE, HIDDEN, bias=False),
+                "q_norm": nn.RMSNorm(SIZE, EPS),
+                "k_norm": nn.RMSNorm(SIZE, EPS),
+            }
+        )
+        self.post_attention_layernorm = nn.RMSNorm(HIDDEN, EPS)
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(HIDDEN, INNER, bias=False),
+                "up_proj": nn.Linear(HIDDEN, INNER, bias=False),
+                "down_proj": nn.Linear(INNER, HIDDEN, bias=False),
+            }
+        )
+
+    def forward(self, hidden: Tensor, context: Tensor, positions: Tensor) -> Tensor:
+        """The block's rows see all of the context and all of the block."""
+        part, mlp, block = self.self_attn, self.mlp, hidden.shape[1]
+        normed = self.input_layernorm(hidden)
+        both = torch.cat([context, normed], 1)
+
+        def heads(x: Tensor) -> Tensor:
+            return x.unflatten(-1, (-1, SIZE))
+
+        angles = positions[..., None] * THETA ** (-torch.arange(0, SIZE, 2) / SIZE)
+        cos, sin = (
+            torch.cat([angles, angles], -1).cos()[:, None],
+            torch.cat([angles, angles], -1).sin()[:, None],
+        )
+
+        def rotated(x: Tensor) -> Tensor:
+            low, high = x.chunk(2, -1)
+            rows = x.shape[2]
+            return x * cos[:, :, -rows:] + torch.cat([-high, low], -1) * sin[:, :, -rows:]
+
+        q = rotated(part["q_norm"](heads(part["q_proj"](normed))).transpose(1, 2))
+        k = rotated(part["k_norm"](heads(part["k_proj"](both))).transpose(1, 2))
+        v = heads(part["v_proj"](both)).transpose(1, 2)
+        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
+        mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, block, -1)
+        hidden = hidden + part["o_proj"](mixed)
+        inner = self.post_attention_layernorm(hidden)
+        return hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))

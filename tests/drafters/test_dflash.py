@@ -1,0 +1,166 @@
+"""A DFlash head drafts what its reference drafts, from a checkpoint or from optimum-intel's folder."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import nncf
+import openvino as ov
+import pytest
+import torch
+from commands import ovspec as command
+from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference
+from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, Pair, pair
+from drafters.test_eagle3 import DRAFT, answer, plain, settings_of, target
+from safetensors.torch import load_file, save_file
+from settings import F32
+
+import ovspec
+from ovspec.drafters.dflash import DFlashDrafter
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.pipeline.head_model import draft_choices
+from ovspec_models.head_info import head_kind
+from ovspec_models.heads import export_head, open_head
+
+
+@functools.cache
+def reference() -> Reference:
+    models = pair()
+    weights = models.model.get_input_embeddings().weight, models.model.get_output_embeddings().weight
+    made = Reference(*(weight.detach() for weight in weights))
+    texts = [models.greedy(prompt, 40) for prompt in models.prompts]
+    made.train_on([(text, models.states(text, BOUNDARIES)) for text in texts], 300)
+    export_head(open_head(made.save(models.folder / "dflash"), "dflash"), models.info, folder(), "fp32")
+    return made
+
+
+def folder() -> Path:
+    return pair().folder / "dflash_draft"
+
+
+def load(path: Path, attention: Any = "native") -> DFlashDrafter:
+    choices = draft_choices(ovspec.draft_model(path), pair().info, "dense", "CPU", attention, F32, None)
+    assert choices is not None and choices.boundaries == BOUNDARIES
+    drafter = choices.load(VOCAB, 32)
+    assert isinstance(drafter, DFlashDrafter)
+    return drafter
+
+
+@functools.cache
+def head() -> DFlashDrafter:
+    reference()
+    return load(folder())
+
+
+def drafted_by_reference(models: Pair, prompt: list[int], text: list[int], count: int) -> list[int]:
+    """How many draft tokens each pass over an answer accepts, by the paper's definition."""
+    whole, accepted = prompt + text, list[int]()
+    states, length = models.states(whole, BOUNDARIES), len(prompt) + 1
+    while length < len(whole) - 1:
+        draft = reference().draft(whole[:length], states[: length - 1], min(count, len(whole) - length - 1))
+        accepted.append(next((i for i, x in enumerate(draft) if x != whole[length + i]), len(draft)))
+        length += accepted[-1] + 1
+    return accepted
+
+
+def outcomes(drafter: DFlashDrafter, boundaries: tuple[int, ...], count: int = DRAFT) -> list[list[int]]:
+    engine, found = LLMEngine(target("llama", boundaries), drafter, "dense", 32), []
+    for prompt, text in zip(pair().prompts, plain("llama"), strict=True):
+        (got,), (metrics,) = answer(engine, [prompt], settings_of(num_assistant_tokens=count))
+        assert got == text
+        found.append(metrics.accepted_lengths)
+    return found
+
+
+@pytest.mark.parametrize("count", [DRAFT, BLOCK + 4])
+def test_acceptance_is_the_references(count: int) -> None:
+    """The same number of accepted tokens in every pass, and not with a boundary shifted by one."""
+    models = pair()
+    expected = [
+        drafted_by_reference(models, prompt, text, count)
+        for prompt, text in zip(models.prompts, plain("llama"), strict=True)
+    ]
+    assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
+    assert outcomes(head(), BOUNDARIES, count) == expected
+    for place, boundary in enumerate(BOUNDARIES):
+        shifted = (*BOUNDARIES[:place], boundary - 1, *BOUNDARIES[place + 1 :])
+        # A head of its own: others would find its entries of these prompts.
+        assert outcomes(load(folder()), shifted, count) != expected, f"{boundary} shifted goes unnoticed"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_folder_of_optimum_intel(tmp_path: Path, compressed: bool) -> None:
+    """Its IR has the weights that the checkpoint has, in a graph of another form."""
+    made, names = reference(), ("inputs_embeds", "hidden_states", "position_ids")
+    example = (torch.randn(1, 3, HIDDEN), torch.randn(1, 4, len(IDS) * HIDDEN), torch.arange(7)[None])
+    model = ov.convert_model(made, example_input=dict(zip(names, example, strict=True)))
+    model.output(0).set_names({"last_hidden_state"})
+    for key, value in (("mask_token_id", str(MASK)), ("target_layer_ids", ",".join(map(str, IDS)))):
+        model.set_rt_info(value, ["dflash", key])
+    model.set_rt_info("True", ["dflash_mode"])
+    if compressed:
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    ov.save_model(model, tmp_path / "openvino_model.xml", compress_to_fp16=False)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert head_kind(tmp_path) == "dflash"
+    accepted, ours = outcomes(load(tmp_path), BOUNDARIES), outcomes(head(), BOUNDARIES)
+    if compressed:
+        assert sum(map(sum, accepted)) > 0.5 * sum(map(sum, ours))
+    else:
+        assert accepted == ours
+
+
+def test_the_published_form(tmp_path: Path) -> None:
+    checkpoint = reference().save(tmp_path / "dflash")
+    assert head_kind(checkpoint) == "dflash"
+    export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / "out")
+    told = json.loads(command("info", str(tmp_path / "out"), "--json").stdout)["head"]
+    assert (told["kind"], told["boundaries"], told["target_layers"]) == ("dflash", list(BOUNDARIES), LAYERS)
+    assert (told["block_tokens"], told["mask_token"]) == (BLOCK, MASK)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"dflash_config": {"mask_token_id": MASK}}, "no target_layer_ids in dflash_config"),
+        ({"block_size": None}, "block_size is None"),
+        ({"num_hidden_layers": 3}, r"has no weight layers\.2"),
+        ({"layer_types": ["sliding_attention"] * 2}, "sliding window"),
+        ({"hidden_size": 32}, r"fc\.weight has the shape"),
+        ({"num_target_layers": 9}, f"its number of layers is 9, this target's {LAYERS}"),
+        ({"vocab_size": 99}, f"its vocabulary is 99, this target's {VOCAB}"),
+    ],
+)
+def test_heads_that_do_not_fit(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    checkpoint = reference().save(tmp_path / "dflash", **config)
+    with pytest.raises(ValueError, match=said):
+        export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_not_read_are_refused(tmp_path: Path) -> None:
+    checkpoint = reference().save(tmp_path / "dflash")
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    save_file({**arrays, "lm_head.weight": torch.zeros(VOCAB, HIDDEN)}, checkpoint / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=r"has the weight lm_head\.weight, which a DFlash head does not read"
+    ):
+        open_head(checkpoint, "dflash")
+
+
+def test_settings_that_blocks_do_not_know(tmp_path: Path) -> None:
+    reference()
+    with pytest.raises(ValueError, match="blocks attention='stock' can't read"):
+        load(folder(), "stock")
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (tmp_path / name).symlink_to(folder() / name)
+    config = json.loads((folder() / "config.json").read_text())
+    config["dflash_config"]["mask_token_id"] = VOCAB
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match=f"mask_token_id is {VOCAB}, the target's tokens are 0 to {VOCAB - 1}"
+    ):
+        load(tmp_path)

@@ -1,0 +1,123 @@
+"""An MTP module drafts what its reference drafts, from the checkpoints of both kinds."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import ovspec as command
+from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
+from drafters.mtp_models import BOUNDARY, CONFIGS, Reference
+from drafters.test_eagle3 import DRAFT, answer, plain, settings_of, target
+from drafters.test_medusa import states
+from settings import F32
+
+import ovspec
+from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.pipeline.head_model import draft_choices
+from ovspec_models.head_info import head_kind
+from ovspec_models.heads import export_head, open_head
+
+KINDS = tuple(CONFIGS)
+
+
+@functools.cache
+def reference(kind: str) -> Reference:
+    models = pair()
+    weights = models.model.get_input_embeddings().weight, models.model.get_output_embeddings().weight
+    made = Reference(kind, *(weight.detach() for weight in weights))
+    texts = [models.greedy(prompt, 40) for prompt in models.prompts]
+    made.train_on([(text, states(models, text)) for text in texts], 40)
+    checkpoint = open_head(made.save(models.folder / f"mtp_{kind}"), "mtp")
+    export_head(checkpoint, models.info, folder(kind), "fp32")
+    return made
+
+
+def folder(kind: str) -> Path:
+    return pair().folder / f"mtp_{kind}_draft"
+
+
+@functools.cache
+def head(kind: str = "deepseek") -> RecurrentHead:
+    reference(kind)
+    choices = draft_choices(
+        ovspec.draft_model(folder(kind)), pair().info, "dense", "CPU", "native", F32, None
+    )
+    assert choices is not None and choices.boundaries == (BOUNDARY,)
+    drafter = choices.load(VOCAB, 32)
+    assert isinstance(drafter, RecurrentHead)
+    return drafter
+
+
+def drafted_by_reference(kind: str, prompt: list[int], text: list[int]) -> list[int]:
+    """How many draft tokens each pass over an answer accepts."""
+    whole, accepted = prompt + text, list[int]()
+    found, length = states(pair(), whole), len(prompt) + 1
+    while length < len(whole) - 1:
+        count = min(DRAFT, len(whole) - length - 1)
+        draft = reference(kind).draft(whole[:length], found[: length - 1], count)
+        accepted.append(next((i for i in range(count) if draft[i] != whole[length + i]), count))
+        length += accepted[-1] + 1
+    return accepted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_acceptance_is_the_references(kind: str) -> None:
+    """The same number of accepted tokens in every pass, and not with the boundary before the right one."""
+    models, texts = pair(), plain("llama")
+    expected = [
+        drafted_by_reference(kind, prompt, text) for prompt, text in zip(models.prompts, texts, strict=True)
+    ]
+    assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
+
+    def outcomes(boundary: int) -> list[list[int]]:
+        engine, found = LLMEngine(target("llama", (boundary,)), head(kind), "dense", 32), []
+        for prompt, text in zip(models.prompts, texts, strict=True):
+            (got,), (metrics,) = answer(engine, [prompt], settings_of())
+            assert got == text
+            found.append(metrics.accepted_lengths)
+        return found
+
+    assert outcomes(BOUNDARY) == expected
+    assert outcomes(BOUNDARY - 2) != expected, "another boundary goes unnoticed"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_folder_says(kind: str) -> None:
+    reference(kind)
+    assert head_kind(pair().folder / f"mtp_{kind}") is None  # a target's checkpoint
+    assert head_kind(folder(kind)) == "mtp"
+    told = json.loads(command("info", str(folder(kind)), "--json").stdout)["head"]
+    assert (told["kind"], told["target_layers"]) == ("mtp", LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "said"),
+    [
+        ({"num_nextn_predict_layers": 0}, {}, "holds no head"),
+        ({"hidden_size": 32, "head_dim": 16}, {}, "enorm.weight has the shape"),
+        ({"vocab_size": 99}, {}, f"its vocabulary is 99, this target's {VOCAB}"),
+        ({}, {"self_attn.kv_a_proj_with_mqa.weight": (4, 4)}, "multi-head latent attention"),
+        ({}, {"mlp.experts.0.up_proj.weight": (4, 4)}, "experts"),
+        ({}, {"self_attn.q_proj.bias": (4,)}, "biases"),
+    ],
+)
+def test_modules_that_do_not_fit(
+    tmp_path: Path, config: dict[str, Any], more: dict[str, tuple[int, ...]], said: str
+) -> None:
+    added = {f"model.layers.{LAYERS}.{name}": torch.zeros(shape) for name, shape in more.items()}
+    checkpoint = reference("deepseek").save(tmp_path / "mtp", added, **config)
+    with pytest.raises(ValueError, match=said):
+        export_head(open_head(checkpoint, "mtp"), pair().info, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and HIDDEN != 32
+
+
+def test_a_checkpoint_without_its_module(tmp_path: Path) -> None:
+    checkpoint = reference("deepseek").save(tmp_path / "mtp", num_hidden_layers=LAYERS + 1)
+    with pytest.raises(ValueError, match="has no weights of its kind"):
+        open_head(checkpoint, "mtp")

@@ -220,8 +220,9 @@ def _chain_tables(
         "block_indices": written,
         "block_indices_begins": _from_zero(len(written)),
         "max_context_len": np.array(context - skipped * block_size, np.int32),
-        "sampled_tokens_indices": _last_of(read, rows.sampled),
+        SAMPLED_TOKENS_INDICES: _last_of(read, rows.sampled),
         HIDDEN_ROWS: _last_of(read, rows.states),
+        BLOCK_ROWS: _last_of(read, 0),
     }
     if native:
         made["written_begins"] = begins

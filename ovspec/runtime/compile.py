@@ -204,7 +204,9 @@ def _check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, ob
             continue
         key = side if side in settings else "KV_CACHE_PRECISION"
         asked = precision_name(settings[key]) if key in settings else None
-        if asked is not None and cache.element_type != CACHE_PRECISIONS[asked]:
+        # The GPU plugin stores u8 as signed numbers.
+        found = ov.Type.u8 if cache.element_type == ov.Type.i8 else cache.element_type
+        if asked is not None and found != CACHE_PRECISIONS[asked]:
             raise ValueError(
                 f"{key}={asked}: the device would use {cache.element_type.get_type_name()} for {cache.name} "
                 "with this inference precision; ask for that, or change INFERENCE_PRECISION_HINT"

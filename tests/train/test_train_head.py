@@ -66,11 +66,9 @@ def accepted(draft: Path) -> int:
 
 
 def test_a_trained_head_drafts_better(tmp_path: Path) -> None:
-    reports: list[Report] = []
     untrained = train(tmp_path / "untrained", learning_rate=1e-9, epochs=1)
-    trained = train(tmp_path / "trained", reports.append)
+    trained = train(tmp_path / "trained")
     assert trained.tokens_per_pass > 2 * untrained.tokens_per_pass
-    assert reports[-1].held_out.tokens_per_pass == trained.tokens_per_pass
     assert accepted(tmp_path / "trained") > 2 * max(20, accepted(tmp_path / "untrained"))
     assert not state_file(tmp_path / "trained").exists()
 

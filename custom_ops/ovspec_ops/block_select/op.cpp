@@ -45,7 +45,8 @@ struct Workspace {
 
 constexpr std::size_t chunk_blocks = 32;
 
-// Of a draft under verification, as in reference.py. More rows are of a prompt, and share the mean of their queries.
+// Of a draft under verification, as in reference.py. More rows are of a prompt, and share the mean of their
+// queries.
 constexpr std::size_t most_verified_rows = 64;
 
 // Never destroyed: plugin threads may outlive static objects.

@@ -33,13 +33,15 @@ class CostCurve:
     """Cost by size."""
 
     def __init__(self) -> None:
-        self._samples: dict[int, deque[float]] = {}
+        self._samples: dict[int, list[float]] = {}
         self._medians: dict[int, float] = {}
 
     def add(self, size: int, cost: float) -> None:
         """Take a measured cost."""
-        samples = self._samples.setdefault(size, deque(maxlen=_MEMORY))
+        # Lists, as many sizes are seen once: an empty deque takes 0.6 kB.
+        samples = self._samples.setdefault(size, [])
         samples.append(cost)
+        del samples[:-_MEMORY]
         # Of two the lower one: the first passes of a shape compile its kernels. One alone is not believed to
         # be far off the others: a size that seems too dear is never measured again.
         dearest = max(self._medians.values(), default=0.0)

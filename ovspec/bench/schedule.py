@@ -25,7 +25,9 @@ from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolv
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Schedule
@@ -174,7 +176,9 @@ class ScheduleBench:
         if self.draft_model is not None:
             check_same_token_ids(self.model, self.draft_model)
             draft = ModelInfo.read(self.draft_model)
-            runner = ModelRunner(self.draft_model, "CPU", AttentionConfig(), self.properties)
+            attention = AttentionConfig(draft_attention("CPU", None, draft.weight_bytes))
+            backends = Backends.resolve(self.draft_model, "CPU", self.properties, attention)
+            runner = draft_runner(self.draft_model, backends, draft.weight_bytes)
             assistant = AssistantDrafter(
                 runner, info.vocab_size, _PREFILL_CHUNK, draft.max_position_embeddings
             )

@@ -14,13 +14,12 @@ import torch
 from commands import ovspec as command
 from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, Pair, pair
-from drafters.test_eagle3 import DRAFT, answer, plain, settings_of, target
+from drafters.test_eagle3 import DRAFT, outcomes, plain
 from safetensors.torch import load_file, save_file
 from settings import F32
 
 import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
-from ovspec.engine.llm_engine import LLMEngine
 from ovspec.pipeline.head_model import draft_choices
 from ovspec_models.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
@@ -64,15 +63,6 @@ def drafted_by_reference(models: Pair, prompt: list[int], text: list[int], count
         accepted.append(next((i for i, x in enumerate(draft) if x != whole[length + i]), len(draft)))
         length += accepted[-1] + 1
     return accepted
-
-
-def outcomes(drafter: DFlashDrafter, boundaries: tuple[int, ...], count: int = DRAFT) -> list[list[int]]:
-    engine, found = LLMEngine(target("llama", boundaries), drafter, "dense", 32), []
-    for prompt, text in zip(pair().prompts, plain("llama"), strict=True):
-        (got,), (metrics,) = answer(engine, [prompt], settings_of(num_assistant_tokens=count))
-        assert got == text
-        found.append(metrics.accepted_lengths)
-    return found
 
 
 @pytest.mark.parametrize("count", [DRAFT, BLOCK + 4])

@@ -14,7 +14,7 @@ from settings import F32
 
 from ovspec.drafters import SuffixDrafter
 from ovspec.drafters.auto import AutoDrafter
-from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.eagle3 import load_eagle3
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.engine.llm_engine import LLMEngine
@@ -69,6 +69,18 @@ def plain(name: str, sampled: bool = False) -> list[list[int]]:
     return [answer(engine, [prompt], settings)[0][0] for prompt in pair(name).prompts]
 
 
+def outcomes(
+    drafter: Drafter, boundaries: tuple[int, ...], count: int = DRAFT, name: str = "llama"
+) -> list[list[int]]:
+    """Accepted tokens of every pass over each prompt's answer, with the states of these boundaries."""
+    engine, found = LLMEngine(target(name, boundaries), drafter, "dense", 32), []
+    for prompt, text in zip(pair(name).prompts, plain(name), strict=True):
+        (got,), (metrics,) = answer(engine, [prompt], settings_of(num_assistant_tokens=count))
+        assert got == text
+        found.append(metrics.accepted_lengths)
+    return found
+
+
 def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> list[int]:
     """How many draft tokens each pass over an answer accepts, by the paper's definition."""
     whole, accepted = prompt + text, list[int]()
@@ -89,23 +101,16 @@ def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> li
 )
 def test_acceptance_is_the_references(name: str) -> None:
     """Every pass accepts as many tokens as the reference; with a wrong boundary it does not."""
-    models, engine = pair(name), LLMEngine(target(name, BOUNDARIES), head(name), "dense", 32)
-    texts = plain(name)
+    models, texts = pair(name), plain(name)
     expected = [
         drafted_by_reference(models, prompt, text) for prompt, text in zip(models.prompts, texts, strict=True)
     ]
     assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
-    for prompt, text, accepted in zip(models.prompts, texts, expected, strict=True):
-        (got,), (metrics,) = answer(engine, [prompt], settings_of())
-        assert got == text
-        assert metrics.accepted_lengths == accepted
+    assert outcomes(head(name), BOUNDARIES, name=name) == expected
     for place in range(3):
         shifted = tuple(b + (i == place) for i, b in enumerate(BOUNDARIES))
-        wrong = LLMEngine(target(name, shifted), head(name), "dense", 32)
-        outcomes = [
-            answer(wrong, [prompt], settings_of())[1][0].accepted_lengths for prompt in models.prompts
-        ]
-        assert outcomes != expected, f"boundary {place} shifted by one goes unnoticed"
+        found = outcomes(head(name), shifted, name=name)
+        assert found != expected, f"boundary {place} shifted by one goes unnoticed"
 
 
 def test_states_are_those_of_the_reference() -> None:

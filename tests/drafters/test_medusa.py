@@ -11,14 +11,13 @@ import pytest
 import torch
 from commands import ovspec as command
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, Pair, pair
-from drafters.test_eagle3 import DRAFT, answer, plain, settings_of, target
+from drafters.test_eagle3 import DRAFT, outcomes, plain
 from safetensors.torch import save_file
 from settings import F32
 from torch.nn.functional import cross_entropy, silu
 
 import ovspec
 from ovspec.drafters.medusa import MedusaDrafter
-from ovspec.engine.llm_engine import LLMEngine
 from ovspec.pipeline.head_model import draft_choices
 from ovspec_models.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
@@ -127,18 +126,8 @@ def test_acceptance_is_the_references() -> None:
         drafted_by_reference(prompt, text) for prompt, text in zip(models.prompts, texts, strict=True)
     ]
     assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
-
-    def outcomes(boundary: int) -> list[list[int]]:
-        engine = LLMEngine(target("llama", (boundary,)), heads(), "dense", 32)
-        found = []
-        for prompt, text in zip(models.prompts, texts, strict=True):
-            (got,), (metrics,) = answer(engine, [prompt], settings_of())
-            assert got == text
-            found.append(metrics.accepted_lengths)
-        return found
-
-    assert outcomes(BOUNDARY) == expected
-    assert outcomes(BOUNDARY - 1) != expected, "the state before the last norm goes unnoticed"
+    assert outcomes(heads(), (BOUNDARY,)) == expected
+    assert outcomes(heads(), (BOUNDARY - 1,)) != expected, "the state before the last norm goes unnoticed"
 
 
 @pytest.mark.parametrize("form", [{}, {"prefix": "medusa_head."}, {"as_pt": True}])

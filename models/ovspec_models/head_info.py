@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 # By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
 _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
 #: Whose published config.json says no sizes; the weights do.
-_SIZES_IN_WEIGHTS = ("medusa",)
+_SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
 #: Keys of config.json that `ovspec export` adds.
 TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
@@ -27,8 +27,8 @@ def head_kind(folder: str | Path) -> str | None:
         return "mtp"
     architectures = _config(path).get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
-    # Published Medusa heads name no architecture.
-    said += "medusa" if "medusa_num_heads" in _config(path) else ""
+    # Published Medusa and Hydra heads name no architecture.
+    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in _config(path))
     xml = path / "openvino_model.xml"
     if xml.is_file():
         with xml.open("rb") as file:

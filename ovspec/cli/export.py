@@ -25,6 +25,7 @@ from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 @click.option("--dflash", help="The same for a DFlash head.")
 @click.option("--mtp", help="The same for the MTP module in the target's checkpoint.")
 @click.option("--medusa", help="The same for Medusa heads: config.json and medusa_lm_head.")
+@click.option("--hydra", help="The same for Hydra heads: config.json and hydra_lm_head.pt.")
 @click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
 @click.option(
     "--weight-format",

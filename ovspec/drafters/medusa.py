@@ -6,16 +6,13 @@ i + 1 places further. There is no cache, and nothing of a draft is kept.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 
-import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import depth_of
-from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.last_state import LastStateHead
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
@@ -28,19 +25,6 @@ from ovspec_models.head_info import HeadInfo
 def medusa_boundaries(layers: int) -> tuple[int, ...]:
     """The boundary that the heads read: what the output layer reads."""
     return (layers + 1,)
-
-
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """The state of the last position that the target has read.
-
-    Attributes:
-        position: of the text.
-        state: f32 `[hidden size]`.
-    """
-
-    position: int
-    state: NDArray[np.float32]
 
 
 def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> MedusaDrafter:
@@ -66,7 +50,7 @@ def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     return MedusaDrafter(openvino_core().compile_model(model, backends.device, dict(backends.properties)))
 
 
-class MedusaDrafter(Drafter):
+class MedusaDrafter(LastStateHead):
     """Drafts with Medusa heads, for several sequences at once.
 
     Args:
@@ -74,28 +58,18 @@ class MedusaDrafter(Drafter):
     """
 
     name = "medusa"
-    reads_states = True
-    why_no_trees = ""
 
     def __init__(self, heads: ov.CompiledModel) -> None:
         self._request = heads.create_infer_request()
-
-    def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
-        """Keep the state of the last token."""
-        sequence.draft_states[self.name] = _Last(begin + len(states) - 1, states[-1].copy())
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for every sequence whose last state is there."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
-        asked = [
-            index
-            for index, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
-            if count > 0 and self._position(sequence) == len(sequence.tokens) - 2
-        ]
+        asked = self._asked(sequences, counts)
         if not asked:
             return proposals
-        states = np.stack([sequences[index].draft_states[self.name].state for index in asked])
+        states = self._states(sequences, asked)
         started = microseconds()
         logits = self._request.infer({0: states})[0]
         self.last_duration = microseconds() - started
@@ -103,11 +77,3 @@ class MedusaDrafter(Drafter):
             depth = int(min(counts[index], depth_of(sequences[index]), len(places)))
             proposals[index] = parallel_draft(sequences[index], counts[index], places[:depth])
         return proposals
-
-    def release(self, sequence: Sequence) -> None:
-        """Forget the sequence's state."""
-        sequence.draft_states.pop(self.name, None)
-
-    def _position(self, sequence: Sequence) -> float:
-        last: _Last | None = sequence.draft_states.get(self.name)
-        return math.nan if last is None else last.position

@@ -20,7 +20,7 @@ def draft_model(models_path: str | Path, device: str = "", **properties: Any) ->
     """Describe the draft model of a pipeline.
 
     Args:
-        models_path: folder with the IR of the draft model, or of a head for the target (EAGLE-3, Medusa).
+        models_path: folder with the IR of the draft model, or of a head for the target (e.g. EAGLE-3).
         device: its device; empty: that of the pipeline.
         properties: its OpenVINO properties; none: those of the pipeline.
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ovspec.drafters.dflash import load_dflash
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
+from ovspec.drafters.hydra import hydra_boundaries, load_hydra
 from ovspec.drafters.medusa import load_medusa, medusa_boundaries
 from ovspec.drafters.mtp import load_mtp, mtp_boundaries
 from ovspec.pipeline.assistant_model import AssistantChoices
@@ -46,6 +47,7 @@ _KINDS = {
     "dflash": _Kind(load_dflash, shares_output=True, in_blocks=True),
     "mtp": _Kind(load_mtp, mtp_boundaries, mtp_boundaries, shares_output=True),
     "medusa": _Kind(load_medusa, medusa_boundaries),
+    "hydra": _Kind(load_hydra, hydra_boundaries),
 }
 
 

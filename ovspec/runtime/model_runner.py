@@ -43,7 +43,6 @@ from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import (
-    BLOCK_ROWS,
     CHANNELS_READ,
     EXPERTS_READ,
     ffn_layers,
@@ -113,6 +112,7 @@ class ModelRunner:
         if backends.native:
             ovspec_ops.load(core)
         self.gpu_rows = GpuRows.of(backends)
+        self._is_part = isinstance(model, ov.Model)  # as heads are: parts of their folder's model
         self._attach(*self._compile(core, model))
         # A key written into a block of one scale changes those that other rows write there.
         apart = self.gpu_rows and not self.cache.shares_scales(self.block_size)
@@ -220,7 +220,7 @@ class ModelRunner:
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
         tables = build_tables([rows], self.block_size, native)
         names = [port.get_any_name() for port in self.compiled.inputs]
-        provided = {*tables, *([FEATURES] if self.backends.boundaries or BLOCK_ROWS in names else [])}
+        provided = {*tables, *([FEATURES] if self.backends.boundaries or self._is_part else [])}
         for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
             provided |= part.names if part else set()
         unknown = sorted(set(names) - caches - provided)

@@ -83,8 +83,8 @@ def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str,
 
 
 def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["HydraModel"]}))
-    assert "of the kind 'hydra', which is not known; known: eagle3, dflash, mtp" in refusal(models, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["EagleModel"]}))
+    assert "of the kind 'eagle', which is not known; known: eagle3, dflash, mtp" in refusal(models, tmp_path)
     backends = Backends.resolve(models.folder, "CPU", F32, boundaries=(2, 3, 99))
     with pytest.raises(ValueError, match=f"boundary 99: the model has {LAYERS} layers"):
         ModelRunner(models.folder, backends=backends)

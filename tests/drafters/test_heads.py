@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from drafters import test_dflash, test_eagle3, test_medusa, test_mtp
+from drafters import test_dflash, test_eagle3, test_hydra, test_medusa, test_mtp
 from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
 from drafters.eagle3_models import BOUNDARIES as EAGLE3_BOUNDARIES
 from drafters.eagle3_models import pair
@@ -17,7 +17,9 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.runtime.model_runner import ModelRunner
 
-KINDS = ("eagle3", "dflash", "mtp", "medusa")
+#: Hydra heads without and with the decoder layer of Hydra++.
+HYDRA = {"hydra": "mlp", "hydra++": "prefix-mlp"}
+KINDS = ("eagle3", "dflash", "mtp", "medusa", *HYDRA)
 #: Their heads guess a place without the one before it, and sampled texts are not what they learnt.
 PARALLEL = ("dflash", "medusa")
 
@@ -29,6 +31,8 @@ def models_of(kind: str) -> tuple[ModelRunner, Drafter]:
     if kind == "dflash":
         return target("llama", DFLASH_BOUNDARIES), test_dflash.head()
     last = target("llama", (test_medusa.BOUNDARY,))
+    if kind in HYDRA:
+        return last, test_hydra.heads(HYDRA[kind])
     return last, test_mtp.head() if kind == "mtp" else test_medusa.heads()
 
 
@@ -63,7 +67,7 @@ def test_a_tree_accepts_no_less_than_the_chain_of_its_depth(kind: str) -> None:
     assert all(tree >= chain for chain, tree in zip(*accepted, strict=True)) and accepted[0] != accepted[1]
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash", "mtp"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash", "mtp", "hydra++"])
 def test_shared_beginnings_give_the_same_drafts(kind: str) -> None:
     """What both caches have of a prompt is not read again; without the head's part all of it is."""
     (runner, drafter), prompt = models_of(kind), pair().prompts[2]

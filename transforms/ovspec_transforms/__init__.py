@@ -50,6 +50,7 @@ from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES as SAMP
 from ovspec_transforms.heads.gather_logits import gather_logits as gather_logits
 from ovspec_transforms.heads.head_parts import BLOCK_ROWS as BLOCK_ROWS
 from ovspec_transforms.heads.head_parts import HeadParts as HeadParts
+from ovspec_transforms.heads.head_parts import embedding_of as embedding_of
 from ovspec_transforms.heads.head_parts import share_embedding as share_embedding
 from ovspec_transforms.heads.head_parts import share_output as share_output
 from ovspec_transforms.heads.head_parts import split_head as split_head

@@ -20,9 +20,10 @@ from ovspec_models.head_info import (
     boundaries_of,
     checkpoint_kind,
 )
-from ovspec_models.heads.checkpoint import HeadCheckpoint
+from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
 from ovspec_models.heads.dflash import dflash_arrays, dflash_facts, dflash_model
 from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_facts, eagle3_model
+from ovspec_models.heads.hydra import HYDRA_TAKES, hydra_arrays, hydra_facts, hydra_model, hydra_reads
 from ovspec_models.heads.medusa import medusa_arrays, medusa_facts, medusa_model
 from ovspec_models.heads.mtp import mtp_arrays, mtp_facts, mtp_model, mtp_reads
 from ovspec_models.model_info import ModelInfo, read_shape
@@ -37,12 +38,14 @@ class _Kind:
         facts: what config.json of the exported folder says beside the published one.
         model: its graph, in a weight format.
         reads: by config.json, which weights of the checkpoint are read.
+        takes: what of the target's config.json it is made by, where its own does not say it.
     """
 
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
     facts: Callable[[HeadCheckpoint], dict[str, Any]]
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
     reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
+    takes: tuple[str, ...] = ()
 
 
 _KINDS = {
@@ -50,6 +53,7 @@ _KINDS = {
     "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model),
     "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, mtp_reads),
     "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
+    "hydra": _Kind(hydra_arrays, hydra_facts, hydra_model, hydra_reads, HYDRA_TAKES),
 }
 #: The kinds of heads that can be exported.
 HEAD_KINDS = tuple(_KINDS)
@@ -124,6 +128,8 @@ def export_head(
     """
     _check(checkpoint, target.hidden_size, target.num_hidden_layers, target.vocab_size)
     kind = _KINDS[checkpoint_kind(checkpoint.folder) or ""]
+    taken = {key: value for key, value in read_config(target.folder).items() if key in kind.takes}
+    checkpoint = replace(checkpoint, config={**taken, **checkpoint.config})
     model = kind.model(checkpoint, weight_format)
     if weight_format in ("int8", "int4"):
         import nncf

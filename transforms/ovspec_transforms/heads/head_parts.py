@@ -102,6 +102,14 @@ def share_embedding(head: ov.Model, target: ov.Model) -> int:
     return int(table.get_partial_shape()[-1].get_length())
 
 
+def embedding_of(target: ov.Model) -> ov.Model:
+    """The embedding of a target's stateful model: tokens i64 `[rows]` to f32 `[rows, size]`."""
+    table = token_embedding(target).input(0).get_source_output()
+    tokens = ops.parameter(ov.PartialShape([-1]), ov.Type.i64, name="input_ids")
+    rows = ops.gather(table, tokens, ops.constant(0, ov.Type.i64))
+    return ov.Model([ops.result(ops.convert(rows, "f32"))], [tokens], "embedding")
+
+
 def share_output(head: ov.Model, target: ov.Model) -> int:
     """Let a head end with the output layer of a target's stateful model; the size of the states it reads.
 

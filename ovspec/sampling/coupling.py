@@ -3,7 +3,7 @@
 The exponential race of arXiv 2408.07978: with independent E(x) ~ Exp(1), the token argmin_x E(x) / p(x)
 follows p. At one position, drafter and target use the same E. A draft token is accepted if it is the target's
 own token, and is replaced by that token otherwise. The output is always the target's own token, whatever was
-drafted.
+drafted. Rules that accept more cannot promise that: `ovspec/drafters/README.md` has the figures.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Planner:
             duration: of it all, microseconds.
             reading: of the pass, what parts of prompts took.
         """
-        apart = step.draft_duration + step.verify_duration + step.commit_duration
+        rest = duration - reading - step.draft_duration - step.commit_duration
         for group, before, plan in zip(self._groups, self._states, self._plans, strict=True):
             requests = [decoding[index] for index in group]
             commits = [step.commits[index] for index in group if index in step.commits]
@@ -85,8 +85,7 @@ class Planner:
                     tuple(step.proposed[index] for index in group),
                     tuple(step.accepted[index] for index in group),
                     share * step.draft_duration,
-                    share * (step.verify_duration - reading),
-                    share * (duration - apart),
+                    share * rest,
                     max(0, before.unread - self._unread(requests)),
                     step.commit_duration if commits else 0.0,
                     sum(count for count, _ in commits),

@@ -22,13 +22,8 @@ class LossAllowance:
     def __init__(self) -> None:
         self._store, self._unsettled = STORE, 0.0
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether there must be plain decoding."""
-        return self._store < 0.0
-
     def covers(self, stake: float) -> bool:
-        """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
+        """Whether there may be drafts that cost so many steps if they fail; a full store covers all."""
         return self._store >= min(stake, STORE)
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
 
 
 def outcome(asked: int, proposed: int, accepted: int) -> StepOutcome:
-    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 1.0, 1.0)
+    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 2.0)
 
 
 def settings(has_draft: bool = True, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 
 class Planner:
@@ -106,7 +106,7 @@ class Planner:
         # Of trees the schedule drops what is not worth its row.
         if len(requests) == 1 or settings.num_assistant_tokens_schedule != "auto" or settings.tree_depth:
             return [tokens] * len(requests)
-        rooms = [min(MAX_VERIFY_ROWS - 1, self._speculation.room(state)) for state in requests]
+        rooms = [min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state)) for state in requests]
         return allot(tokens, [state.acceptance.rate for state in requests], rooms)
 
     def _state(self, requests: SequenceOf[RequestState]) -> StepState:
@@ -115,7 +115,7 @@ class Planner:
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
-            max_draft=min(MAX_VERIFY_ROWS - 1, longest) if self._drafter else 0,
+            max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
             unread=self._unread(requests),
             pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
             budget_scales=mode.budget_scales,

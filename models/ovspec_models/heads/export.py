@@ -37,22 +37,26 @@ class _Kind:
         facts: what config.json of the exported folder says beside the published one.
         model: its graph, in a weight format.
         reads: by config.json, which weights of the checkpoint are read.
+        trained: whether `ovspec train-head` trains it.
     """
 
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
     facts: Callable[[HeadCheckpoint], dict[str, Any]]
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
     reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
+    trained: bool = False
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model),
+    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, trained=True),
     "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model),
     "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, mtp_reads),
     "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
 }
 #: The kinds of heads that can be exported.
 HEAD_KINDS = tuple(_KINDS)
+#: Those that `ovspec train-head` trains.
+TRAINED_KINDS = tuple(name for name, kind in _KINDS.items() if kind.trained)
 
 
 def open_head(path: str | Path, kind: str) -> HeadCheckpoint:

@@ -123,7 +123,7 @@ class AutoSchedule(Schedule):
         for proposed, accepted in outcome.shadows:
             self._observe_shadow(proposed, accepted, len(outcome.contexts))
         if self._rests:
-            self._allowance.earn(1)
+            self._allowance.earn()
             self._since_probe += self._last_step
             return
         pace = self._costs.pace
@@ -166,7 +166,7 @@ class AutoSchedule(Schedule):
         """Compare the step with plain decoding; where the allowance is spent, go back to that."""
         followed, self._was_plain = self._was_plain, choice == self._plain
         if self._was_plain and followed:
-            self._allowance.earn(1)
+            self._allowance.earn()
         elif self._expected:
             # The first plain step after drafts pays for their change of shapes.
             plain_steps = duration / self._expected.cost(self._plain)

@@ -30,10 +30,10 @@ class LossAllowance:
         """Another prompt: what was not settled is not carried over."""
         self._unsettled = 0.0
 
-    def earn(self, steps: int) -> None:
-        """Take in plain steps."""
+    def earn(self) -> None:
+        """Take in the share of a plain step."""
         if self._store < STORE:
-            self._store += SHARE * steps
+            self._store += SHARE
 
     def settle(self, tokens: float | None, plain_steps: float) -> None:
         """Take in or out what another step yielded per sequence, against the plain steps of its time.

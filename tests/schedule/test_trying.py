@@ -30,12 +30,14 @@ def test_a_full_store_covers_any_try_and_a_spent_one_asks_for_plain_decoding() -
 
 def test_plain_steps_pay_a_share_of_themselves_in() -> None:
     allowance = spent_allowance()
-    allowance.earn(99)
+    for _ in range(99):
+        allowance.earn()
     assert not allowance.covers(1.0)
-    allowance.earn(2)
+    for _ in range(2):
+        allowance.earn()
     assert allowance.covers(1.0)
-    for _ in range(1000):
-        allowance.earn(100)
+    for _ in range(10_000):
+        allowance.earn()
     # Idle time is not saved up: what is lost is bounded in every stretch of text.
     allowance.settle(0.0, 9.6)
     assert not allowance.covers(0.0)

@@ -75,7 +75,9 @@ template <bool halves, std::size_t R> __attribute__((noinline)) void add_numbers
 // Whether this instruction set may have VDPBF16PS, whether the processor has it, and the instruction.
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
 constexpr bool may_multiply_pairs = true;
-OVSPEC_INLINE bool multiplies_pairs() { return __builtin_cpu_supports("avx512bf16"); }
+OVSPEC_INLINE bool multiplies_pairs() {
+    return __builtin_cpu_supports("avx512bf16");
+}
 OVSPEC_INLINE Vec add_pair_in_hardware(Vec to, UVec weights, UVec values) {
     // No intrinsic: it needs a flag of the compiler for an instruction that the processor may lack.
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(to) : "v"(weights), "v"(values));
@@ -83,7 +85,9 @@ OVSPEC_INLINE Vec add_pair_in_hardware(Vec to, UVec weights, UVec values) {
 }
 #else
 constexpr bool may_multiply_pairs = false;
-OVSPEC_INLINE bool multiplies_pairs() { return false; }
+OVSPEC_INLINE bool multiplies_pairs() {
+    return false;
+}
 Vec add_pair_in_hardware(Vec to, UVec weights, UVec values);
 #endif
 

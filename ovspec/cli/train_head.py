@@ -16,7 +16,7 @@ from ovspec.cli.options import data_option, properties_from, property_option
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
-from ovspec_models.heads import TRAINED_KINDS
+from ovspec_models.heads.export import TRAINED_KINDS
 from ovspec_models.jsonl import read_texts
 
 if TYPE_CHECKING:

@@ -26,22 +26,20 @@ class Planner:
         self._drafter = drafter
         self._speculation = speculation
         self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
-        self._groups: list[list[int]] = []
-        self._states: list[StepState] = []
-        self._plans: list[Plan] = []
+        # The requests of each group, and what its step began with and was to do.
+        self._planned: list[tuple[list[int], StepState, Plan]] = []
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
         """What each request is to do in the next step."""
         groups: dict[tuple[int, int], list[int]] = {}
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
-        self._groups = list(groups.values())
-        self._states, self._plans, plans = [], [], dict[int, Plan]()
-        for group in self._groups:
+        self._planned, plans = [], dict[int, Plan]()
+        for group in groups.values():
             requests = [decoding[index] for index in group]
-            self._states.append(self._state(requests))
-            plan = self._schedule_of(requests).plan(self._states[-1])
-            self._plans.append(plan)
+            before = self._state(requests)
+            plan = self._schedule_of(requests).plan(before)
+            self._planned.append((group, before, plan))
             if self._shadows and plan.shadow_tokens:
                 self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
@@ -73,7 +71,7 @@ class Planner:
             reading: of the pass, what parts of prompts took.
         """
         rest = duration - reading - step.draft_duration - step.commit_duration
-        for group, before, plan in zip(self._groups, self._states, self._plans, strict=True):
+        for group, before, plan in self._planned:
             requests = [decoding[index] for index in group]
             commits = [step.commits[index] for index in group if index in step.commits]
             # Requests with other schedules share the pass: each answers for its part of the rows.

@@ -346,15 +346,7 @@ def host_selection(
     block_size: int,
     anchors: tuple[int, ...],
 ) -> NativeSelection | None:
-    """The host side of a model's selection; `None` if its graph does not select.
-
-    Args:
-        attention: what the graph was made for.
-        compiled: the compiled model.
-        cache: of its keys.
-        block_size: tokens per block.
-        anchors: of the layers that stock operations make sparse.
-    """
+    """The host side of a model's selection, as its `attention` asks; `None` if its graph does not select."""
     rule, coverage = attention.selection, attention.coverage
     if not attention.selects:
         return None

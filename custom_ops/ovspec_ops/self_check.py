@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -331,16 +330,3 @@ def self_check() -> list[CheckResult]:
     finally:
         loader.set_isa(before)
     return results
-
-
-def main() -> int:
-    """Prints every result; 1 where one is not ok."""
-    results = self_check()
-    for r in results:
-        verdict = "ok" if r.ok else "FAILED"
-        print(f"{verdict:6} {r.isa:7} {r.name:30} error {r.error:.1e} (tolerance {r.tolerance:.0e})")
-    return 0 if all(r.ok for r in results) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,7 +25,6 @@ class WeightSizes:
             they are half of both; of products that hold both, as in Phi-3, there are none.
         ffn_values: values of the largest of these matrices.
         ups_stay: whether GatedMLP reads `ups` without a copy.
-        four_bits: whether a byte of gated MLPs holds two values.
         largest: of the largest weight.
     """
 
@@ -37,7 +36,6 @@ class WeightSizes:
     downs: int = 0
     ffn_values: int = 0
     ups_stay: bool = False
-    four_bits: bool = False
     largest: int = 0
 
     @property
@@ -75,7 +73,4 @@ class WeightSizes:
         looked_up = [size for kind, size in tables if kind in _EIGHT_BITS]
         embedding = min(looked_up) if len(tables) > 1 and looked_up else 0
         stay = bool(types) and types <= {"u8", "f16", "f32"}
-        four_bits = bool(types) and types <= {"u4", "i4"}
-        return cls(
-            total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, four_bits, largest
-        )
+        return cls(total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, largest)

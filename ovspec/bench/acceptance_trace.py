@@ -14,11 +14,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec_models.files import replace_file
 
 SCHEMA_VERSION = 1
 _SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)(?:x(\d+))?")
-_MAX_DRAFT = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class AcceptanceTrace:
                 "accepted tokens; expected as many of one as of the other, and at least one"
             )
         for index, (proposed, accepted) in enumerate(zip(self.proposed, self.accepted, strict=True)):
-            if not 1 <= proposed <= _MAX_DRAFT or not 0 <= accepted <= proposed:
+            if not 1 <= proposed <= MAX_NUM_ASSISTANT_TOKENS or not 0 <= accepted <= proposed:
                 raise ValueError(
                     f"{self.source}: draft {index} has {proposed} proposed and {accepted} accepted tokens; "
-                    f"expected 1 to {_MAX_DRAFT}, and no more accepted than proposed"
+                    f"expected 1 to {MAX_NUM_ASSISTANT_TOKENS}, and no more accepted than proposed"
                 )
         if self.nodes and len(self.nodes) != len(self.proposed):
             raise ValueError(
@@ -58,10 +58,10 @@ class AcceptanceTrace:
                 "expected as many, or none"
             )
         for index, (proposed, nodes) in enumerate(zip(self.proposed, self.nodes, strict=False)):
-            if not proposed <= nodes <= _MAX_DRAFT:
+            if not proposed <= nodes <= MAX_NUM_ASSISTANT_TOKENS:
                 raise ValueError(
                     f"{self.source}: draft {index} has {nodes} nodes and a path of {proposed}; expected a "
-                    f"number from {proposed} to {_MAX_DRAFT}"
+                    f"number from {proposed} to {MAX_NUM_ASSISTANT_TOKENS}"
                 )
         if any(tokens < 0 for tokens in self.confirmed):
             raise ValueError(

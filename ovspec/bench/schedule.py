@@ -21,7 +21,7 @@ from ovspec.drafters.build import Parts, build_drafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
-from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, resolve, updated
+from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.runtime.attention_config import AttentionConfig
@@ -31,6 +31,7 @@ from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Schedule
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec_models import ModelInfo, check_same_token_ids
 
 Tick = Callable[[str], None]

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+# Seconds without any data after which a request has failed.
+_SILENCE = 600.0
+
 
 @dataclass(slots=True)
 class Timing:
@@ -77,13 +80,12 @@ class ServeClient:
     Args:
         base_url: of the server, with or without `/v1`.
         key: its API key, if it wants one.
-        timeout: seconds without any data.
 
     Raises:
         ValueError: no address of a server.
     """
 
-    def __init__(self, base_url: str, key: str | None = None, timeout: float = 600.0) -> None:
+    def __init__(self, base_url: str, key: str | None = None) -> None:
         self._url: SplitResult = urlsplit(base_url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"--base-url {base_url}: expected an address such as http://127.0.0.1:8000")
@@ -92,7 +94,6 @@ class ServeClient:
         except ValueError as error:
             raise ValueError(f"--base-url {base_url}: {error}; give another port") from None
         self._path = self._url.path.rstrip("/").removesuffix("/v1")
-        self._timeout = timeout
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -143,7 +144,7 @@ class ServeClient:
     def _connection(self) -> _Closing:
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         assert self._url.hostname is not None
-        return _Closing(kind(self._url.hostname, self._url.port, timeout=self._timeout))
+        return _Closing(kind(self._url.hostname, self._url.port, timeout=_SILENCE))
 
 
 class _Closing:

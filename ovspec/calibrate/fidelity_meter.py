@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,6 @@ class FidelityMeter:
         texts: i64 `[tokens]` each; those of fewer than 3 tokens are left out.
         positions: largest number of positions to compare per text; at most half of a text.
         chunk: rows per pass of the beginnings.
-        tick: called once per text that was read in full.
     """
 
     def __init__(
@@ -59,9 +58,8 @@ class FidelityMeter:
         texts: Sequence[NDArray[np.int64]],
         positions: int,
         chunk: int,
-        tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self._runner, self._tick = runner, tick
+        self._runner = runner
         greedy = {"do_sample": False, "num_assistant_tokens": ROWS - 1, "ignore_eos": True}
         settings = resolve(updated(GenerationConfig(), {**greedy, "max_new_tokens": 1}), (), True)
         self._texts: list[TeacherForcing] = []
@@ -75,7 +73,6 @@ class FidelityMeter:
             tokens = text.tolist()
             self._texts.append(TeacherForcing(runner, settings, tokens[:begin], tokens[begin:], chunk))
             self.positions += compared
-            tick()
 
     def measure(self, sparse: SparseVerify) -> Fidelity:
         """Run the texts' ends with a setting."""
@@ -84,7 +81,6 @@ class FidelityMeter:
         for forcing in self._texts:
             decisions += forcing.decisions(sparse)
             metrics.append(forcing.metrics)
-            self._tick()
         names = ("expert_layers", "channels_held", "context_tokens")
         layers, held, context = (sum(getattr(m, name) for m in metrics) for name in names)
         return Fidelity(

@@ -35,6 +35,7 @@ from ovspec.cli.output import print_table
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 DEFAULT_BUDGET = 2048
 
@@ -138,7 +139,12 @@ def verify(
 
 @bench.command()
 @click.option("--vocab-size", type=int, default=32000, show_default=True, help="Vocabulary of both models.")
-@click.option("--num-assistant-tokens", type=click.IntRange(1, 63), default=5, show_default=True)
+@click.option(
+    "--num-assistant-tokens",
+    type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS),
+    default=5,
+    show_default=True,
+)
 @click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ovspec.cli.help import Command, option_group
+from ovspec.cli.help import option_group
 from ovspec.cli.options import draft_folder
 from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.schedule.schedule import SCHEDULES
@@ -16,7 +16,8 @@ from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 
-DRAFTING_OPTIONS = [
+drafting_options = option_group(
+    "Drafting",
     click.option(
         "--draft-model",
         default="auto",
@@ -72,12 +73,7 @@ DRAFTING_OPTIONS = [
         type=int,
         help="Commit: tokens between dense passes.  [default: adapted, 16 to 32]",
     ),
-]
-
-
-def drafting_options(command: Command) -> Command:
-    """`--draft-model`, `--drafter` and their settings."""
-    return option_group("Drafting", DRAFTING_OPTIONS)(command)
+)
 
 
 @dataclass(frozen=True, slots=True)

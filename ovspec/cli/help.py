@@ -12,7 +12,7 @@ GENERAL = "Options"
 _ALL = "ovspec.help_all"  # in the context's `meta` while `--help-all` is printed
 
 
-def option_group(name: str, options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def option_group(name: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """A decorator that adds `options` to a command; `--help-all` lists them under the title `name`."""
 
     def decorate(command: Command) -> Command:

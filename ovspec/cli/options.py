@@ -17,6 +17,8 @@ from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
 
+_SELECTION_TITLE = "Sparse verification: attention"
+
 model_option = click.option(
     "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
 )
@@ -86,7 +88,8 @@ linear_option = click.option(
 )
 
 
-BACKEND_OPTIONS = [
+backend_options = option_group(
+    "Device and operations",
     click.option("--device", default="CPU", show_default=True, help="OpenVINO device."),
     click.option(
         "--attention",
@@ -98,7 +101,7 @@ BACKEND_OPTIONS = [
     ffn_option,
     linear_option,
     property_option,
-]
+)
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]
@@ -119,33 +122,30 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
-MEMORY_OPTIONS = [
+memory_options = option_group(
+    "Memory",
     click.option(
         "--memory-limit",
         type=_Size(),
         help="Memory that may be planned for, e.g. 6GB.  [default: what is free]",
     ),
     click.option("--no-memory-check", is_flag=True, help="Start even if the plan does not fit in memory."),
-]
-VERIFY_OPTION = click.option(
-    "--verify",
-    type=click.Choice(["dense", "sparse", "commit"]),
-    default="dense",
-    show_default=True,
-    metavar="MODE",
-    help="dense, sparse (lossy) or commit.",
 )
-ANCHORS_OPTION = click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10.")
-
-
-def backend_options(command: Command) -> Command:
-    """`--device`, the implementation of each kind of layer, and OpenVINO's properties."""
-    return option_group("Device and operations", BACKEND_OPTIONS)(command)
-
-
-def memory_options(command: Command) -> Command:
-    """`--memory-limit` and `--no-memory-check`, of commands that start a pipeline."""
-    return option_group("Memory", MEMORY_OPTIONS)(command)
+_verify_option = option_group(
+    "Verification",
+    click.option(
+        "--verify",
+        type=click.Choice(["dense", "sparse", "commit"]),
+        default="dense",
+        show_default=True,
+        metavar="MODE",
+        help="dense, sparse (lossy) or commit.",
+    ),
+)
+_anchors_option = option_group(
+    _SELECTION_TITLE,
+    click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10."),
+)
 
 
 def memory_limit_from(options: dict[str, Any]) -> float | None:
@@ -159,14 +159,7 @@ def memory_limit_from(options: dict[str, Any]) -> float | None:
 
 def verify_options(command: Command) -> Command:
     """`--verify` and the settings of sparse verification."""
-    verify = option_group("Verification", [VERIFY_OPTION])
-    anchors = option_group(SELECTION_TITLE, [ANCHORS_OPTION])
-    return verify(selection_options(anchors(weight_options(command))))
-
-
-def prefill_options(command: Command) -> Command:
-    """`--prefill` and the settings of sparse prompts."""
-    return option_group("Prompts", PREFILL_OPTIONS)(command)
+    return _verify_option(selection_options(_anchors_option(weight_options(command))))
 
 
 def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
@@ -184,21 +177,8 @@ def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
     return None
 
 
-def selection_options(command: Command) -> Command:
-    """Settings of sparse attention, without its anchor layers."""
-    return option_group(SELECTION_TITLE, SELECTION_OPTIONS)(command)
-
-
-def weight_options(command: Command) -> Command:
-    """Settings of sparse experts and feed-forward channels."""
-    return option_group(WEIGHT_TITLE, WEIGHT_OPTIONS)(command)
-
-
-SELECTION_TITLE = "Sparse verification: attention"
-WEIGHT_TITLE = "Sparse verification: experts and feed-forward channels"
-
-
-PREFILL_OPTIONS = [
+prefill_options = option_group(
+    "Prompts",
     click.option(
         "--prefill",
         type=click.Choice(["dense", "sparse"]),
@@ -218,8 +198,9 @@ PREFILL_OPTIONS = [
         type=float,
         help="Sparse prefill: share of the estimated attention to read, instead of L0 and rho.",
     ),
-]
-SELECTION_OPTIONS = [
+)
+selection_options = option_group(
+    _SELECTION_TITLE,
     click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
     click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
     click.option("--budget", type=int, help="Sparse: tokens to read, instead of L0 and rho."),
@@ -241,8 +222,9 @@ SELECTION_OPTIONS = [
     click.option("--sink-blocks", type=int, help="Sparse: blocks at the start that are always read."),
     click.option("--local-blocks", type=int, help="Sparse: blocks at the end that are always read."),
     click.option("--refresh-interval", type=int, help="Sparse: verification steps that a block list serves."),
-]
-WEIGHT_OPTIONS = [
+)
+weight_options = option_group(
+    "Sparse verification: experts and feed-forward channels",
     click.option(
         "--expert-budget",
         metavar="N[,N...]",
@@ -253,7 +235,7 @@ WEIGHT_OPTIONS = [
         metavar="P[,P...]",
         help="Sparse: share of the channels of a feed-forward layer that a pass reads.",
     ),
-]
+)
 # Fields of SparseVerify whose option has another name.
 _OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
 

@@ -59,7 +59,8 @@ _LENGTH_OPTIONS = [
     ),
     click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token."),
 ]
-SAMPLING_OPTIONS = [
+_sampling_options = option_group(
+    "Sampling",
     click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
     click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
     click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
@@ -71,7 +72,7 @@ SAMPLING_OPTIONS = [
     click.option("--presence-penalty", type=float, help="Penalty on tokens of the output.  [default: 0.0]"),
     click.option("--frequency-penalty", type=float, help="The same, times their number.  [default: 0.0]"),
     click.option("--seed", type=int, callback=_check_seed, help="Seed of the random streams.  [default: 0]"),
-]
+)
 
 
 def pipeline_options(command: Command) -> Command:
@@ -82,7 +83,7 @@ def pipeline_options(command: Command) -> Command:
 
 def answer_options(command: Command) -> Command:
     """Options of one answer: its length, sampling and penalties."""
-    command = option_group("Sampling", SAMPLING_OPTIONS)(command)
+    command = _sampling_options(command)
     for option in reversed(_LENGTH_OPTIONS):
         command = option(command)
     return command

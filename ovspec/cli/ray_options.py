@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ovspec.cli.extras import need_extra
-from ovspec.cli.help import Command, option_group
+from ovspec.cli.help import option_group
 
 
 def _replicas(context: click.Context, option: click.Parameter, value: str) -> tuple[int, int]:
@@ -21,7 +21,8 @@ def _replicas(context: click.Context, option: click.Parameter, value: str) -> tu
     return least, most
 
 
-_OPTIONS = [
+ray_options = option_group(
+    "Cluster",
     click.option("--ray", is_flag=True, help="Answer on the cluster of RAY_ADDRESS, or on one started here."),
     click.option(
         "--replicas",
@@ -36,12 +37,7 @@ _OPTIONS = [
         type=click.FloatRange(0, min_open=True),
         help="Cores that each takes.  [default: those of this machine]",
     ),
-]
-
-
-def ray_options(command: Command) -> Command:
-    """`--ray`, `--replicas` and `--replica-cpus`."""
-    return option_group("Cluster", _OPTIONS)(command)
+)
 
 
 def cluster_from(options: dict[str, Any]) -> tuple[int, int, float] | None:

@@ -25,7 +25,8 @@ COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
     *("chat_template", "max_num_seqs", "properties"),
 )
-_LIMITS = [
+_limit_options = option_group(
+    "Limits",
     click.option(
         "--max-num-seqs",
         type=click.IntRange(1),
@@ -57,7 +58,7 @@ _LIMITS = [
         show_default=True,
         help="Seconds in which a client must send its body, and read some of what is sent to it.",
     ),
-]
+)
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
@@ -83,7 +84,7 @@ _LIMITS = [
 @click.option(
     "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
 )
-@option_group("Limits", _LIMITS)
+@_limit_options
 @ray_options
 @max_context_option
 @prefix_option

@@ -16,6 +16,7 @@ from ovspec.cli.options import data_option, properties_from, property_option
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
+from ovspec_models.heads.export import TRAINED_KINDS
 from ovspec_models.jsonl import read_texts
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _default(name: str, kind: Any, value: object, help_text: str) -> Callable[[C
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
 @click.option("--target", type=_PATH, required=True, metavar="DIR", help="Folder with the target's IR.")
 @data_option("Texts, one JSON value per line; best are those that the target wrote.")
-@_default("--kind", click.Choice(["eagle3"]), "eagle3", "Of the head.")
+@_default("--kind", click.Choice(TRAINED_KINDS), TRAINED_KINDS[0], "Of the head.")
 @click.option(
     "--output",
     type=_PATH,

@@ -38,7 +38,7 @@ class LayerSkipDrafter(SparseSelfDrafter):
 
     Args:
         target: the target, whose graph must be able to leave layers out and to give its last states.
-        share: of the layers that are left out.
+        share: of the layers that are left out, as of `LayerSkip`.
         sparse: what the other layers may read; `None`: everything.
 
     Attributes:

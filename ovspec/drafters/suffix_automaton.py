@@ -15,21 +15,17 @@ class SuffixAutomaton:
     one, and the suffix link is the state of the longest suffix that ends at more positions. Occurrences are
     counted for substrings of up to `MAX_DEPTH` tokens only: counting all would take quadratic time in a
     repetitive text.
-
-    Args:
-        tokens: the text to begin with.
     """
 
     __slots__ = ("_count", "_last", "_length", "_link", "_next", "_recent", "size")
 
-    def __init__(self, tokens: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
         self._count = [0]
         self._last = self._recent = _ROOT
         self.size = 0
-        self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add tokens at the end."""

@@ -11,7 +11,7 @@ from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 
 class Planner:
@@ -26,22 +26,20 @@ class Planner:
         self._drafter = drafter
         self._speculation = speculation
         self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
-        self._groups: list[list[int]] = []
-        self._states: list[StepState] = []
-        self._plans: list[Plan] = []
+        # The requests of each group, and what its step began with and was to do.
+        self._planned: list[tuple[list[int], StepState, Plan]] = []
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
         """What each request is to do in the next step."""
         groups: dict[tuple[int, int], list[int]] = {}
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
-        self._groups = list(groups.values())
-        self._states, self._plans, plans = [], [], dict[int, Plan]()
-        for group in self._groups:
+        self._planned, plans = [], dict[int, Plan]()
+        for group in groups.values():
             requests = [decoding[index] for index in group]
-            self._states.append(self._state(requests))
-            plan = self._schedule_of(requests).plan(self._states[-1])
-            self._plans.append(plan)
+            before = self._state(requests)
+            plan = self._schedule_of(requests).plan(before)
+            self._planned.append((group, before, plan))
             if self._shadows and plan.shadow_tokens:
                 self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
@@ -72,8 +70,8 @@ class Planner:
             duration: of it all, microseconds.
             reading: of the pass, what parts of prompts took.
         """
-        apart = step.draft_duration + step.verify_duration + step.commit_duration
-        for group, before, plan in zip(self._groups, self._states, self._plans, strict=True):
+        rest = duration - reading - step.draft_duration - step.commit_duration
+        for group, before, plan in self._planned:
             requests = [decoding[index] for index in group]
             commits = [step.commits[index] for index in group if index in step.commits]
             # Requests with other schedules share the pass: each answers for its part of the rows.
@@ -85,8 +83,7 @@ class Planner:
                     tuple(step.proposed[index] for index in group),
                     tuple(step.accepted[index] for index in group),
                     share * step.draft_duration,
-                    share * (step.verify_duration - reading),
-                    share * (duration - apart),
+                    share * rest,
                     max(0, before.unread - self._unread(requests)),
                     step.commit_duration if commits else 0.0,
                     sum(count for count, _ in commits),
@@ -107,7 +104,7 @@ class Planner:
         # Of trees the schedule drops what is not worth its row.
         if len(requests) == 1 or settings.num_assistant_tokens_schedule != "auto" or settings.tree_depth:
             return [tokens] * len(requests)
-        rooms = [min(MAX_VERIFY_ROWS - 1, self._speculation.room(state)) for state in requests]
+        rooms = [min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state)) for state in requests]
         return allot(tokens, [state.acceptance.rate for state in requests], rooms)
 
     def _state(self, requests: SequenceOf[RequestState]) -> StepState:
@@ -116,7 +113,7 @@ class Planner:
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
-            max_draft=min(MAX_VERIFY_ROWS - 1, longest) if self._drafter else 0,
+            max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
             unread=self._unread(requests),
             pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
             budget_scales=mode.budget_scales,

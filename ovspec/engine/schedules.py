@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationSettings
+from ovspec.generation.generation_config import GenerationSettings
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Schedule
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 
 class Schedules:

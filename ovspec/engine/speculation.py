@@ -21,7 +21,7 @@ from ovspec.runtime.tables import Rows
 from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE, MAX_VERIFY_ROWS
+from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Speculation:
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
-            limits = [MAX_VERIFY_ROWS - 1]  # the drafter bounds the depth
+            limits = [MAX_NUM_ASSISTANT_TOKENS]  # the drafter bounds the depth
         if self.most_draft is not None:
             limits.append(self.most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:

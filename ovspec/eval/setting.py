@@ -11,9 +11,6 @@ from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
-# Fields of SparseVerify that can be swept: they set how much is read; the graph does not depend on them.
-SWEPT = ("budget", "rho", "coverage", "expert_budget", "ffn_density")
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

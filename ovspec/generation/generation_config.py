@@ -11,11 +11,10 @@ import openvino_genai
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.sampling.sampling import SamplingParams
 from ovspec.schedule.schedule import SCHEDULES
-from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec_transforms import last_line
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
-MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
 

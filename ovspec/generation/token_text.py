@@ -36,11 +36,6 @@ class TokenText:
         self._bytes = _byte_tokens(tokenizer)
         self._texts: dict[int, str] = {}
 
-    @property
-    def is_bytes(self) -> bool:
-        """Whether tokens are bytes, and the graph is not called."""
-        return self._bytes is not None
-
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of several tokens, without the special ones."""
         if self._bytes is None:

@@ -19,7 +19,7 @@ from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, SAMPLED_TOKENS_INDICES
 
 _STEPS = (1, 2, 4, 8, 16, 32, 48, 64)  # rows of a pass; beyond them multiples of the last
 _MEASURED = (2, 4, 8)  # rows of a sequence
-_CONTEXT, _REPEAT = 960, 3
+_CONTEXT, _REPEAT = 960, 3  # where the model has as many positions
 _FEWEST_ELEMENTS = 64  # of tree masks; their number is a power of two
 
 
@@ -93,13 +93,25 @@ class GpuRows:
             for rows in batch
         )
 
-    def measure(self, forward: Callable[[list[Rows]], NDArray[np.float32]], blocks: BlockManager) -> None:
-        """Set `most_apart` by the times of a few passes behind a context of zeros."""
-        if not self._splits:
+    def measure(
+        self,
+        forward: Callable[[list[Rows]], NDArray[np.float32]],
+        blocks: BlockManager,
+        positions: int | None = None,
+    ) -> None:
+        """Set `most_apart` by the times of a few passes behind a context of zeros.
+
+        Args:
+            forward: runs a pass.
+            blocks: of its cache.
+            positions: that the model has; `None`: any number.
+        """
+        context = min(_CONTEXT, (positions or 2**31) - max(_MEASURED))
+        if not self._splits or context < 1:
             return
-        sequence = CachedSequence(tokens=np.zeros(_CONTEXT, np.int64))
-        blocks.reserve(sequence, _CONTEXT)
-        sequence.length, best = _CONTEXT, 1
+        sequence = CachedSequence(tokens=np.zeros(context, np.int64))
+        blocks.reserve(sequence, context)
+        sequence.length, best = context, 1
         for rows in _MEASURED:
             times: dict[int, list[float]] = {1: [], rows: []}
             for _ in range(1 + _REPEAT):
@@ -107,7 +119,7 @@ class GpuRows:
                     started = microseconds()
                     forward([Rows(sequence, np.zeros(rows, np.int64), sampled=rows)])
                     found.append(microseconds() - started)
-                    sequence.rollback(_CONTEXT)
+                    sequence.rollback(context)
             if median(times[rows][1:]) >= median(times[1][1:]):
                 break
             best = rows

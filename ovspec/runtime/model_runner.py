@@ -31,13 +31,12 @@ from ovspec.runtime.linear_backend import LinearBackend, native_layers
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
-from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
-from ovspec.runtime.stock_selection import StockSelection
+from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
@@ -117,7 +116,9 @@ class ModelRunner:
         # A key written into a block of one scale changes those that other rows write there.
         apart = self.gpu_rows and not self.cache.shares_scales(self.block_size)
         if self.gpu_rows and apart and FEATURES not in self._inputs.names:
-            self.gpu_rows.measure(self.forward, self.blocks)
+            info = None if isinstance(model, ov.Model) else ModelInfo.read(model)
+            positions = info.max_position_embeddings if info else None
+            self.gpu_rows.measure(self.forward, self.blocks, positions)
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
         """Use a compiled model for the passes from now on, with an empty cache."""
@@ -142,7 +143,9 @@ class ModelRunner:
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
-        self._selection = self._host_selection(facts)
+        self._selection = host_selection(
+            self.attention, self.compiled, self.cache, self.block_size, facts.anchors
+        )
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
         self._inputs = PassInputs(self.request, self._input_names())
@@ -204,31 +207,21 @@ class ModelRunner:
         self.release(sequence)
         return logits
 
-    def _host_selection(self, facts: GraphFacts) -> NativeSelection | None:
-        """Host side of selection; `None` if the graph does not select."""
-        attention = self.attention
-        if not attention.selects:
-            return None
-        rule, coverage = attention.selection, attention.coverage
-        if attention.backend == "stock":
-            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache, facts.anchors)
-        return NativeSelection(coverage, rule.refresh_interval, self.block_size, self.compiled)
-
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
         caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
-        tables = build_tables([rows], self.block_size, native)
-        names = [port.get_any_name() for port in self.compiled.inputs]
-        provided = {*tables, *([FEATURES] if self.backends.boundaries or self._is_part else [])}
+        names = [port.get_any_name() for port in self.compiled.inputs if port.get_any_name() not in caches]
+        provided = {*build_tables([rows], self.block_size, native)}
+        if self.backends.boundaries or self._is_part:
+            provided.add(FEATURES)
         for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
             provided |= part.names if part else set()
-        unknown = sorted(set(names) - caches - provided)
-        if unknown:
+        if unknown := sorted(set(names) - provided):
             raise ValueError(
                 f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
             )
-        return [name for name in names if name not in caches]
+        return names
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -238,6 +231,21 @@ class ModelRunner:
         """
         recomputed = self._recompute(batch) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
+        try:
+            self._compute(batch, filled, apart, recomputed)
+        finally:
+            for added in filled[len(batch) :]:
+                self.release(added.sequence)
+        if self.long_rope:
+            self.long_rope.remember(batch)
+        for rows in batch:
+            rows.sequence.verified_from = rows.sequence.length
+            rows.sequence.length = rows.context
+        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
+        return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+
+    def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
+        """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
         more = added_rows(batch) if self.repeats_rows else 0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
         for rows in filled:
@@ -271,15 +279,6 @@ class ModelRunner:
         )
         if self._selection:
             self._selection.finish(parts, self.request)
-        for added in filled[len(batch) :]:
-            self.release(added.sequence)
-        if self.long_rope:
-            self.long_rope.remember(batch)
-        for rows in batch:
-            rows.sequence.verified_from = rows.sequence.length
-            rows.sequence.length = rows.context
-        logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
 
     def prefill(
         self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False

@@ -10,15 +10,12 @@ import math
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
 
 # Drafts after which old ones have faded.
 _MEMORY = 256
-# Drafts that tell a shift, that offers are remembered for, as a text begins to repeat itself suddenly, and
-# that earlier prompts weigh.
-_RECENT = 8
+# Drafts that tell a shift, steps between two looks for one, drafts that offers are remembered for (a text
+# begins to repeat itself suddenly), and that earlier prompts weigh.
+WINDOW = 8
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
 # A position never tried has the rate of the one before it, times this: drafts get longer step by step.
@@ -29,29 +26,36 @@ _PRIOR_CONFIRMATIONS = 64.0
 _SHIFT_DEVIATIONS = 3.5
 
 
-class _Rates:
-    """Rates by position, of success after the positions before succeeded."""
+class Rates:
+    """Rates by position, of success after the positions before succeeded.
+
+    Attributes:
+        tried: drafts that the rate of each position rests on, old ones faded.
+    """
 
     def __init__(self, positions: int, memory: int, prior: float, fading: float) -> None:
         self._kept, self.tried = [0.0] * positions, [0.0] * positions
         self._memory, self._prior, self._fading = memory, prior, fading
 
     def observe(self, kept: int, tried: int) -> None:
+        """Take the positions up to the first that failed: `tried` of them, the first `kept` succeeded."""
         for i in range(tried):
             self._kept[i] += (i < kept) - self._kept[i] / self._memory
             self.tried[i] += 1.0 - self.tried[i] / self._memory
 
     def weaken(self, drafts: float) -> None:
+        """Let what is known weigh so many drafts at most."""
         for i, total in enumerate(self.tried):
             if total > drafts:
                 self._kept[i], self.tried[i] = self._kept[i] * drafts / total, drafts
 
-    def means(self, positions: int) -> Array:
-        rates, prior = [], self._prior
+    def means(self, positions: int) -> list[float]:
+        """The rates of the first positions."""
+        rates, prior = list[float](), self._prior
         for kept, total in zip(self._kept[:positions], self.tried[:positions], strict=True):
             rates.append((kept + _PRIOR_DRAFTS * prior) / (total + _PRIOR_DRAFTS))
             prior = self._fading * rates[-1]
-        return np.array(rates)
+        return rates
 
 
 class AcceptanceModel:
@@ -62,60 +66,48 @@ class AcceptanceModel:
 
     Args:
         positions: longest draft.
+
+    Attributes:
+        accepted: a_i, from the drafts since the last shift.
+        offered: o_i.
     """
 
     def __init__(self, positions: int) -> None:
-        self._accepted = _Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
-        self._offered = _Rates(positions, _RECENT, 1.0, 1.0)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
-
-    def rates(self, positions: int) -> Array:
-        """a_1 .. a_K, f64 `[positions]`."""
-        return self._accepted.means(positions)
-
-    def offers(self, positions: int) -> Array:
-        """o_1 .. o_K, f64 `[positions]`."""
-        return self._offered.means(positions)
+        self.accepted = Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
+        self.offered = Rates(positions, WINDOW, 1.0, 1.0)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def accepted_length(self, positions: int) -> float:
         """Expected accepted tokens of a draft of so many."""
-        return float(np.cumprod(self.rates(positions)).sum())
-
-    @property
-    def drafts(self) -> float:
-        """Drafts that the rates rest on: those since the last shift, old ones faded."""
-        return self._accepted.tried[0]
+        return float(np.cumprod(self.accepted.means(positions)).sum())
 
     def begin(self) -> None:
         """Before another prompt: what is known shall weigh little."""
-        self._accepted.weaken(_RECENT)
+        self.accepted.weaken(WINDOW)
         self._recent.clear()
 
     def observe(self, asked: int, proposed: int, accepted: int) -> None:
         """Take a draft of `proposed` tokens, where `asked` were wanted; the first `accepted` held."""
-        self._offered.observe(proposed, min(asked, proposed + 1))
+        self.offered.observe(proposed, min(asked, proposed + 1))
         if proposed:
-            self._accepted.observe(accepted, min(proposed, accepted + 1))
+            self.accepted.observe(accepted, min(proposed, accepted + 1))
             self._recent.append((proposed, accepted))
 
     def shift(self) -> bool:
         """Compare the last drafts with what was expected of them; if they differ, only they count."""
-        drafts = list(self._recent)
-        if len(drafts) < _RECENT:
+        if len(self._recent) < WINDOW:
             return False
-        excess = variance = 0.0
-        survival = np.cumprod(self.rates(max(proposed for proposed, _ in drafts)))
-        squares = (2 * np.arange(1, len(survival) + 1) - 1) * survival
-        for proposed, accepted in drafts:
-            mean = float(survival[:proposed].sum())
-            excess += accepted - mean
-            # A quarter of a token per draft more: rates near 0 and 1 shift by no single token.
-            variance += float(squares[:proposed].sum()) - mean**2 + 1 / 16
-        if abs(excess) <= _SHIFT_DEVIATIONS * math.sqrt(variance):
+        proposed, accepted = np.array(self._recent).T
+        survival = np.cumprod(self.accepted.means(int(proposed.max())))
+        means = np.cumsum(survival)[proposed - 1]
+        squares = np.cumsum((2 * np.arange(1, len(survival) + 1) - 1) * survival)[proposed - 1]
+        # A quarter of a token per draft more: rates near 0 and 1 shift by no single token.
+        variance = np.sum(squares - means**2 + 1 / 16)
+        if abs(np.sum(accepted - means)) <= _SHIFT_DEVIATIONS * math.sqrt(variance):
             return False
-        self._accepted.weaken(0.0)
-        for proposed, accepted in drafts:
-            self._accepted.observe(accepted, min(proposed, accepted + 1))
+        self.accepted.weaken(0.0)
+        for tokens, kept in self._recent:
+            self.accepted.observe(kept, min(tokens, kept + 1))
         self._recent.clear()
         return True
 

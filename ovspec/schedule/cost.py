@@ -7,7 +7,7 @@ take the place of its linear model: one more row costs now nothing, now a third 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
@@ -94,7 +94,7 @@ class CostCell:
     """
 
     switches: deque[float]
-    verify: dict[float, CostCurve] = field(default_factory=dict)
+    verify: defaultdict[float, CostCurve] = field(default_factory=lambda: defaultdict(CostCurve))
     draft: CostCurve = field(default_factory=CostCurve)
     commit: CostCurve = field(default_factory=CostCurve)
 
@@ -111,7 +111,7 @@ class CostCell:
         if scale == math.inf and scale not in self.verify and self.commit.sizes:
             return self.commit
         if scale in self.verify or not self.verify:
-            return self.verify.setdefault(scale, CostCurve())
+            return self.verify[scale]
         return self.verify[min(self.verify, key=lambda known: abs(math.log(known) - math.log(scale)))]
 
 
@@ -144,11 +144,12 @@ class CostModel:
         if key not in self._cells:
             cell = CostCell(self._switches)
             if self._cells:
-                near = min(self._cells, key=lambda other: (abs(other[0] - number), abs(other[1] - key[1])))
-                for scale, curve in self._cells[near].verify.items():
-                    cell.verify.setdefault(scale, CostCurve()).seed(curve)
-                cell.draft.seed(self._cells[near].draft)
-                cell.commit.seed(self._cells[near].commit)
+                nearest = min(self._cells, key=lambda other: (abs(other[0] - number), abs(other[1] - key[1])))
+                near = self._cells[nearest]
+                for scale, curve in near.verify.items():
+                    cell.verify[scale].seed(curve)
+                cell.draft.seed(near.draft)
+                cell.commit.seed(near.commit)
             self._cells[key] = cell
         return self._cells[key]
 
@@ -159,7 +160,7 @@ class CostModel:
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
-        duration = (outcome.verify_duration + outcome.host_duration) / self.pace
+        duration = outcome.duration / self.pace
         shape = len(outcome.contexts), drafted
         switched, self._last_shape = shape != self._last_shape, shape
         if outcome.commit_rows:
@@ -170,7 +171,7 @@ class CostModel:
             self._warm.add(shape)
             if any(curve.sizes for curve in cell.verify.values()):
                 return
-        verify = cell.verify.setdefault(outcome.plan.budget_scale or 1.0, CostCurve())
+        verify = cell.verify[outcome.plan.budget_scale or 1.0]
         if verify.is_known(drafted):
             usual = verify.at(drafted)
             if switched:

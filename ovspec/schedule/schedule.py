@@ -61,8 +61,7 @@ class StepOutcome(NamedTuple):
         accepted: how many of them were accepted.
         draft_duration: of the drafter, models and host, catching up included.
         caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
-        verify_duration: of the target's verification pass.
-        host_duration: of all else, without the commit.
+        duration: of all else, the target's verification pass above all, without the commit.
         commit_duration: of the commit after the step; 0 when there was none.
         commit_rows: provisional tokens that the commit went over, over all sequences.
         confirmed: those of them that it kept.
@@ -74,8 +73,7 @@ class StepOutcome(NamedTuple):
     proposed: tuple[int, ...]
     accepted: tuple[int, ...]
     draft_duration: float
-    verify_duration: float
-    host_duration: float
+    duration: float
     caught_up: int = 0
     commit_duration: float = 0.0
     commit_rows: int = 0
@@ -84,7 +82,13 @@ class StepOutcome(NamedTuple):
 
 
 class Schedule(ABC):
-    """Decides what every verification step does, and learns from what it cost."""
+    """Decides what every verification step does, and may learn from what it cost.
+
+    Attributes:
+        collapses: times since `begin` that drafting was given up because its acceptance had collapsed.
+    """
+
+    collapses = 0
 
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
@@ -98,18 +102,13 @@ class Schedule(ABC):
         """
         return 0.0
 
-    @abstractmethod
     def observe(self, outcome: StepOutcome) -> None:
         """Called once after each step."""
+        return
 
     def begin(self) -> None:
         """Called when a `generate` call begins; what is counted per call starts again."""
         return
-
-    @property
-    def collapses(self) -> int:
-        """Times since `begin` that drafting was given up because its acceptance had collapsed."""
-        return 0
 
 
 class ConstantSchedule(Schedule):
@@ -121,9 +120,6 @@ class ConstantSchedule(Schedule):
     def plan(self, state: StepState) -> Plan:
         """That number; the engine cuts what a sequence has no room for."""
         return self._plan
-
-    def observe(self, outcome: StepOutcome) -> None:
-        """Nothing to learn."""
 
 
 class HeuristicSchedule(Schedule):

@@ -10,16 +10,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ovspec.schedule.acceptance import ConfirmationRates
-from ovspec.schedule.cost import CostCell
-from ovspec.schedule.schedule import Plan, StepState
-
-Array = NDArray[np.float64]
-
-# The draft length to start from.
-DRAFT = 4
+from ovspec.schedule.acceptance import AcceptanceModel, ConfirmationRates
+from ovspec.schedule.cost import Array, CostCell
+from ovspec.schedule.schedule import StepState
 
 
 class Choice(NamedTuple):
@@ -28,11 +22,6 @@ class Choice(NamedTuple):
     tokens: int
     scale: float
 
-    @classmethod
-    def of(cls, plan: Plan) -> Choice:
-        """What a plan asks for."""
-        return cls(plan.num_assistant_tokens, plan.budget_scale or 1.0)
-
 
 class Throughput:
     """What steps are expected to yield and to cost.
@@ -40,13 +29,12 @@ class Throughput:
     Args:
         cell: costs.
         state: of the step that comes.
-        accepted: a_1 .. a_K, rates of acceptance by position, f64 `[K]`.
-        offered: o_1 .. o_K, rates at which the drafter has another token, f64 `[K]`.
+        acceptance: a_i and o_i.
         confirmations: rates at which a commit confirms tokens.
+        longest: K, the longest draft.
 
     Attributes:
-        costs: microseconds of a step, by choice.
-        rates: tokens per microsecond by choice, for all sequences together.
+        cell: costs.
         intervals: the best commit interval by budget scale, where there are commits.
     """
 
@@ -54,43 +42,43 @@ class Throughput:
         self,
         cell: CostCell,
         state: StepState,
-        accepted: Array,
-        offered: Array,
+        acceptance: AcceptanceModel,
         confirmations: ConfirmationRates,
+        longest: int,
     ) -> None:
-        self.costs: dict[Choice, float] = {}
-        self.rates: dict[Choice, float] = {}
+        self.cell = cell
         self.intervals: dict[float, int] = {}
+        # Tokens and microseconds of steps that draft k = 0 .. K tokens, by budget scale.
+        self._steps: dict[float, tuple[Array, Array]] = {}
         sequences = len(state.contexts)
+        survival = np.concatenate([[1.0], np.cumprod(acceptance.offered.means(longest))])
+        likely = survival[1:] * np.cumprod(acceptance.accepted.means(longest))
+        tokens = sequences * np.concatenate([[1.0], 1.0 + np.cumsum(likely)])
+        sizes = sequences * np.arange(len(survival))
+        drafting = cell.draft.predict(sizes)
         for scale in state.budget_scales:
-            tokens, cost = _step(cell, scale, sequences, accepted, offered)
+            verified = cell.verify_at(scale).predict(sizes)
+            full = verified + drafting
+            # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
+            ends = np.cumsum((survival[:-1] - survival[1:]) * full[:-1])
+            cost = np.concatenate([[0.0], ends]) + survival * full
+            cost[0] = verified[0]
+            step = tokens, np.maximum(cost, 1e-9)
             if state.commit_intervals and scale < math.inf:
                 rate = confirmations.rate(scale)
-                options = {
-                    interval: _with_commits(tokens, cost, cell, interval, sequences, rate)
-                    for interval in state.commit_intervals
-                }
-                best = max(options, key=lambda interval: float(np.max(np.divide(*options[interval]))))
-                (tokens, cost), self.intervals[scale] = options[best], best
-            for number in range(len(tokens)):
-                self.costs[Choice(number, scale)] = float(cost[number])
-                self.rates[Choice(number, scale)] = float(tokens[number] / cost[number])
+                options = [_with_commits(*step, cell, n, sequences, rate) for n in state.commit_intervals]
+                best = int(np.argmax([np.max(tokens / cost) for tokens, cost in options]))
+                step, self.intervals[scale] = options[best], state.commit_intervals[best]
+            self._steps[scale] = step
 
+    def cost(self, choice: Choice) -> float:
+        """Microseconds of a step."""
+        return float(self._steps[choice.scale][1][choice.tokens])
 
-def _step(
-    cell: CostCell, scale: float, sequences: int, accepted: Array, offered: Array
-) -> tuple[Array, Array]:
-    """Tokens and microseconds of steps that draft k = 0 .. K tokens, each f64 `[K + 1]`."""
-    survival = np.concatenate([[1.0], np.cumprod(offered)])
-    tokens = sequences * np.concatenate([[1.0], 1.0 + np.cumsum(survival[1:] * np.cumprod(accepted))])
-    sizes = sequences * np.arange(len(survival))
-    verified = cell.verify_at(scale).predict(sizes)
-    full = verified + cell.draft.predict(sizes)
-    # A draft of k asked ends at p < k with probability survival[p] - survival[p + 1].
-    ends = np.cumsum((survival[:-1] - survival[1:]) * full[:-1])
-    cost = np.concatenate([[0.0], ends]) + survival * full
-    cost[0] = verified[0]
-    return tokens, np.maximum(cost, 1e-9)
+    def rate(self, choice: Choice) -> float:
+        """Tokens per microsecond, for all sequences together."""
+        tokens, costs = self._steps[choice.scale]
+        return float(tokens[choice.tokens] / costs[choice.tokens])
 
 
 def _with_commits(

@@ -22,23 +22,18 @@ class LossAllowance:
     def __init__(self) -> None:
         self._store, self._unsettled = STORE, 0.0
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether there must be plain decoding."""
-        return self._store < 0.0
-
     def covers(self, stake: float) -> bool:
-        """Whether drafting may begin that costs so many steps if it fails; a full store covers all."""
+        """Whether there may be drafts that cost so many steps if they fail; a full store covers all."""
         return self._store >= min(stake, STORE)
 
     def begin(self) -> None:
         """Another prompt: what was not settled is not carried over."""
         self._unsettled = 0.0
 
-    def earn(self, steps: int) -> None:
-        """Take in plain steps."""
+    def earn(self) -> None:
+        """Take in the share of a plain step."""
         if self._store < STORE:
-            self._store += SHARE * steps
+            self._store += SHARE
 
     def settle(self, tokens: float | None, plain_steps: float) -> None:
         """Take in or out what another step yielded per sequence, against the plain steps of its time.

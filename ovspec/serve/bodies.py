@@ -241,8 +241,3 @@ class DetokenizeBody(StrictBody):
 
     model: Text | None = None
     tokens: TokenIds
-
-
-def as_body(kind: type[Body], fields: dict[str, Any]) -> Body:
-    """A body from fields that are Python values already, checked in the same way."""
-    return kind.parse(json.dumps(fields).encode())

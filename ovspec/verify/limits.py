@@ -12,6 +12,9 @@ from ovspec_ops.block_select import MOST_VERIFIED_ROWS
 MAX_VERIFY_ROWS = MOST_VERIFIED_ROWS
 """Rows of one sequence that verification attention takes in a pass."""
 
+MAX_NUM_ASSISTANT_TOKENS = MAX_VERIFY_ROWS - 1
+"""Draft tokens of one sequence: the pass has a row for the token before them."""
+
 
 class RowLimits(TypedDict):
     """The fields of `Rows` that limit what a pass reads."""

@@ -56,7 +56,8 @@ def test_lookup_does_not_find_tokens_in_the_bytes_of_two() -> None:
 def test_automaton_matches_and_counts(vocab: int) -> None:
     rng = np.random.default_rng(vocab)
     text = rng.integers(0, vocab, 200).tolist()
-    automaton = SuffixAutomaton(text[:90])
+    automaton = SuffixAutomaton()
+    automaton.extend(text[:90])
     automaton.extend(text[90:])
     assert automaton.size == len(text)
     for _ in range(60):
@@ -79,7 +80,8 @@ def test_automaton_matches_and_counts(vocab: int) -> None:
 
 
 def test_automaton_takes_linear_time_in_repetitive_text() -> None:
-    automaton = SuffixAutomaton([1] * 20_000)
+    automaton = SuffixAutomaton()
+    automaton.extend([1] * 20_000)
     state, length = automaton.match([1] * 30)
     assert length == 30 and automaton.follow(state) is not None
 

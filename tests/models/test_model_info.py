@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ def test_demo_pair() -> None:
     assert info.has_detokenizer
     assert info.weight_format() == "fp16"
     assert info.eos_token_ids == {0}
+
+
+def test_shared_weights_of_another_folder_count_as_a_whole_only() -> None:
+    info = ModelInfo.read(demo_pair_path())
+    own, shared = info.weight_sizes(), 12_345
+    assert info.shared_bytes == 0 and own.total > 11_000_000
+    assert replace(info, shared_bytes=shared).weight_sizes() == replace(own, total=own.total + shared)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,45 @@ def test_the_quicker_kernel_is_taken(monkeypatch: pytest.MonkeyPatch, quicker: i
     assert rows.most_apart == quicker
 
 
+@pytest.mark.parametrize(
+    ("positions", "contexts"), [(None, {960}), (8192, {960}), (512, {504}), (8, set[int]())]
+)
+def test_no_position_is_measured_that_the_model_lacks(positions: int | None, contexts: set[int]) -> None:
+    found, most, blocks = set[int](), 0, BlockManager(16)
+
+    def forward(batch: list[Rows]) -> NDArray[np.float32]:
+        nonlocal most
+        found.add(batch[0].sequence.length)
+        most = max(most, batch[0].context)
+        batch[0].sequence.length = batch[0].context
+        return np.zeros((0, 0), np.float32)
+
+    GpuRows().measure(forward, blocks, positions)
+    assert found == contexts and most <= (positions or 968)
+    assert blocks.usage == 0
+
+
+def test_a_pass_that_raises_gives_the_blocks_of_added_rows_back(
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, sequence = ModelRunner(demo_ir, "CPU", AttentionConfig("stock"), F32), CachedSequence()
+    runner.gpu_rows = GpuRows()
+    rows = Rows(sequence, np.zeros(37, np.int64))
+
+    def fails(inputs: object) -> None:
+        assert runner.blocks.num_blocks == 3  # of 32 tokens: 37 rows, and 11 more
+        raise RuntimeError("no pass")
+
+    monkeypatch.setattr(runner._inputs, "write", fails)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no pass"):
+            runner.forward([rows])
+        assert len(sequence.table) == 2 and sequence.length == 0
+        assert runner.blocks.usage == 2 / 3
+    monkeypatch.undo()
+    assert runner.forward([rows]).shape == (1, 4096)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_the_same_logits(demo_ir: Path, name: str) -> None:
     rng = np.random.default_rng(3)

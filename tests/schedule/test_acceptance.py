@@ -18,14 +18,14 @@ def drafts(model: AcceptanceModel, rates: list[float], number: int, seed: int = 
 def test_rates_by_position_are_learned() -> None:
     model, rates = AcceptanceModel(63), [0.9, 0.6, 0.8, 0.7]
     drafts(model, rates, 3000)
-    np.testing.assert_allclose(model.rates(4), rates, atol=0.1)
+    np.testing.assert_allclose(model.accepted.means(4), rates, atol=0.1)
     assert model.accepted_length(4) == pytest.approx(np.cumprod(rates).sum(), rel=0.1)
 
 
 def test_positions_never_tried_go_on_from_the_last_one_and_fade() -> None:
     model = AcceptanceModel(63)
     drafts(model, [0.9, 0.9], 500)
-    rates = model.rates(20)
+    rates = model.accepted.means(20)
     assert rates[2] == pytest.approx(0.98 * rates[1], rel=0.01)
     assert np.all(np.diff(rates[2:]) < 0)
 
@@ -33,20 +33,20 @@ def test_positions_never_tried_go_on_from_the_last_one_and_fade() -> None:
 def test_a_first_draft_says_little() -> None:
     model = AcceptanceModel(8)
     model.observe(4, 4, 4)
-    assert 0.6 < model.rates(1)[0] < 0.8
-    assert AcceptanceModel(8).rates(1)[0] == pytest.approx(0.6)
+    assert 0.6 < model.accepted.means(1)[0] < 0.8
+    assert AcceptanceModel(8).accepted.means(1)[0] == pytest.approx(0.6)
 
 
 def test_what_a_lookup_offers_is_learned() -> None:
     model = AcceptanceModel(63)
     for turn in range(300):
         model.observe(8, 0 if turn % 2 else 3, 0 if turn % 2 else 3)
-    offers = model.offers(4)
+    offers = model.offered.means(4)
     # The last of them weighs an eighth: offers are soon forgotten.
     assert offers[0] == pytest.approx(0.5, abs=0.1)
     assert offers[1] > 0.85 and offers[2] > 0.85 and offers[3] < 0.3
     # Nothing offered is not nothing accepted.
-    assert model.rates(1)[0] > 0.9
+    assert model.accepted.means(1)[0] > 0.9
 
 
 def test_collapse_is_seen_within_a_few_drafts_and_nothing_else_is() -> None:
@@ -77,9 +77,9 @@ def test_another_prompt_weighs_more_than_those_before() -> None:
     model = AcceptanceModel(63)
     drafts(model, [0.1] * 4, 2000)
     model.begin()
-    before = model.rates(1)[0]
+    before = model.accepted.means(1)[0]
     drafts(model, [1.0] * 4, 24)
-    assert before < 0.25 and model.rates(1)[0] > 0.5
+    assert before < 0.25 and model.accepted.means(1)[0] > 0.5
 
 
 def test_confirmations() -> None:

@@ -13,7 +13,7 @@ from ovspec.schedule.schedule import Plan, StepOutcome
 
 
 def step(drafted: int, verify: float, context: int = 1000, **rest: float) -> StepOutcome:
-    return StepOutcome(Plan(drafted), (context,), (drafted,), (0,), 0.0, verify - 10.0, 10.0, **rest)  # type: ignore[arg-type]
+    return StepOutcome(Plan(drafted), (context,), (drafted,), (0,), 0.0, verify, **rest)  # type: ignore[arg-type]
 
 
 def test_a_curve_takes_medians_and_lines_between_them() -> None:
@@ -102,7 +102,7 @@ def test_a_dense_pass_costs_what_commits_cost_until_it_was_measured() -> None:
 def test_reading_a_prompt_is_no_part_of_drafting() -> None:
     model = CostModel()
     for caught_up, duration in ((1000, 50_040.0), (0, 40.0), (0, 40.0), (1000, 50_040.0)):
-        model.observe(StepOutcome(Plan(4), (1000,), (4,), (0,), duration, 100.0, 10.0, caught_up=caught_up))
-        model.observe(StepOutcome(Plan(4), (1000,), (4,), (0,), 40.0, 100.0, 10.0))
+        model.observe(StepOutcome(Plan(4), (1000,), (4,), (0,), duration, 110.0, caught_up=caught_up))
+        model.observe(StepOutcome(Plan(4), (1000,), (4,), (0,), 40.0, 110.0))
     assert model.cell((1000,)).draft.predict(np.array([4]))[0] == pytest.approx(40.0)
     assert model.read_cost == pytest.approx(50.0, rel=0.01)

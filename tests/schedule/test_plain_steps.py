@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedule.virtual_machine import MAX_DRAFT, Machine, World
 
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import Plan, StepOutcome, StepState
+from ovspec.schedule.schedule import StepOutcome, StepState
 
 
 class Counting(AutoSchedule):
@@ -41,11 +41,6 @@ def resting_schedule() -> tuple[Counting, StepState]:
     return schedule, state
 
 
-def plain_outcome(state: StepState, plan: Plan, duration: float) -> StepOutcome:
-    nothing = (0,) * len(state.contexts)
-    return StepOutcome(plan, state.contexts, nothing, nothing, 0.0, duration, 10.0)
-
-
 def test_a_sequence_that_joins_or_leaves_ends_the_rest() -> None:
     schedule, state = resting_schedule()
     for sequences in (1, 3, 2, 2, 5, 1, 4, 1):
@@ -55,5 +50,5 @@ def test_a_sequence_that_joins_or_leaves_ends_the_rest() -> None:
         plan = schedule.plan(state)
         asked = (plan.num_assistant_tokens,) * sequences
         nothing = (0,) * sequences
-        schedule.observe(StepOutcome(plan, state.contexts, asked, nothing, 0.0, 1000.0, 10.0))
+        schedule.observe(StepOutcome(plan, state.contexts, asked, nothing, 0.0, 1010.0))
         assert schedule.learned == before + 1 or not joined

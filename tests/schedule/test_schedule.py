@@ -17,16 +17,17 @@ import ovspec
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.engine.schedules import Schedules
-from ovspec.generation.generation_config import MAX_NUM_ASSISTANT_TOKENS, GenerationConfig, resolve, updated
+from ovspec.generation.generation_config import GenerationConfig, resolve, updated
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
 from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
 
 
 def outcome(asked: int, proposed: int, accepted: int) -> StepOutcome:
-    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 1.0, 1.0)
+    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 2.0)
 
 
 def settings(has_draft: bool = True, **options: Any) -> Any:

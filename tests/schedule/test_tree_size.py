@@ -88,8 +88,7 @@ def speed(
             proposed=(proposed,),
             accepted=(gained,),
             draft_duration=clock.took(DRAFT) if asked else 0.0,
-            verify_duration=clock.took(PASS + row * proposed),
-            host_duration=clock.took(20.0),
+            duration=clock.took(PASS + row * proposed) + clock.took(20.0),
         )
         schedule.observe(outcome)
         tokens += gained + 1
@@ -128,8 +127,7 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
             (size, size),
             (size // 4,) * 2,
             DRAFT * bool(size),
-            PASS + 2 * row * size,
-            20.0,
+            PASS + 2 * row * size + 20.0,
         )
         schedule.observe(outcome)
     schedule.plan(state)

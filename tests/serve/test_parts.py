@@ -34,7 +34,7 @@ TEXT = TokenText(TOKENIZER)
 @given(st.lists(st.integers(0, 4095), max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_bytes_of_tokens_give_the_tokenizers_text(tokens: list[int]) -> None:
-    assert TEXT.is_bytes
+    assert TEXT._bytes is not None
     assert TEXT.decode(tokens) == (TOKENIZER.decode(tokens) if tokens else "")
 
 
@@ -68,7 +68,7 @@ class NoBytes:
 
 def test_other_vocabularies_are_left_to_the_tokenizer() -> None:
     text = TokenText(NoBytes())
-    assert not text.is_bytes and text.decode([0, 0]) == "thethe" and text.bytes(0) == b"the"
+    assert text._bytes is None and text.decode([0, 0]) == "thethe" and text.bytes(0) == b"the"
 
 
 def output(tokens: list[int], ends: bool = False, **counts: object) -> RequestOutput:

@@ -11,6 +11,7 @@
 #include "common/isa.hpp"
 #include "common/kernel_tables.hpp"
 #include "common/sequences.hpp"
+#include "common/weight_format.hpp"
 
 namespace ovspec {
 
@@ -48,5 +49,17 @@ CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor,
 Sequences view_sequences(const char* op, const char* past_name, const char* table_name, std::size_t rows,
                          const ov::Tensor& subsequence_begins, const ov::Tensor& past_lens,
                          const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins);
+
+// Lets a matrix see its weights, from input `first` on: integers have scales and zero points behind them.
+template <typename Matrix> void set_data(Matrix& matrix, const ov::TensorVector& inputs, std::size_t first) {
+    const auto bytes = [&](std::size_t input) {
+        return static_cast<const std::uint8_t*>(inputs[input].data());
+    };
+    matrix.data = bytes(first);
+    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
+        matrix.scales = bytes(first + 1);
+        matrix.zero_points = bytes(first + 2);
+    }
+}
 
 } // namespace ovspec

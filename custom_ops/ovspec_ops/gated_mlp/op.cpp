@@ -62,17 +62,6 @@ GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size, bool gates
     return w;
 }
 
-void set_data(ChannelMatrix& matrix, const ov::TensorVector& inputs, std::size_t first) {
-    const auto bytes = [&](std::size_t input) {
-        return static_cast<const std::uint8_t*>(inputs[input].data());
-    };
-    matrix.data = bytes(first);
-    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
-        matrix.scales = bytes(first + 1);
-        matrix.zero_points = bytes(first + 2);
-    }
-}
-
 void check_gates(const ov::element::Type& type, const ov::PartialShape& shape) {
     if ((type.is_static() && type != ov::element::f32) || (shape.rank().is_static() && shape.size() < 2))
         fail(name, "gate (input 1) is of type " + type.get_type_name() + " and rank " +

@@ -72,15 +72,29 @@ template <bool halves, std::size_t R> __attribute__((noinline)) void add_numbers
     join<R>(tile, sums);
 }
 
+// Whether this instruction set may have VDPBF16PS, whether the processor has it, and the instruction.
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+constexpr bool may_multiply_pairs = true;
+OVSPEC_INLINE bool multiplies_pairs() {
+    return __builtin_cpu_supports("avx512bf16");
+}
+OVSPEC_INLINE Vec add_pair_in_hardware(Vec to, UVec weights, UVec values) {
+    // No intrinsic: it needs a flag of the compiler for an instruction that the processor may lack.
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(to) : "v"(weights), "v"(values));
+    return to;
+}
+#else
+constexpr bool may_multiply_pairs = false;
+OVSPEC_INLINE bool multiplies_pairs() {
+    return false;
+}
+Vec add_pair_in_hardware(Vec to, UVec weights, UVec values);
+#endif
+
 // The sum of two products and `to`, the second one first; each sum is rounded to the nearest.
 template <bool hardware> OVSPEC_INLINE Vec add_pair(Vec to, UVec weights, UVec values) {
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    if constexpr (hardware) {
-        // No intrinsic: it needs a flag of the compiler for an instruction that the processor may lack.
-        __asm__("vdpbf16ps %2, %1, %0" : "+v"(to) : "v"(weights), "v"(values));
-        return to;
-    }
-#endif
+    if constexpr (hardware)
+        return add_pair_in_hardware(to, weights, values);
     const UVec upper = UVec{} + 0xffff0000u;
     const Vec second = fused((Vec)(weights & upper), (Vec)(values & upper), to);
     return fused((Vec)(weights << 16), (Vec)(values << 16), second);
@@ -174,10 +188,8 @@ template <std::size_t R> struct Adder {
         case TileForm::pairs:
             break;
         }
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-        if (hardware)
-            return add_pairs<true, R>;
-#endif
+        if constexpr (may_multiply_pairs)
+            return hardware ? add_pairs<true, R> : add_pairs<false, R>;
         return add_pairs<false, R>;
     }
 };
@@ -191,14 +203,6 @@ template <bool hardware> OVSPEC_INLINE AddPanels panels_adder(std::size_t panels
     const AddPanels adders[most_panels] = {add_panels<hardware, 1>, add_panels<hardware, 2>,
                                            add_panels<hardware, 3>, add_panels<hardware, 4>};
     return adders[panels - 1];
-}
-
-OVSPEC_INLINE bool multiplies_pairs() {
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
 }
 
 // Inputs that share a scale: of integers a group, else all of them.
@@ -328,11 +332,9 @@ OVSPEC_INLINE void add_chunk(const LinearWeights& w, const std::uint8_t* panel, 
 // One row of pairs times up to most_panels panels, whose totals are `[panels, 32]`.
 OVSPEC_INLINE void multiply_row(const LinearWeights& w, std::size_t first, std::size_t count,
                                 const std::uint8_t* packed, const PanelTarget* targets, float* totals) {
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    const AddPanels add = multiplies_pairs() ? panels_adder<true>(count) : panels_adder<false>(count);
-#else
-    const AddPanels add = panels_adder<false>(count);
-#endif
+    AddPanels add = panels_adder<false>(count);
+    if constexpr (may_multiply_pairs)
+        add = multiplies_pairs() ? panels_adder<true>(count) : add;
     for (std::size_t begin = 0, inputs; begin < w.padded(); begin += inputs) {
         const std::size_t left = w.padded() - begin;
         inputs = left < chunk_inputs ? left : chunk_inputs;

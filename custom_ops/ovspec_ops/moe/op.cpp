@@ -145,19 +145,9 @@ Projections view(const ov::TensorVector& inputs, std::size_t hidden_size) {
     Projections p = describe(
         hidden_size, [&](std::size_t i) { return inputs[i].get_element_type(); },
         [&](std::size_t i) { return inputs[i].get_shape(); });
-    const auto set_data = [&](ExpertMatrix& matrix, std::size_t first) {
-        const auto bytes = [&](std::size_t input) {
-            return static_cast<const std::uint8_t*>(inputs[input].data());
-        };
-        matrix.data = bytes(first);
-        if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
-            matrix.scales = bytes(first + 1);
-            matrix.zero_points = bytes(first + 2);
-        }
-    };
-    set_data(p.gate, gate);
-    set_data(p.up, up);
-    set_data(p.down, down);
+    set_data(p.gate, inputs, gate);
+    set_data(p.up, inputs, up);
+    set_data(p.down, inputs, down);
     return p;
 }
 

@@ -39,6 +39,7 @@ class _Kind:
         model: its graph, in a weight format.
         reads: by config.json, which weights of the checkpoint are read.
         takes: what of the target's config.json it is made by, where its own does not say it.
+        trained: whether `ovspec train-head` trains it.
     """
 
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
@@ -46,10 +47,11 @@ class _Kind:
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
     reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
     takes: tuple[str, ...] = ()
+    trained: bool = False
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model),
+    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, trained=True),
     "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model),
     "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, mtp_reads),
     "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
@@ -57,6 +59,8 @@ _KINDS = {
 }
 #: The kinds of heads that can be exported.
 HEAD_KINDS = tuple(_KINDS)
+#: Those that `ovspec train-head` trains.
+TRAINED_KINDS = tuple(name for name, kind in _KINDS.items() if kind.trained)
 
 
 def open_head(path: str | Path, kind: str) -> HeadCheckpoint:

@@ -49,9 +49,9 @@ def expect(node: ov.Node, *types: str) -> ov.Node:
     return node
 
 
-def behind(node: ov.Node, position: int, *types: str) -> ov.Node:
-    """The node behind an input, which must be of one of the types."""
-    return expect(source_node(node, position), *types)
+def behind(node: ov.Node, *types: str) -> ov.Node:
+    """The node behind the first input, which must be of one of the types."""
+    return expect(source_node(node), *types)
 
 
 def peel(node: ov.Node, *types: str) -> ov.Node:
@@ -75,7 +75,7 @@ def match_gated(last: ov.Node) -> GatedExperts:
         UnknownPatternError: the graph before it has another form.
     """
     down = _projection(last)
-    inner = behind(down.matmul, 0, "Multiply")
+    inner = behind(down.matmul, "Multiply")
     swish, other = source_node(inner, 0), source_node(inner, 1)
     if other.get_type_name() == "Swish":
         swish, other = other, swish
@@ -91,7 +91,7 @@ def match_gated(last: ov.Node) -> GatedExperts:
 
 def _clamped(swish: ov.Node, shifted: ov.Node, down: Projection) -> GatedExperts:
     """GPT-OSS's: gates and ups are every other output of one product."""
-    clamp, bounded = source_node(shifted), behind(swish, 0, "Minimum")
+    clamp, bounded = source_node(shifted), behind(swish, "Minimum")
     bounds, limit = clamp.get_attributes(), _number(source_node(bounded, 1))
     if (
         bounds["max"] != limit

@@ -78,12 +78,12 @@ def match_experts(total: ov.Node) -> ExpertPattern:
     Raises:
         UnknownPatternError: the graph before `total` has another form.
     """
-    weighted = behind(total, 0, "Multiply")
+    weighted = behind(total, "Multiply")
     gated = match_gated(peel(source_node(weighted, 0), "Reshape"))
-    copies = behind(gated.gate.matmul, 0, "Reshape")
+    copies = behind(gated.gate.matmul, "Reshape")
     if source_node(gated.up.matmul, 0).get_friendly_name() != copies.get_friendly_name():
         raise UnknownPatternError("gate and up projections take different rows")
-    tile = behind(copies, 0, "Tile")
+    tile = behind(copies, "Tile")
     spread = peel(source_node(weighted, 1), "Unsqueeze", "Reshape", "Transpose")
     scatter = expect(spread, "ScatterElementsUpdate", "ScatterUpdate")
     indices, shares = scatter.input(1).get_source_output(), _shares(scatter)

@@ -49,7 +49,6 @@ MODES = {
     "layer_skip": "skipping",
 }
 PLAIN = ("stock_plain", "plain")
-_PREFILL_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class DecodeBench:
         elif mode not in PLAIN:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
-        engine = LLMEngine(runner, drafter, self._verify(mode), _PREFILL_CHUNK)
+        engine = LLMEngine(runner, drafter, self._verify(mode))
         player.cached.length = self.context
         request = self._request(player, drafter)
         metrics = PerfMetrics(raw_metrics=request.metrics)

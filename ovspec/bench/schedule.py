@@ -29,13 +29,13 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Schedule
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec_models import ModelInfo, check_same_token_ids
 
 Tick = Callable[[str], None]
-_PREFILL_CHUNK = 512
 
 _ROLL = "Lily has a red ball. Tom has a blue hat. Ben has a green cup. Mia has a big dog. "
 REPETITIVE = (
@@ -181,7 +181,7 @@ class ScheduleBench:
             backends = Backends.resolve(self.draft_model, "CPU", self.properties, attention)
             runner = draft_runner(self.draft_model, backends, draft.weight_bytes)
             assistant = AssistantDrafter(
-                runner, info.vocab_size, _PREFILL_CHUNK, draft.max_position_embeddings
+                runner, info.vocab_size, DEFAULT_MAX_NUM_BATCHED_TOKENS, draft.max_position_embeddings
             )
         parts = Parts(target, tokenizer, info.vocab_size, assistant)
         drafter = build_drafter(self._choice(), parts)
@@ -190,7 +190,7 @@ class ScheduleBench:
             name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
             for name, found in texts.items()
         }
-        return _Player(target, LLMEngine(target, drafter, "dense", _PREFILL_CHUNK), prompts)
+        return _Player(target, LLMEngine(target, drafter, "dense"), prompts)
 
     def _choice(self) -> DrafterChoice:
         choice = parse_drafter(self.drafter, self.draft_model is not None)
@@ -206,9 +206,7 @@ class ScheduleBench:
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
         drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)
-        return _Player(
-            runner, LLMEngine(runner, drafter, "dense", _PREFILL_CHUNK), {"long": [prompt]}, cached
-        )
+        return _Player(runner, LLMEngine(runner, drafter, "dense"), {"long": [prompt]}, cached)
 
 
 @dataclass(frozen=True, slots=True)

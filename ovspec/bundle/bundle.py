@@ -19,6 +19,7 @@ from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, th
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 from ovspec_models.config import CONFIG_NAME
+from ovspec_models.export import DRAFT_FOLDER
 from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_models.new_folder import check_new_folder, new_folder
 
@@ -29,7 +30,6 @@ _IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
 # Files that the pipeline reads beside the IR, and notices that most licences require to be passed on.
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
 _BESIDE = ("*.json", "*.jinja", "README.md", *_LICENCES)
-_DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def write_bundle(
             model = staging / "model"
             _copy_model(folder, model)
             if draft_folder is not None:
-                _copy_model(draft_folder, model / _DRAFT)
-            _set_draft(model, _DRAFT if draft_folder else None)
+                _copy_model(draft_folder, model / DRAFT_FOLDER)
+            _set_draft(model, DRAFT_FOLDER if draft_folder else None)
             (staging / "wheels").mkdir()
             packed = [_wheel(installed, staging / "wheels", wheels, progress) for installed in distributions]
             _copy_scripts(staging)
             (staging / "requirements.txt").write_text(_requirements(distributions, packed), encoding="utf-8")
             progress("writing the manifest")
-            _write_manifest(staging, _DRAFT if draft_folder else None)
+            _write_manifest(staging, DRAFT_FOLDER if draft_folder else None)
             report = _report(staging, out, packed)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -214,7 +214,7 @@ def _report(staging: Path, out: Path, wheels: list[Path]) -> BundleReport:
         return sum(path.stat().st_size for path in paths if path.is_file())
 
     machine = this_machine()
-    draft = size((staging / "model" / _DRAFT).rglob("*"))
+    draft = size((staging / "model" / DRAFT_FOLDER).rglob("*"))
     return BundleReport(
         out=str(out),
         python=machine["python"],

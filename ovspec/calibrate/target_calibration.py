@@ -20,10 +20,9 @@ from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
-
-_CHUNK = 512
 
 
 class TargetCalibration:
@@ -87,7 +86,7 @@ class TargetCalibration:
             experts=self._experts(parts),
             ffn=self._ffn(parts),
         )
-        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), _CHUNK)
+        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), DEFAULT_MAX_NUM_BATCHED_TOKENS)
         if not meter.positions:
             raise ValueError(
                 f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"

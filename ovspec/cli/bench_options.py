@@ -10,7 +10,7 @@ import click
 
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
-from ovspec.cli.help import Command
+from ovspec.cli.help import GENERAL, option_group
 from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -19,23 +19,18 @@ from ovspec_ops.self_check import self_check
 _SIZES = ("layers", "vocab_size", "weight_format")
 
 
-def source_options(command: Command) -> Command:
-    """`--model` or `--shape`, with the settings of a shape."""
-    for option in reversed(
-        [
-            click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
-            click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
-            click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
-            click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
-            click.option(
-                "--weight-format",
-                type=click.Choice(WEIGHT_FORMATS),
-                help="With --shape: format of the weights.  [int8]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+source_options = option_group(
+    GENERAL,
+    click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
+    click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
+    click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
+    click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
+    click.option(
+        "--weight-format",
+        type=click.Choice(WEIGHT_FORMATS),
+        help="With --shape: format of the weights.  [int8]",
+    ),
+)
 
 
 def read_source(options: dict[str, Any]) -> ModelSource:

@@ -32,10 +32,10 @@ from ovspec.cli.options import (
 )
 from ovspec.cli.output import print_table
 from ovspec.generation.inputs import encode, read_tokenizer
-from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import (
     AMOUNT_FIELDS,
     CHANNEL_FIELDS,

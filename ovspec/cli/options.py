@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import click
 
-from ovspec.cli.help import Command, option_group
+from ovspec.cli.help import GENERAL, Command, option_group
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
@@ -44,7 +44,8 @@ json_option = click.option(
 )
 
 
-_PROMPTS_OPTIONS = (
+prompts_options = option_group(
+    GENERAL,
     click.option(
         "--prompts",
         type=click.Path(path_type=Path),
@@ -57,13 +58,6 @@ _PROMPTS_OPTIONS = (
         "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
     ),
 )
-
-
-def prompts_options(command: Command) -> Command:
-    """A file of prompts, and how much of it is generated."""
-    for option in reversed(_PROMPTS_OPTIONS):
-        command = option(command)
-    return command
 
 
 experts_option = click.option(

@@ -10,7 +10,7 @@ import click
 
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
-from ovspec.cli.help import Command, option_group
+from ovspec.cli.help import GENERAL, Command, option_group
 from ovspec.cli.options import (
     backend_options,
     memory_limit_from,
@@ -49,7 +49,8 @@ prefix_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of `ovspec cache save`: what prompts begin with.",
 )
-_LENGTH_OPTIONS = [
+_length_options = option_group(
+    GENERAL,
     click.option(
         "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
     ),
@@ -58,7 +59,7 @@ _LENGTH_OPTIONS = [
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
     ),
     click.option("--ignore-eos", is_flag=True, help="Generate past the end-of-sequence token."),
-]
+)
 _sampling_options = option_group(
     "Sampling",
     click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
@@ -83,10 +84,7 @@ def pipeline_options(command: Command) -> Command:
 
 def answer_options(command: Command) -> Command:
     """Options of one answer: its length, sampling and penalties."""
-    command = _sampling_options(command)
-    for option in reversed(_LENGTH_OPTIONS):
-        command = option(command)
-    return command
+    return _length_options(_sampling_options(command))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.schedule.schedule import Plan
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
@@ -52,7 +53,7 @@ class LLMEngine:
         target: ModelRunner,
         drafter: Drafter | None,
         verify: VerifyMode = "dense",
-        max_num_batched_tokens: int = 512,
+        max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
         max_num_seqs: int = MAX_NUM_SEQS,
         max_model_len: int = _UNLIMITED,
         config: OvspecConfig | None = None,

@@ -21,7 +21,7 @@ from ovspec.generation.inputs import encode, eos_token_ids
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.pipeline.pipeline_arguments import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 

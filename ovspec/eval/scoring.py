@@ -12,11 +12,11 @@ from ovspec.eval.divergence import log_softmax
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import MAX_VERIFY_ROWS, Limits
 from ovspec.verify.verify_config import SparseVerify
 
-_PREFILL_ROWS = 512
 # Of a sparse pass, as if drafts of the default length had all been right.
 _SPARSE_ROWS = 1 + DEFAULT_NUM_ASSISTANT_TOKENS
 
@@ -61,7 +61,7 @@ class Scorer:
         cached, runner = CachedSequence(), self._runner
         step = MAX_VERIFY_ROWS if self._sparse is None else _SPARSE_ROWS
         try:
-            yield runner.prefill(cached, np.array(prompt, np.int64), _PREFILL_ROWS, True)[0]
+            yield runner.prefill(cached, np.array(prompt, np.int64), DEFAULT_MAX_NUM_BATCHED_TOKENS, True)[0]
             for begin in range(0, len(tokens) - 1, step):
                 read = np.array(tokens[begin : min(begin + step, len(tokens) - 1)], np.int64)
                 limits = Limits.of(self._sparse, cached.length + len(read), runner.block_size, 1.0)

@@ -13,6 +13,7 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import default_cache_precision, precision_name
 from ovspec.runtime.devices import is_cpu, is_gpu
 from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec_models import ModelInfo
 from ovspec_ops import BLOCK_SIZE
 
@@ -131,7 +132,7 @@ def plan_memory(
     *,
     draft: ModelInfo | None = None,
     properties: Mapping[str, object] | None = None,
-    max_num_batched_tokens: int = 512,
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     device: str = "CPU",
     available: int | None = None,
     backends: Backends | None = None,

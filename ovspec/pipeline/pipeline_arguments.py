@@ -13,13 +13,13 @@ from openvino_genai import SchedulerConfig, Tokenizer
 from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.memory.memory_plan import MemoryPlan
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.sparse_prefill import PROMPT_PIECE
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
 _HONOURED = ("cache_size", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching")
 _GIB = 2**30
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 
 
 @dataclass(slots=True)

@@ -9,16 +9,16 @@ import numpy as np
 import openvino as ov
 
 from ovspec.runtime.freed_memory import c_library
+from ovspec_transforms.weights.weight_memory import HUGE_PAGE
 
-# Page size of the kernel; buffers below two pages gain nothing.
-_HUGE_PAGE = 1 << 21
-_LEAST_BYTES = 2 * _HUGE_PAGE
+# Buffers below two pages of the kernel gain nothing.
+_LEAST_BYTES = 2 * HUGE_PAGE
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def with_huge_pages(size: int) -> int:
     """Bytes that a tensor of a size takes: its last huge page is whole."""
-    return size if _ADVICE is None or size < _LEAST_BYTES else -(-size // _HUGE_PAGE) * _HUGE_PAGE
+    return size if _ADVICE is None or size < _LEAST_BYTES else -(-size // HUGE_PAGE) * HUGE_PAGE
 
 
 def advise_huge_pages(tensor: ov.Tensor) -> None:

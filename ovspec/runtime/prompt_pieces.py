@@ -10,6 +10,9 @@ from ovspec.runtime.tables import Rows, is_verification
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
 
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
+"""Rows of a pass while a prompt is read."""
+
 Read = tuple[float, float]
 
 

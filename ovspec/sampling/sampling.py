@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from openvino_genai import GenerationConfig  # type: ignore[import-untyped,unused-ignore]
 
-_MAX_SEED = 2**64 - 1
+MAX_SEED = 2**64 - 1
 # np.cumsum is one chain of dependent additions; sums of blocks use SIMD.
 _PREFIX_BLOCK = 256
 # Below this size a sort is as fast as the partitions that avoid it.
@@ -93,7 +93,7 @@ class SamplingParams:
             f"stop_token_ids must be >= 0, got {sorted(self.stop_token_ids)}; pass the tokenizer's own ids",
         )
         _require(
-            0 <= self.rng_seed <= _MAX_SEED,
+            0 <= self.rng_seed <= MAX_SEED,
             f"rng_seed must be in [0, 2**64 - 1], got {self.rng_seed}; choose a seed in that range",
         )
 

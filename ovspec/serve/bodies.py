@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from ovspec.sampling.sampling import MAX_SEED
 from ovspec.serve.api_error import ApiError
 
 Body = TypeVar("Body", bound="StrictBody")
@@ -22,7 +23,6 @@ Body = TypeVar("Body", bound="StrictBody")
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
-_MAX_SEED = 2**64 - 1
 
 
 def _off(*values: object) -> BeforeValidator:
@@ -135,7 +135,7 @@ class GenerationBody(StrictBody):
     top_p: float | None = Field(None, gt=0, le=1, strict=True)
     presence_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
     frequency_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
-    seed: int | None = Field(None, ge=0, le=_MAX_SEED, strict=True)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, strict=True)
     stop: Annotated[list[StopString] | None, BeforeValidator(_one_or_many)] = Field(
         None, max_length=MAX_STOP_STRINGS
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 _LINE = 64
-_HUGE_PAGE = 1 << 21
+HUGE_PAGE = 1 << 21  # of the kernel
 _SLAB = 1 << 26
 
 
@@ -49,9 +49,9 @@ class WeightMemory:
 
 def _slab(count: int) -> NDArray[np.uint8]:
     """At least `count` zeros at the beginning of a huge page; without huge pages, of small ones."""
-    size = -(-count // _HUGE_PAGE) * _HUGE_PAGE
-    every = _zeros(size + _HUGE_PAGE)
-    first = -every.ctypes.data % _HUGE_PAGE
+    size = -(-count // HUGE_PAGE) * HUGE_PAGE
+    every = _zeros(size + HUGE_PAGE)
+    first = -every.ctypes.data % HUGE_PAGE
     return every[first : first + size]
 
 

@@ -15,6 +15,7 @@ from ovspec_transforms import (
     gather_logits,
     hidden_states,
     paged_layers,
+    rope_angles,
     rope_limit,
     route_rows,
     select_blocks,
@@ -44,7 +45,7 @@ def transform(
     stock attention verifies draft trees; selection in stock operations knows chains only. With `skips_layers`
     a pass can leave layers out, and the states that it returns are those behind the last layer.
     """
-    reports = [to_paged(model), gather_logits(model)]
+    reports = [rope_angles(model), to_paged(model), gather_logits(model)]
     if skips_layers:
         boundaries = (len(paged_layers(model)),)
     if boundaries:

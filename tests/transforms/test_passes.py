@@ -19,6 +19,7 @@ from ovspec_transforms import (
     default_anchor_layers,
     gather_logits,
     paged_layers,
+    rope_angles,
     route_rows,
     select_blocks,
     select_blocks_stock,
@@ -37,6 +38,7 @@ TINY = {
     "head_dim": 32,
     "vocab_size": 160,
 }
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 SHAPES: dict[str, ModelShape] = {
     "qwen3": replace(get_shape("qwen3-0.6b", layers=5), **TINY),
     "llama": replace(get_shape("llama-3.1-8b", layers=3), **TINY),
@@ -78,6 +80,37 @@ def test_every_layer_is_paged(shape: ModelShape) -> None:
         (2, 32, 0)
     }
     assert "attention_mask" not in input_names(model) and "past_lens" in input_names(model)
+
+
+def test_angles_of_rotary_embeddings_are_products_of_elements(shape: ModelShape) -> None:
+    model = build_model(shape, "int8")
+    products = types(model)["MatMul"]
+    report = rope_angles(model)
+    assert report.count == 1 and types(model)["MatMul"] == products - 1
+    assert rope_angles(model).count == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "transposes"),
+    [
+        ([1, 16, 1], [-1, 1, 1], False),
+        ([-1, 1], [1, 7], False),
+        ([3, 4], [4, 2], False),
+        ([1, 5], [5, 1], True),
+    ],
+)
+def test_a_product_over_one_element_has_the_same_bits(
+    left: list[int], right: list[int], transposes: bool
+) -> None:
+    inputs = [ops.parameter(ov.PartialShape(shape), np.float32) for shape in (left, right)]
+    model = ov.Model([ops.matmul(*inputs, transposes, transposes)], inputs)
+    random = np.random.default_rng(3)
+    shapes = [[6 if size < 0 else size for size in shape] for shape in (left, right)]
+    given = [random.standard_normal(shape, np.float32) for shape in shapes]
+    before = ov.Core().compile_model(model, "CPU", F32)(given)[0]
+    assert rope_angles(model).count == (left[-1] == 1 and not transposes)
+    after = ov.Core().compile_model(model, "CPU", F32)(given)[0]
+    np.testing.assert_array_equal(before, after, strict=True)
 
 
 def test_a_pass_is_freed_with_its_last_reference() -> None:

@@ -12,6 +12,7 @@ from ovspec_transforms.attention.paged_cache import PagedLayer as PagedLayer
 from ovspec_transforms.attention.paged_cache import paged_layers as paged_layers
 from ovspec_transforms.attention.paged_cache import to_paged as to_paged
 from ovspec_transforms.attention.paged_reader import PagedAttentionReader as PagedAttentionReader
+from ovspec_transforms.attention.rope_angles import rope_angles as rope_angles
 from ovspec_transforms.attention.route_rows import VERIFY_TABLES as VERIFY_TABLES
 from ovspec_transforms.attention.route_rows import route_rows as route_rows
 from ovspec_transforms.attention.select_blocks import select_blocks as select_blocks

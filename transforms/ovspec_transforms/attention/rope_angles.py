@@ -1,0 +1,44 @@
+"""Angles of rotary embeddings as products of elements."""
+
+from __future__ import annotations
+
+import openvino as ov
+from openvino import opset15 as ops
+
+from ovspec_transforms.graph import NodePass, run_pass
+from ovspec_transforms.report import PassReport
+
+
+class RopeAngles(NodePass):
+    """Replace a matrix product over one element by a product of elements, which has the same bits.
+
+    Exported models multiply frequencies `[1, size, 1]` with positions `[rows, 1, 1]` by a MatMul. The plugin
+    makes a kernel of 300 KB for every number of rows that it sees, and keeps a thousand of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("MatMul")
+
+    def rewrite(self, node: ov.Node) -> bool:
+        """Replace the product where both sides have one element to sum over."""
+        given = node.get_attributes()
+        left, right = node.input(0).get_source_output(), node.input(1).get_source_output()
+        if given["transpose_a"] or given["transpose_b"] or not _is_one(left, -1) or not _is_one(right, -2):
+            return False
+        product = ops.multiply(left, right)
+        product.set_friendly_name(node.get_friendly_name())
+        for port in list(node.output(0).get_target_inputs()):
+            port.replace_source_output(product.output(0))
+        return True
+
+
+def _is_one(output: ov.Output, axis: int) -> bool:
+    shape = output.get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) < 2:
+        return False
+    return bool(shape[axis] == ov.Dimension(1))
+
+
+def rope_angles(model: ov.Model) -> PassReport:
+    """Compute the angles of rotary embeddings by element, without a matrix product."""
+    return run_pass(model, RopeAngles())

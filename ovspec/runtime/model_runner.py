@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +23,22 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.host_selection import host_selection
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
-from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.paged_graph import transform
-from ovspec.runtime.pass_inputs import PassInputs
+from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
-from ovspec.runtime.stock_selection import StockSelection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
@@ -101,6 +102,7 @@ class ModelRunner:
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         self.repeats_rows = False
+        self._again: tuple[ov.Model, Compile] | None = None
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -142,13 +144,20 @@ class ModelRunner:
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
-        self._selection = self._host_selection(facts)
+        self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
+        self._parts = (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
+        #: Compiled for the shapes of passes that come often; `None` where the model has none.
+        self.fixed_graphs: FixedGraphs | None = None
+        if self._again and not any(self._parts):
+            native = self.attention.backend == "native"
+            made_by = (*self._again, compiled)
+            self.fixed_graphs = FixedGraphs(*made_by, self._inputs.names, self.cache, self.block_size, native)
 
     def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
         """The transformed model, from the user's CACHE_DIR if it has an entry."""
@@ -181,7 +190,10 @@ class ModelRunner:
             dropped = {"CACHE_DIR"} if backends.on_cpu else set()
             settings = {name: value for name, value in backends.properties.items() if name not in dropped}
             graph, facts = build()
-            compiled = compile_paged(core, graph, backends.device, settings)
+            compile_ = partial(compile_paged, core, device=backends.device, settings=settings)
+            compiled = compile_(graph)
+            if backends.on_cpu and not self._watch and is_small(graph):
+                self._again = graph, compile_
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
@@ -204,31 +216,13 @@ class ModelRunner:
         self.release(sequence)
         return logits
 
-    def _host_selection(self, facts: GraphFacts) -> NativeSelection | None:
-        """Host side of selection; `None` if the graph does not select."""
-        attention = self.attention
-        if not attention.selects:
-            return None
-        rule, coverage = attention.selection, attention.coverage
-        if attention.backend == "stock":
-            return StockSelection(rule, coverage, self.block_size, self.compiled, self.cache, facts.anchors)
-        return NativeSelection(coverage, rule.refresh_interval, self.block_size, self.compiled)
-
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
-        caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
-        tables = build_tables([rows], self.block_size, native)
         names = [port.get_any_name() for port in self.compiled.inputs]
-        provided = {*tables, *([FEATURES] if self.backends.boundaries or BLOCK_ROWS in names else [])}
-        for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
-            provided |= part.names if part else set()
-        unknown = sorted(set(names) - caches - provided)
-        if unknown:
-            raise ValueError(
-                f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
-            )
-        return [name for name in names if name not in caches]
+        features = [FEATURES] if self.backends.boundaries or BLOCK_ROWS in names else []
+        provided = {*build_tables([rows], self.block_size, native), *features}
+        return input_names(self.compiled, provided.union(*(part.names for part in self._parts if part)))
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -238,7 +232,8 @@ class ModelRunner:
         """
         recomputed = self._recompute(batch) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
-        more = added_rows(batch) if self.repeats_rows else 0
+        fixed = self.fixed_graphs.find(batch) if self.fixed_graphs else None
+        more = added_rows(batch) if self.repeats_rows and not fixed else 0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
         for rows in filled:
             for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
@@ -252,7 +247,9 @@ class ModelRunner:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows):
             inputs |= part.inputs(parts) if part else {}
-        self._inputs.write(inputs)
+        written = fixed or self._inputs
+        written.write(inputs)
+        self.request = written.request
         started = microseconds()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
         duration = microseconds() - started + recomputed

@@ -17,6 +17,10 @@ from ovspec.runtime.tables import Rows, build_tables, is_short_chain
 from ovspec_transforms import VERIFY_TABLES
 
 SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
+#: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
+#: they pay: a step of the demo target took 543 us with one thread and 571 with two, four drafted tokens 549
+#: and 597. Pinned, the only threads of several processes would all wait for the first core.
+ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 _MOST_ROWS = 8
 # Compiling takes 70 to 170 ms of one thread, which 30 to 165 us less a pass bring back after some 1,000
 # passes. A text that has come so far goes on.
@@ -70,7 +74,7 @@ class FixedGraphs:
 
     Args:
         model: behind its transforms; small, as it stays in memory.
-        compile: compiles a model with the settings of `own`.
+        compile: compiles a model with the settings of `own` and `ONE_THREAD`.
         own: the model compiled for any shapes.
         names: inputs of the model beside the caches.
         cache: of the model.

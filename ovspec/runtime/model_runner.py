@@ -23,7 +23,7 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
-from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small
+from ovspec.runtime.fixed_graphs import ONE_THREAD, Compile, FixedGraphs, is_small
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
@@ -190,10 +190,10 @@ class ModelRunner:
             dropped = {"CACHE_DIR"} if backends.on_cpu else set()
             settings = {name: value for name, value in backends.properties.items() if name not in dropped}
             graph, facts = build()
-            compile_ = partial(compile_paged, core, device=backends.device, settings=settings)
-            compiled = compile_(graph)
+            compiled = compile_paged(core, graph, backends.device, settings)
             if backends.on_cpu and not self._watch and is_small(graph):
-                self._again = graph, compile_
+                alone = {**settings, **ONE_THREAD}
+                self._again = graph, partial(compile_paged, core, device=backends.device, settings=alone)
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):

@@ -35,13 +35,16 @@ class Planner:
         groups: dict[tuple[int, int], list[int]] = {}
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
-        self._groups = list(groups.values())
-        self._states, self._plans, plans = [], [], dict[int, Plan]()
-        for group in self._groups:
+        self._groups, self._states, self._plans, plans = [], [], [], dict[int, Plan]()
+        for group in groups.values():
             requests = [decoding[index] for index in group]
-            self._states.append(self._state(requests))
-            plan = self._schedule_of(requests).plan(self._states[-1])
-            self._plans.append(plan)
+            schedule = self._schedule_of(requests)
+            plan = schedule.constant
+            if plan is None:
+                self._groups.append(group)
+                self._states.append(self._state(requests))
+                plan = schedule.plan(self._states[-1])
+                self._plans.append(plan)
             if self._shadows and plan.shadow_tokens:
                 self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):

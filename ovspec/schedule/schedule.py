@@ -107,6 +107,11 @@ class Schedule(ABC):
         return
 
     @property
+    def constant(self) -> Plan | None:
+        """The plan of every step, where nothing decides it; then `plan` and `observe` need no call."""
+        return None
+
+    @property
     def collapses(self) -> int:
         """Times since `begin` that drafting was given up because its acceptance had collapsed."""
         return 0
@@ -118,8 +123,13 @@ class ConstantSchedule(Schedule):
     def __init__(self, num_assistant_tokens: int) -> None:
         self._plan = Plan(num_assistant_tokens)
 
-    def plan(self, state: StepState) -> Plan:
+    @property
+    def constant(self) -> Plan:
         """That number; the engine cuts what a sequence has no room for."""
+        return self._plan
+
+    def plan(self, state: StepState) -> Plan:
+        """That number."""
         return self._plan
 
     def observe(self, outcome: StepOutcome) -> None:

@@ -152,7 +152,7 @@ class ModelRunner:
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
-        #: Compiled for the shapes of passes that come often; `None` where the model has none.
+        #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
             native = self.attention.backend == "native"

@@ -37,9 +37,12 @@ class Planner:
         self._planned, plans = [], dict[int, Plan]()
         for group in groups.values():
             requests = [decoding[index] for index in group]
-            before = self._state(requests)
-            plan = self._schedule_of(requests).plan(before)
-            self._planned.append((group, before, plan))
+            schedule = self._schedule_of(requests)
+            plan = schedule.constant
+            if plan is None:
+                before = self._state(requests)
+                plan = schedule.plan(before)
+                self._planned.append((group, before, plan))
             if self._shadows and plan.shadow_tokens:
                 self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
             for index, tokens in zip(group, self._tokens(requests, plan), strict=True):

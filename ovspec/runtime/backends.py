@@ -132,6 +132,12 @@ class Backends:
         return self.on_cpu and "CACHE_DIR" in self.properties
 
     @property
+    def plugin_properties(self) -> dict[str, object]:
+        """What the plugin gets: it keeps compiled models in CACHE_DIR by itself on a GPU, ovspec on a CPU."""
+        kept = {"CACHE_DIR"} if self.on_cpu else set()
+        return {name: value for name, value in self.properties.items() if name not in kept}
+
+    @property
     def graph(self) -> dict[str, object]:
         """What decides the transforms, as JSON values; a part of the cache key."""
         parts = {"attention": self.attention, "experts": self.experts, "ffn": self.ffn}

@@ -116,7 +116,7 @@ class KVCache:
         new_blocks: NewBlocks = HostBlocks,
         key_axis: int = 1,
     ) -> None:
-        self._request, self._new_blocks, self._key_axis = request, new_blocks, key_axis
+        self._requests, self._new_blocks, self._key_axis = [request], new_blocks, key_axis
         self.specs = tuple(tensors)
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
@@ -126,6 +126,12 @@ class KVCache:
     def block_bytes(self) -> int:
         """Bytes of one block in all tensors together."""
         return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
+
+    def attach(self, request: ov.InferRequest) -> None:
+        """Let another request read and write the tensors too, of the same model compiled otherwise."""
+        self._requests.append(request)
+        for name, blocks in self._blocks.items():
+            request.set_tensor(name, blocks.tensor)
 
     def ensure(self, num_blocks: int) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
@@ -154,7 +160,8 @@ class KVCache:
                 # After a failed attempt some tensors may be larger than others.
                 grown.copy(old, 0, 0, self._capacity)
             self._blocks[spec.name] = grown
-            self._request.set_tensor(spec.name, grown.tensor)
+            for request in self._requests:
+                request.set_tensor(spec.name, grown.tensor)
             if old is not None:
                 old = None
                 give_back_freed_memory()

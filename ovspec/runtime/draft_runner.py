@@ -9,10 +9,9 @@ import openvino as ov
 from ovspec.runtime.attention_config import Attention, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu
+from ovspec.runtime.fixed_graphs import SMALL_MODEL
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tree_limits import why_rows_stay
-
-_SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 and 3 MB
 
 
 def draft_attention(device: str, asked: Attention | None, weight_bytes: int) -> Attention:
@@ -28,7 +27,7 @@ def draft_attention(device: str, asked: Attention | None, weight_bytes: int) -> 
     """
     if asked and is_cpu(device):
         return asked
-    return "stock" if weight_bytes <= _SMALL_MODEL else attention_on(device, None)
+    return "stock" if weight_bytes <= SMALL_MODEL else attention_on(device, None)
 
 
 def draft_runner(model: Path | ov.Model, backends: Backends, weight_bytes: int) -> ModelRunner:
@@ -49,5 +48,5 @@ def draft_runner(model: Path | ov.Model, backends: Backends, weight_bytes: int) 
     limited = any(part and part.limits for part in (backends.experts, backends.ffn))
     depends = limited or backends.attention.selects or runner.long_rope is not None
     alone = not depends and not why_rows_stay(runner.cache, runner.block_size)
-    runner.repeats_rows = backends.on_cpu and weight_bytes <= _SMALL_MODEL and alone
+    runner.repeats_rows = backends.on_cpu and weight_bytes <= SMALL_MODEL and alone
     return runner

@@ -22,9 +22,11 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
+from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thread
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.host_selection import host_selection
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
@@ -32,11 +34,10 @@ from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.paged_graph import transform
-from ovspec.runtime.pass_inputs import PassInputs
+from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
-from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
@@ -99,6 +100,7 @@ class ModelRunner:
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         self.repeats_rows = False
+        self._again: tuple[ov.Model, Compile] | None = None
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -116,8 +118,7 @@ class ModelRunner:
         # A key written into a block of one scale changes those that other rows write there.
         apart = self.gpu_rows and not self.cache.shares_scales(self.block_size)
         if self.gpu_rows and apart and FEATURES not in self._inputs.names:
-            info = None if isinstance(model, ov.Model) else ModelInfo.read(model)
-            positions = info.max_position_embeddings if info else None
+            positions = None if isinstance(model, ov.Model) else ModelInfo.read(model).max_position_embeddings
             self.gpu_rows.measure(self.forward, self.blocks, positions)
 
     def _attach(self, compiled: ov.CompiledModel, facts: GraphFacts) -> None:
@@ -143,15 +144,20 @@ class ModelRunner:
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
-        self._selection = host_selection(
-            self.attention, self.compiled, self.cache, self.block_size, facts.anchors
-        )
+        self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
+        self._parts = (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
+        #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
+        self.fixed_graphs: FixedGraphs | None = None
+        if self._again and not any(self._parts):
+            graph, compile_again = self._again
+            names, size = self._inputs.names, self.block_size
+            self.fixed_graphs = FixedGraphs(graph, compile_again, compiled, names, self.cache, size)
 
     def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
         """The transformed model, from the user's CACHE_DIR if it has an entry."""
@@ -180,11 +186,10 @@ class ModelRunner:
             return graph, facts
 
         if self._watch or not backends.uses_cache_dir:
-            # The GPU plugin keeps what it compiles in CACHE_DIR by itself.
-            dropped = {"CACHE_DIR"} if backends.on_cpu else set()
-            settings = {name: value for name, value in backends.properties.items() if name not in dropped}
             graph, facts = build()
-            compiled = compile_paged(core, graph, backends.device, settings)
+            compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
+            if backends.on_cpu and not self._watch and is_small(graph):
+                self._again = graph, one_thread(core, backends.device, backends.plugin_properties)
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
@@ -209,19 +214,10 @@ class ModelRunner:
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
-        caches = {tensor.name for tensor in cache_tensors(self.compiled)}
         rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
-        names = [port.get_any_name() for port in self.compiled.inputs if port.get_any_name() not in caches]
-        provided = {*build_tables([rows], self.block_size, native)}
-        if self.backends.boundaries or self._is_part:
-            provided.add(FEATURES)
-        for part in (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows):
-            provided |= part.names if part else set()
-        if unknown := sorted(set(names) - provided):
-            raise ValueError(
-                f"the model has the input {unknown[0]!r}, which a text pipeline does not provide"
-            )
-        return names
+        features = [FEATURES] if self.backends.boundaries or self._is_part else []
+        provided = {*build_tables([rows], self.block_size, native), *features}
+        return input_names(self.compiled, provided.union(*(part.names for part in self._parts if part)))
 
     def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
         """Run one pass and advance every sequence by its rows.
@@ -246,7 +242,8 @@ class ModelRunner:
 
     def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
-        more = added_rows(batch) if self.repeats_rows else 0
+        fixed = self.fixed_graphs.find(batch) if self.fixed_graphs else None
+        more = added_rows(batch) if self.repeats_rows and not fixed else 0
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
         for rows in filled:
             for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
@@ -260,7 +257,9 @@ class ModelRunner:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows):
             inputs |= part.inputs(parts) if part else {}
-        self._inputs.write(inputs)
+        written = fixed or self._inputs
+        written.write(inputs)
+        self.request = written.request
         started = microseconds()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
         duration = microseconds() - started + recomputed

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
+
+from ovspec.runtime.compile import cache_tensors
 
 _KEPT_SHAPES = 64
 _NOTHING = np.zeros(0)
@@ -23,11 +26,11 @@ class PassInputs:
         names: the inputs of its model; others are ignored.
 
     Attributes:
-        names: as given.
+        request, names: as given.
     """
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
-        self._request = request
+        self.request = request
         #: The inputs of the model.
         self.names = tuple(names)
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
@@ -53,6 +56,23 @@ class PassInputs:
             if len(known) == _KEPT_SHAPES:
                 known.clear()
             array = known[value.shape] = np.empty(value.shape, value.dtype)
-        self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._current[name] = array
         return array
+
+
+def input_names(compiled: ov.CompiledModel, provided: AbstractSet[str]) -> list[str]:
+    """The inputs of a compiled model beside the caches.
+
+    Args:
+        compiled: a paged model.
+        provided: what passes have.
+
+    Raises:
+        ValueError: an input that they do not have.
+    """
+    caches = {tensor.name for tensor in cache_tensors(compiled)}
+    names = [name for port in compiled.inputs if (name := port.get_any_name()) not in caches]
+    if unknown := sorted(set(names) - provided):
+        raise ValueError(f"the model has the input {unknown[0]!r}, which a text pipeline does not provide")
+    return names

@@ -10,7 +10,6 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import HeldKeys, KVCache
 from ovspec.runtime.native_selection import NativeSelection, selects
 from ovspec.runtime.tables import Rows, row_pieces
@@ -337,19 +336,3 @@ def _padded(count: int, fewest: int) -> int:
 def _first_held(context: int, block_size: int) -> int:
     """The first token whose key a later pass may need: that of the block where a rejected draft begins."""
     return max(0, context - MAX_VERIFY_ROWS) // block_size * block_size
-
-
-def host_selection(
-    attention: AttentionConfig,
-    compiled: ov.CompiledModel,
-    cache: KVCache,
-    block_size: int,
-    anchors: tuple[int, ...],
-) -> NativeSelection | None:
-    """The host side of a model's selection, as its `attention` asks; `None` if its graph does not select."""
-    rule, coverage = attention.selection, attention.coverage
-    if not attention.selects:
-        return None
-    if attention.backend == "stock":
-        return StockSelection(rule, coverage, block_size, compiled, cache, anchors)
-    return NativeSelection(coverage, rule.refresh_interval, block_size, compiled)

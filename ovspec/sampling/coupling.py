@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ovspec.sampling.sampling import Distribution
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_WHOLE = 2**64 - 1
 _STREAM = 3
 
 
@@ -29,27 +30,47 @@ class Coupling:
 
     def __init__(self, seed: int, sequence_index: int = 0) -> None:
         words = np.random.SeedSequence(seed, spawn_key=(sequence_index, _STREAM))
-        self._key = words.generate_state(1, np.uint64)
+        self._key = int(words.generate_state(1, np.uint64)[0])
 
     def exponentials(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """E(x) of the token ids at a position, float64 `[ids]`."""
-        key = _mixed(self._key + np.array([position + 1], np.uint64) * _GOLDEN)
-        bits = _mixed(key + (ids.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        bits = ids.astype(np.uint64)
+        bits += np.uint64(1)
+        bits *= np.uint64(_GOLDEN)
+        bits += np.uint64(_mixed_number(self._key + (position + 1) * _GOLDEN))
+        _mix(bits)
         # Midpoints of 2**53 equal steps: never 0 or 1.
-        uniform: NDArray[np.float64] = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        return -np.log(uniform)
+        bits >>= np.uint64(11)
+        uniform = bits.astype(np.float64)
+        uniform += 0.5
+        uniform *= 2.0**-53
+        np.log(uniform, out=uniform)
+        return np.negative(uniform, out=uniform)
 
     def draw(self, p: Distribution, position: int) -> int:
         """The token of `p` at a position."""
         ids = np.arange(p.probs.size) if p.ids is None else p.ids
         with np.errstate(divide="ignore"):
-            race = self.exponentials(position, ids) / p.probs
+            race = self.exponentials(position, ids)
+            race /= p.probs
         return int(ids[race.argmin()])
 
 
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64; uint64 arrays wrap."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
-    return mixed
+def _mix(bits: NDArray[np.uint64]) -> None:
+    """The finaliser of SplitMix64, in place; uint64 arrays wrap."""
+    shifted = bits >> np.uint64(30)
+    bits ^= shifted
+    bits *= np.uint64(_FIRST)
+    np.right_shift(bits, np.uint64(27), out=shifted)
+    bits ^= shifted
+    bits *= np.uint64(_SECOND)
+    np.right_shift(bits, np.uint64(31), out=shifted)
+    bits ^= shifted
+
+
+def _mixed_number(bits: int) -> int:
+    """The same of one number, of which the lower 64 bits count."""
+    bits &= _WHOLE
+    bits = (bits ^ bits >> 30) * _FIRST & _WHOLE
+    bits = (bits ^ bits >> 27) * _SECOND & _WHOLE
+    return bits ^ bits >> 31

@@ -86,20 +86,18 @@ class Schedule(ABC):
 
     Attributes:
         collapses: times since `begin` that drafting was given up because its acceptance had collapsed.
+        constant: the plan of every step, where nothing decides it; the engine then asks and tells nothing.
     """
 
     collapses = 0
+    constant: Plan | None = None
 
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
         """Called once before each step, for all running sequences together."""
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
-        """The confidence below which nodes of trees are not verified.
-
-        Args:
-            confidences: of all nodes that were drafted for this step.
-        """
+        """The confidence below which a step's draft nodes are not verified, from the confidences of all."""
         return 0.0
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -115,11 +113,11 @@ class ConstantSchedule(Schedule):
     """The same number of draft tokens in every step."""
 
     def __init__(self, num_assistant_tokens: int) -> None:
-        self._plan = Plan(num_assistant_tokens)
+        self.constant: Plan = Plan(num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
         """That number; the engine cuts what a sequence has no room for."""
-        return self._plan
+        return self.constant
 
 
 class HeuristicSchedule(Schedule):

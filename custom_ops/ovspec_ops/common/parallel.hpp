@@ -18,9 +18,14 @@ namespace ovspec {
 // 10 us of one thread).
 constexpr std::size_t serial_work = std::size_t{1} << 18;
 
+// Whether the calling thread does the work alone.
+inline bool runs_alone(std::size_t work) {
+    return work < serial_work;
+}
+
 // body(item) for every item below `count`; `work` is that of all items together.
 template <class Body> void parallel_items(std::size_t count, std::size_t work, const Body& body) {
-    if (count == 1 || work < serial_work) {
+    if (count == 1 || runs_alone(work)) {
         for (std::size_t item = 0; item < count; ++item)
             body(item);
         return;

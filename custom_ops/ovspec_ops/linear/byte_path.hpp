@@ -18,36 +18,38 @@ using byte_rows::span;
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
 // Inputs that are processed for all neurons of a panel before the next ones, so that memory is read in order.
 constexpr std::size_t stretch = 4 * span;
-// Adds the products of `quads` times four inputs of R rows, for the `lanes` neurons at `weights`.
-template <WeightFormat format, std::size_t R>
-OVSPEC_INLINE void add_products(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* integers,
-                                bool asks, IVec* sums) {
-    panels::for_quads<format>(
-        weights, quads, asks, [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-            for (std::size_t r = 0; r < R; r++)
-                sums[r] = dot(sums[r], weight, splat_bytes(integers + r * span + 4 * quad));
-        });
-}
-
 // Adds spans of a group, as many as one takes of all neurons before it goes on, to acc: R rows, from row
-// `first` of a block on, times the `lanes` neurons at `weights`.
-template <WeightFormat format, std::size_t R>
+// `first` of a block on, times the neurons of V vectors at `weights`.
+template <WeightFormat format, std::size_t R, std::size_t V>
 OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* packed, std::size_t first,
                              std::size_t place, std::size_t inputs, const std::uint8_t* weights, bool asks,
-                             Vec* acc) {
+                             Vec (&acc)[V][R]) {
     for (std::size_t k = 0; k < inputs; k += span, place++) {
         const std::size_t some = inputs - k < span ? inputs - k : span;
-        IVec sums[R];
+        const std::uint8_t* integers = layout.integers_of(packed, place) + first * span;
+        IVec sums[V][R];
 #pragma GCC unroll 8
-        for (std::size_t r = 0; r < R; r++)
-            sums[r] = IVec{};
-        add_products<format, R>(weights + k * panels::input_bytes(format), some / 4,
-                                layout.integers_of(packed, place) + first * span, asks, sums);
+        for (std::size_t v = 0; v < V; v++)
+#pragma GCC unroll 8
+            for (std::size_t r = 0; r < R; r++)
+                sums[v][r] = IVec{};
+        panels::for_wide_quads<format, V>(
+            weights + k * panels::input_bytes(format), some / 4, asks,
+            [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+                for (std::size_t r = 0; r < R; r++) {
+                    const IVec values = splat_bytes(integers + r * span + 4 * quad);
+#pragma GCC unroll 8
+                    for (std::size_t v = 0; v < V; v++)
+                        sums[v][r] = dot(sums[v][r], weight[v], values);
+                }
+            });
         const float* units = layout.units_of(packed, place) + first;
 #pragma GCC unroll 8
-        for (std::size_t r = 0; r < R; r++)
-            acc[r] = fused(__builtin_convertvector(sums[r], Vec), splat(units[r]), acc[r]);
+        for (std::size_t v = 0; v < V; v++)
+#pragma GCC unroll 8
+            for (std::size_t r = 0; r < R; r++)
+                acc[v][r] = fused(__builtin_convertvector(sums[v][r], Vec), splat(units[r]), acc[v][r]);
     }
 }
 
@@ -58,23 +60,19 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
                                        const PanelTarget& target) {
     const std::uint8_t* block = packed + row / block_rows * layout.bytes;
     const std::size_t first = row % block_rows;
-    constexpr std::size_t parts = panel_width / lanes;
+    constexpr std::size_t parts = panel_width / lanes, V = panels::vectors_together(R);
     Vec total[parts][R] = {};
     const std::uint8_t* weights = panel + w.data_at();
     for (std::size_t g = 0; g < w.groups; g++) {
-        Vec of_group[parts][R] = {};
+        Vec of_group[parts / V][V][R] = {};
         for (std::size_t k = 0; k < layout.group_size; k += stretch) {
             const std::size_t left = layout.group_size - k, some = left < stretch ? left : stretch;
-            for (std::size_t p = 0; p < parts; p++) {
-                Vec acc[R];
-#pragma GCC unroll 8
-                for (std::size_t r = 0; r < R; r++)
-                    acc[r] = of_group[p][r];
-                add_spans<format, R>(layout, block, first, g * layout.spans + k / span, some,
-                                     weights + 4 * lanes * p, row == 0, acc);
-#pragma GCC unroll 8
-                for (std::size_t r = 0; r < R; r++)
-                    of_group[p][r] = acc[r];
+            for (std::size_t p = 0; p < parts; p += V) {
+                Vec acc[V][R];
+                __builtin_memcpy(acc, of_group[p / V], sizeof(acc));
+                add_spans<format, R, V>(layout, block, first, g * layout.spans + k / span, some,
+                                        weights + 4 * lanes * p, row == 0, acc);
+                __builtin_memcpy(of_group[p / V], acc, sizeof(acc));
             }
             weights += some * panels::input_bytes(format);
         }
@@ -82,8 +80,8 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
         for (std::size_t p = 0; p < parts; p++) {
             const panels::Scales scales(w, panel, g, p * lanes);
             for (std::size_t r = 0; r < R; r++)
-                total[p][r] = fused(fused(-scales.zero_point, splat(sums[r]), of_group[p][r]), scales.scale,
-                                    total[p][r]);
+                total[p][r] = fused(fused(-scales.zero_point, splat(sums[r]), of_group[p / V][p % V][r]),
+                                    scales.scale, total[p][r]);
         }
     }
     for (std::size_t p = 0; p < parts; p++)

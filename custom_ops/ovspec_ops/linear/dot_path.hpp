@@ -16,19 +16,24 @@ using digit_rows::BlockLayout;
 // Rows whose sums the registers hold.
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
 
-// Adds the products of up to a slab of inputs: both digits of R rows, for the `lanes` neurons at `weights`.
-template <WeightFormat format, std::size_t R>
+// Adds the products of up to a slab of inputs: both digits of R rows, for the neurons of V vectors at
+// `weights`.
+template <WeightFormat format, std::size_t R, std::size_t V>
 OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* digits,
-                            std::size_t low, bool asks, IVec* high_sums, IVec* low_sums) {
-    panels::for_quads<format>(weights, quads, asks,
-                              [&](IVec weight, std::size_t quad) __attribute__((always_inline)) {
+                            std::size_t low, bool asks, IVec (&high_sums)[V][R], IVec (&low_sums)[V][R]) {
+    panels::for_wide_quads<format, V>(
+        weights, quads, asks, [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-                                  for (std::size_t r = 0; r < R; r++) {
-                                      const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
-                                      high_sums[r] = dot(high_sums[r], weight, splat_bytes(at));
-                                      low_sums[r] = dot(low_sums[r], weight, splat_bytes(at + low));
-                                  }
-                              });
+            for (std::size_t r = 0; r < R; r++) {
+                const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
+                const IVec high = splat_bytes(at), low_digits = splat_bytes(at + low);
+#pragma GCC unroll 8
+                for (std::size_t v = 0; v < V; v++) {
+                    high_sums[v][r] = dot(high_sums[v][r], weight[v], high);
+                    low_sums[v][r] = dot(low_sums[v][r], weight[v], low_digits);
+                }
+            }
+        });
 }
 
 // Rows row to row + R, all of one block; the first ones ask for weights.
@@ -39,31 +44,40 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
     const std::uint8_t* block = packed + row / block_rows * layout.bytes;
     const std::size_t first = row % block_rows;
     const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
-    for (std::size_t part = 0; part < panel_width; part += lanes) {
-        Vec total[R];
-        for (std::size_t r = 0; r < R; r++)
-            total[r] = Vec{};
+    constexpr std::size_t V = panels::vectors_together(2 * R);
+    for (std::size_t part = 0; part < panel_width; part += V * lanes) {
+        Vec total[V][R];
+        for (std::size_t v = 0; v < V; v++)
+            for (std::size_t r = 0; r < R; r++)
+                total[v][r] = Vec{};
         const std::uint8_t* weights = panel + w.data_at() + 4 * part;
         for (std::size_t g = 0; g < w.groups; g++) {
-            IVec high[R], low[R];
+            IVec high[V][R], low[V][R];
 #pragma GCC unroll 8
-            for (std::size_t r = 0; r < R; r++)
-                high[r] = low[r] = IVec{};
+            for (std::size_t v = 0; v < V; v++)
+#pragma GCC unroll 8
+                for (std::size_t r = 0; r < R; r++)
+                    high[v][r] = low[v][r] = IVec{};
             for (std::size_t k = g * size; k < (g + 1) * size;) {
                 // A group need not begin with a slab.
                 const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
                 const std::size_t some = (end < (g + 1) * size ? end : (g + 1) * size) - k;
-                add_slab<format, R>(weights, some / 4, layout.at(block, first, k), layout.low(), row == 0,
-                                    high, low);
+                add_slab<format, R, V>(weights, some / 4, layout.at(block, first, k), layout.low(), row == 0,
+                                       high, low);
                 weights += some * panels::input_bytes(format);
                 k += some;
             }
-            const auto scales = digit_rows::scales_of<format>(w, panel, g, part);
-            for (std::size_t r = 0; r < R; r++)
-                total[r] = scales.add(total[r], high[r], low[r], layout.group_sums(block, g), first + r);
+            for (std::size_t v = 0; v < V; v++) {
+                const auto scales = digit_rows::scales_of<format>(w, panel, g, part + v * lanes);
+                for (std::size_t r = 0; r < R; r++)
+                    total[v][r] = scales.add(total[v][r], high[v][r], low[v][r], layout.group_sums(block, g),
+                                             first + r);
+            }
         }
-        for (std::size_t r = 0; r < R; r++)
-            panels::write(target, row + r, part, total[r] * layout.units(block)[first + r]);
+        for (std::size_t v = 0; v < V; v++)
+            for (std::size_t r = 0; r < R; r++)
+                panels::write(target, row + r, part + v * lanes,
+                              total[v][r] * layout.units(block)[first + r]);
     }
 }
 

@@ -1,0 +1,160 @@
+"""Graphs compiled for the shapes of frequent passes: they give the same bits, over the same cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+from settings import F32
+
+from ovspec.runtime import fixed_graphs
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.fixed_graphs import FixedGraphs
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
+
+# Rows of a pass, those that are sampled, and those that are rolled back before it; across ends of blocks, and
+# far enough that the cache grows.
+PASSES = ((40, 1, 0), *(((1, 1, 0), (3, 3, 2), (1, 1, 1)) * 12), (2100, 1, 0), *(((1, 1, 0), (3, 3, 2)) * 12))
+SETTINGS: list[tuple[Any, dict[str, str]]] = [
+    ("native", {}),
+    ("native", F32),
+    ("native", {**F32, "KV_CACHE_PRECISION": "f16"}),
+    ("stock", F32),
+]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_graphs, "_PASSES", 4)
+
+
+def graphs_of(runner: ModelRunner) -> FixedGraphs:
+    assert runner.fixed_graphs is not None
+    return runner.fixed_graphs
+
+
+def logits(runner: ModelRunner, each: Callable[[], object]) -> list[NDArray[np.float32]]:
+    """Of every pass; `each` is called behind it."""
+    sequence, found = CachedSequence(), []
+    tokens = np.random.default_rng(0).integers(2, 4096, 3000)
+    for number, (count, sampled, back) in enumerate(PASSES):
+        sequence.rollback(sequence.length - back)
+        rows = Rows(sequence, tokens[number : number + count], sampled)
+        found.append(np.array(runner.forward([rows])))
+        each()
+    runner.release(sequence)
+    return found
+
+
+@pytest.mark.parametrize(("backend", "properties"), SETTINGS)
+def test_they_change_no_bit(demo_ir: Path, backend: Any, properties: dict[str, str]) -> None:
+    runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=properties)
+    graphs, own, taken = graphs_of(runner), runner.request, []
+
+    def note() -> None:
+        graphs.wait()
+        taken.append(runner.request is not own)
+
+    fixed = logits(runner, note)
+    few = [count < 9 for count, _, _ in PASSES]
+    assert sum(taken) == sum(few) - 2 * 4  # all of two kinds but the first four
+    assert taken[-24:] == few[-24:]
+    runner.fixed_graphs = None
+    for one, other in zip(fixed, logits(runner, lambda: None), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
+    runner = ModelRunner(demo_ir / "draft")
+    graphs, own, compile_ = graphs_of(runner), runner.request, graphs_of(runner).compile
+
+    def doubled(model: ov.Model) -> ov.CompiledModel:
+        result = model.get_results()[0].input(0)
+        source = result.get_source_output()
+        source.get_tensor().set_names(set())
+        product = ops.multiply(source, np.float32(2)).output(0)
+        product.get_tensor().set_names({"logits"})
+        result.replace_source_output(product)
+        return compile_(model)
+
+    graphs.compile = doubled
+    for _ in range(2):
+        logits(runner, graphs.wait)
+    assert runner.request is own
+
+
+def test_passes_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runner = ModelRunner(demo_ir / "draft")
+    own = runner.request
+
+    def fails(model: ov.Model) -> ov.CompiledModel:
+        raise MemoryError("no memory for another graph")
+
+    graphs_of(runner).compile = fails
+    logits(runner, graphs_of(runner).wait)
+    assert runner.request is own
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ovspec: no graph is compiled for Kind(rows={rows}, sampled={rows}, states=0) "
+        "(no memory for another graph); its passes go on as before"
+        for rows in (1, 3)
+    ]
+
+
+def test_there_are_a_few_at_most(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_graphs, "_MOST_GRAPHS", 1)
+    runner = ModelRunner(demo_ir / "draft")
+    own, kinds = runner.request, set()
+
+    def note() -> None:
+        graphs_of(runner).wait()
+        if runner.request is not own:
+            kinds.add(runner.request.get_tensor("input_ids").shape[0])
+
+    logits(runner, note)
+    assert kinds == {1}
+
+
+def test_rows_that_nobody_reads_end_with_them(demo_ir: Path) -> None:
+    backends = Backends.resolve(demo_ir / "draft", attention=AttentionConfig("stock"))
+    runner = draft_runner(demo_ir / "draft", backends, weight_bytes=1)
+    sequence, rows = CachedSequence(), []
+    for _ in range(8):
+        runner.forward([Rows(sequence, np.array([5]))])
+        rows.append(runner.request.get_tensor("input_ids").shape[0])
+        graphs_of(runner).wait()
+    assert rows == [8, 8, 8, 8, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("case", ["large", "kept", "selects", "watched"])
+def test_models_without_them(
+    demo_ir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    if case == "large":
+        monkeypatch.setattr(fixed_graphs, "SMALL_MODEL", 1000)
+    attention = AttentionConfig("native", selects=case == "selects")
+    properties = {"CACHE_DIR": str(tmp_path)} if case == "kept" else {}
+    runner = ModelRunner(
+        demo_ir / "draft", attention=attention, properties=properties, watch=case == "watched"
+    )
+    assert runner.fixed_graphs is None
+
+
+def test_passes_of_several_sequences_and_trees_take_the_models_own(demo_ir: Path) -> None:
+    runner = ModelRunner(demo_ir / "draft")
+    own, two = runner.request, [CachedSequence(), CachedSequence()]
+    for _ in range(8):
+        runner.forward([Rows(one, np.array([5])) for one in two])
+        tree = np.array([-1, -1], np.int32)
+        runner.forward([Rows(two[0], np.array([5, 6]), parents=tree)])
+        graphs_of(runner).wait()
+        assert runner.request is own

@@ -56,9 +56,8 @@ OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, b
 template <WeightFormat format, class Add>
 OVSPEC_INLINE void for_quads(const std::uint8_t* data, std::size_t quads, bool asks, const Add& add) {
     for_wide_quads<format, 1>(data, quads, asks,
-                              [&](const IVec(&weights)[1], std::size_t quad) __attribute__((always_inline)) {
-                                  add(weights[0], quad);
-                              });
+                              [&](const IVec(&weights)[1], std::size_t quad)
+                                  __attribute__((always_inline)) { add(weights[0], quad); });
 }
 
 // Vectors of a panel that rows with so many sums a vector take together: all, where half of the registers

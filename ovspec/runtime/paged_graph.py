@@ -45,13 +45,14 @@ def transform(
     stock attention verifies draft trees; selection in stock operations knows chains only. With `skips_layers`
     a pass can leave layers out, and the states that it returns are those behind the last layer.
     """
-    reports = [rope_angles(model), to_paged(model), gather_logits(model)]
+    reports = [to_paged(model), gather_logits(model)]
     if skips_layers:
         boundaries = (len(paged_layers(model)),)
     if boundaries:
         reports.append(hidden_states(model, boundaries))
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
+    reports.append(rope_angles(model))
     if skips_layers:
         reports.append(skip_layers(model))
     anchors, selection = attention.anchor_layers, attention.selection

@@ -93,6 +93,10 @@ def test_comes_back_from_a_cache(
     assert len(list(tmp_path.glob("*/model.blob"))) == (name not in NOT_KEPT)
 
 
+# Products of frequencies and positions: layers with a window have their own, ALiBi and learned ones none.
+ROPES = {"Bloom": 0, "Gemma 3": 2}
+
+
 # The scope groups the tests by family, so that one runner is kept at a time.
 @pytest.mark.parametrize("name", by_tier(SERVED), scope="module")
 class TestServed:
@@ -101,7 +105,7 @@ class TestServed:
         if attention_of(name) == "native":
             assert fired.pop("NativeLinear") > 0
         fired.pop("RoundRows", None)
-        expected = {"to_paged": 2, "GatherLogits": 1}
+        expected = {"to_paged": 2, "GatherLogits": 1, "RopeAngles": ROPES.get(name, 1)}
         if attention_of(name) == "native":
             expected["RouteRows"] = 2
         else:

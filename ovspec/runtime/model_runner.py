@@ -47,6 +47,7 @@ from ovspec_transforms import (
     EXPERTS_READ,
     ffn_layers,
     paged_layers,
+    rope_angles,
     rope_limit,
     round_rows,
     stock_anchors,
@@ -175,7 +176,8 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
-            late = [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
+            late = [rope_angles(graph)] if backends.on_cpu else []
+            late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
             if self.row_bits is not None:
                 rounded = round_rows(graph, self.row_bits)
                 late += [rounded] if rounded.changed else []

@@ -15,7 +15,6 @@ from ovspec_transforms import (
     gather_logits,
     hidden_states,
     paged_layers,
-    rope_angles,
     rope_limit,
     route_rows,
     select_blocks,
@@ -52,7 +51,6 @@ def transform(
         reports.append(hidden_states(model, boundaries))
     if rope_limit(model) is not None:
         reports.append(split_long_rope(model))
-    reports.append(rope_angles(model))
     if skips_layers:
         reports.append(skip_layers(model))
     anchors, selection = attention.anchor_layers, attention.selection

@@ -13,7 +13,7 @@ class RopeAngles(NodePass):
     """Replace a matrix product over one element by a product of elements, which has the same bits.
 
     Exported models multiply frequencies `[1, size, 1]` with positions `[rows, 1, 1]` by a MatMul. The CPU
-    plugin makes a kernel of 300 KB for every number of rows that it sees, and keeps a thousand of them. Graphs
+    plugin makes a kernel of 300 KB for every number of rows that it sees, and keeps a thousand. Graphs
     for other devices keep the MatMul: what the product's precision would be in f16 was not measured there.
     """
 

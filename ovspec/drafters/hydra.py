@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
+import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.draft_tree import depth_of
@@ -18,7 +20,6 @@ from ovspec.drafters.hydra_heads import HydraHeads
 from ovspec.drafters.last_state import LastStateHead
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.draft_runner import draft_runner
@@ -79,24 +80,15 @@ class HydraDrafter(LastStateHead):
     name = "hydra"
 
     def __init__(self, states: ov.CompiledModel, heads: HydraHeads) -> None:
-        self._request, self._heads = states.create_infer_request(), heads
+        super().__init__(states)
+        self._heads = heads
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose last state is there."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
-        asked = self._asked(sequences, counts)
-        if not asked:
-            return proposals
-        states = self._states(sequences, asked)
-        started = microseconds()
-        given = self._request.infer({0: states})[0]
-        self.last_duration = microseconds() - started
-        drafts = self._heads.draft([sequences[i] for i in asked], [counts[i] for i in asked], given)
+    def _drafts(
+        self, sequences: SequenceOf[Sequence], counts: SequenceOf[int], given: NDArray[np.float32]
+    ) -> list[Proposal]:
+        drafts = self._heads.draft(sequences, counts, given)
         self.last_duration += self._heads.duration
-        for index, proposal in zip(asked, drafts, strict=True):
-            proposals[index] = proposal
-        return proposals
+        return drafts
 
 
 class HydraPrefixDrafter(CachedHead):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import depth_of
-from ovspec.drafters.drafter import Drafter
+from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
+from ovspec.runtime.clock import microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,39 @@ class _Last:
 
 
 class LastStateHead(Drafter):
-    """Keeps the last state of every sequence; nothing of a draft is kept."""
+    """Keeps the last state of every sequence; nothing of a draft is kept.
+
+    Args:
+        states: f32 `[rows, hidden size]` to what `_drafts` begins with.
+    """
 
     reads_states = True
     why_no_trees = ""
+
+    def __init__(self, states: ov.CompiledModel) -> None:
+        self._request = states.create_infer_request()
+
+    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+        """Draft for every sequence whose last state is there."""
+        self.last_duration = 0.0
+        proposals = [Proposal() for _ in sequences]
+        asked = self._asked(sequences, counts)
+        if not asked:
+            return proposals
+        states = np.stack([sequences[index].draft_states[self.name].state for index in asked])
+        started = microseconds()
+        given = self._request.infer({0: states})[0]
+        self.last_duration = microseconds() - started
+        drafts = self._drafts([sequences[i] for i in asked], [counts[i] for i in asked], given)
+        for index, proposal in zip(asked, drafts, strict=True):
+            proposals[index] = proposal
+        return proposals
+
+    @abstractmethod
+    def _drafts(
+        self, sequences: SequenceOf[Sequence], counts: SequenceOf[int], given: NDArray[np.float32]
+    ) -> list[Proposal]:
+        """The drafts of sequences, from what their last states give, `[sequences, ...]`."""
 
     def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
         """Keep the state of the last token."""
@@ -48,10 +80,6 @@ class LastStateHead(Drafter):
             for index, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
             if min(count, depth_of(sequence)) > 0 and self._position(sequence) == len(sequence.tokens) - 2
         ]
-
-    def _states(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> NDArray[np.float32]:
-        """Their last states, f32 `[sequences, hidden size]`."""
-        return np.stack([sequences[index].draft_states[self.name].state for index in indices])
 
     def _position(self, sequence: Sequence) -> float:
         last: _Last | None = sequence.draft_states.get(self.name)

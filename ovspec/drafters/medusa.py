@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-import openvino as ov
+import numpy as np
+from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Proposal
@@ -16,7 +17,6 @@ from ovspec.drafters.last_state import LastStateHead
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
@@ -54,26 +54,19 @@ class MedusaDrafter(LastStateHead):
     """Drafts with Medusa heads, for several sequences at once.
 
     Args:
-        heads: states f32 `[rows, hidden size]` to logits f32 `[rows, heads, vocabulary]`.
+        states: the heads, f32 `[rows, hidden size]` to logits f32 `[rows, heads, vocabulary]`.
     """
 
     name = "medusa"
 
-    def __init__(self, heads: ov.CompiledModel) -> None:
-        self._request = heads.create_infer_request()
-
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose last state is there."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
-        asked = self._asked(sequences, counts)
-        if not asked:
-            return proposals
-        states = self._states(sequences, asked)
-        started = microseconds()
-        logits = self._request.infer({0: states})[0]
-        self.last_duration = microseconds() - started
-        for index, places in zip(asked, logits, strict=True):
-            depth = int(min(counts[index], depth_of(sequences[index]), len(places)))
-            proposals[index] = parallel_draft(sequences[index], counts[index], places[:depth])
-        return proposals
+    def _drafts(
+        self, sequences: SequenceOf[Sequence], counts: SequenceOf[int], given: NDArray[np.float32]
+    ) -> list[Proposal]:
+        depths = [
+            int(min(count, depth_of(sequence), given.shape[1]))
+            for sequence, count in zip(sequences, counts, strict=True)
+        ]
+        return [
+            parallel_draft(sequence, count, places[:depth])
+            for sequence, count, places, depth in zip(sequences, counts, given, depths, strict=True)
+        ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from drafters.eagle3_models import BOUNDARIES, LAYERS, Pair, pair
+from drafters.eagle3_models import BOUNDARIES, LAYERS, pair
 from openvino_genai import GenerationConfig
 from settings import F32
 
@@ -81,19 +82,29 @@ def outcomes(
     return found
 
 
-def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> list[int]:
-    """How many draft tokens each pass over an answer accepts, by the paper's definition."""
-    whole, accepted = prompt + text, list[int]()
-    states = models.states(whole)
-    length = len(prompt) + 1
-    while length < len(whole):
-        count = min(DRAFT, len(whole) - length - 1)
-        if not count:
-            break
-        draft = models.reference.draft(whole[:length], states[: length - 1], count)
-        accepted.append(next((i for i in range(count) if draft[i] != whole[length + i]), count))
-        length += accepted[-1] + 1
-    return accepted
+def expected_outcomes(
+    draft: Callable[[list[int], torch.Tensor, int], list[int]],
+    states: Callable[[list[int]], torch.Tensor],
+    count: int = DRAFT,
+    name: str = "llama",
+) -> list[list[int]]:
+    """What `outcomes` gives where a reference drafts.
+
+    Args:
+        draft: from a text, the states of its tokens but the last, and a number to at most so many tokens.
+        states: of the tokens of a text.
+    """
+    found = []
+    for prompt, text in zip(pair(name).prompts, plain(name), strict=True):
+        whole, length, accepted = prompt + text, len(prompt) + 1, list[int]()
+        given = states(whole)
+        while length < len(whole) - 1:
+            tokens = draft(whole[:length], given[: length - 1], min(count, len(whole) - length - 1))
+            accepted.append(next((i for i, x in enumerate(tokens) if x != whole[length + i]), len(tokens)))
+            length += accepted[-1] + 1
+        found.append(accepted)
+    assert sum(map(sum, found)) > 0.5 * sum(map(len, found))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -101,11 +112,8 @@ def drafted_by_reference(models: Pair, prompt: list[int], text: list[int]) -> li
 )
 def test_acceptance_is_the_references(name: str) -> None:
     """Every pass accepts as many tokens as the reference; with a wrong boundary it does not."""
-    models, texts = pair(name), plain(name)
-    expected = [
-        drafted_by_reference(models, prompt, text) for prompt, text in zip(models.prompts, texts, strict=True)
-    ]
-    assert sum(map(sum, expected)) > 0.5 * sum(map(len, expected))
+    models = pair(name)
+    expected = expected_outcomes(models.reference.draft, models.states, name=name)
     assert outcomes(head(name), BOUNDARIES, name=name) == expected
     for place in range(3):
         shifted = tuple(b + (i == place) for i, b in enumerate(BOUNDARIES))

@@ -13,7 +13,12 @@ from ovspec.engine.accept import accept
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
+from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE
+
+# Rows of a pass. More of them share no more weights, as it is bound by products then, but their logits take
+# memory: 64 users' commits at once would take 4,096 rows, 2.5 GB with a vocabulary of 152,000.
+_MOST_ROWS = 2 * (MAX_INTERVAL + 1)
 
 
 def take_provisional(state: RequestState, tokens: list[int], writers: list[Writer]) -> None:
@@ -41,12 +46,34 @@ def is_due(state: RequestState, interval: int | None) -> bool:
     return count >= interval or last or sequence.remaining <= 1
 
 
-def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> list[tuple[int, int]]:
-    """Verify the provisional tokens in one dense pass, which rewrites their keys and values.
+def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> tuple[list[tuple[int, int]], float]:
+    """Verify the provisional tokens in dense passes, which rewrite their keys and values.
 
     Returns:
-        Per request, how many tokens were provisional, and how many of them were kept.
+        Per request, how many tokens were provisional, and how many of them were kept; duration of the passes
+        in microseconds.
     """
+    outcomes, duration = list[tuple[int, int]](), 0.0
+    for together in _passes(states):
+        outcomes += _commit(verifier, together)
+        duration += verifier.stats.duration
+    return outcomes, duration
+
+
+def _passes(states: SequenceOf[RequestState]) -> list[list[RequestState]]:
+    """The requests that each pass takes."""
+    passes, rows = list[list[RequestState]](), _MOST_ROWS
+    for state in states:
+        own = len(state.sequence.provisional) + 1
+        if rows + own > _MOST_ROWS:
+            passes.append([])
+            rows = 0
+        passes[-1].append(state)
+        rows += own
+    return passes
+
+
+def _commit(verifier: Verifier, states: SequenceOf[RequestState]) -> list[tuple[int, int]]:
     proposals = [Proposal(state.sequence.take_back()) for state in states]
     drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(states, proposals, strict=True)]
     logits = verifier.verify(drafts, [DENSE] * len(drafts))

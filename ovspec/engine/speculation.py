@@ -68,7 +68,7 @@ class Step:
         draft_duration: time of the drafting round in microseconds, like all durations.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the pass.
-        commit_duration: of the dense pass over provisional tokens; 0 without one.
+        commit_duration: of the dense passes over provisional tokens; 0 without one.
         commits: per request that committed, its provisional tokens and how many of them were kept.
         sampling_duration: of acceptance.
     """
@@ -85,7 +85,7 @@ class Step:
 
 
 class Speculation:
-    """Advances requests by one pass, and by a second one where provisional tokens are due.
+    """Advances requests by one pass, and by dense ones where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.
@@ -138,8 +138,7 @@ class Speculation:
         step.sampling_duration = microseconds() - started
         due = [index for index, s in enumerate(decoding) if is_due(s, plans[index].commit_interval)]
         if due:
-            outcomes = commit(self.verifier, [decoding[index] for index in due])
-            step.commit_duration = self.verifier.stats.duration
+            outcomes, step.commit_duration = commit(self.verifier, [decoding[index] for index in due])
             step.commits = dict(zip(due, outcomes, strict=True))
         return step
 

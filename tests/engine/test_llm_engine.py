@@ -16,7 +16,7 @@ from openvino_genai import GenerationConfig, GenerationFinishReason
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.verify.commit_verify import CommitVerify
+from ovspec.verify.commit_verify import MAX_INTERVAL, CommitVerify
 
 COMMIT = CommitVerify(SPARSE, interval=5)
 SAMPLING = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
@@ -215,6 +215,23 @@ def test_log_probabilities_and_writers_of_accepted_drafts_are_the_targets(verify
         assert writers.count("corrected") <= metrics.num_drafts
         assert metrics.num_accepted_tokens == sum(metrics.num_accepted_tokens_per_pos)
     assert not metrics.is_lossy
+
+
+def test_commits_of_many_requests_do_not_share_a_pass_that_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The logits of a pass take memory by its rows."""
+    engine, rows = engine_of("prompt_lookup", max_num_batched_tokens=64), list[int]()
+    forward = engine.target.forward
+    monkeypatch.setattr(
+        engine.target, "forward", lambda b: (rows.append(sum(len(r.tokens) for r in b)), forward(b))[1]
+    )
+    late = CommitVerify(SPARSE, interval=MAX_INTERVAL)
+    cases = [Case(n, {"max_new_tokens": 70, "ignore_eos": True}, late) for n in range(5)]
+    want = [engine.generate([replace(case, verify="dense").request()])["alone"] for case in cases]
+    rows.clear()
+    assert list(engine.generate([c.request(str(n)) for n, c in enumerate(cases)]).values()) == want
+    assert MAX_INTERVAL + 1 < max(rows) <= 2 * (MAX_INTERVAL + 1)
 
 
 def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,7 @@ from ovspec_models import demo_pair_path
 
 _REQUESTS = 24
 _MAX_BODY = 100_000
+_MAX_NUM_SEQS = 16
 
 
 def request_bodies() -> list[dict[str, Any]]:
@@ -162,15 +164,18 @@ def resident_mb(pid: int) -> float:
 def soak(folder: Path, template: Path, clients: int, seconds: float) -> dict[str, Any]:
     """Run the soak; return its counts."""
     template.write_text(TEMPLATE, encoding="utf-8")
-    limits = ("--max-body-bytes", str(_MAX_BODY), "--max-num-seqs", "16", "--max-queued", "40")
+    limits = ("--max-body-bytes", str(_MAX_BODY), "--max-num-seqs", str(_MAX_NUM_SEQS), "--max-queued", "40")
     verify = ("--verify", "commit", "--l0", "96", "--rho", "0.1", "--chat-template", template)
     with serving(folder, "--served-model-name", "demo", *limits, *verify) as served:
         bodies = request_bodies()
         alone = Soak(served, bodies, [], 0.0)
         expected = [alone.answer(body)[1] for body in bodies]
-        if seconds > 120:  # all that the prefix cache can come to hold, which else grows through the run
-            for body in bodies:
-                alone.answer(endless(body))
+        if seconds > 120:
+            # The prefix cache comes to hold all texts, and as many long ones as can run do so at once. Else
+            # the peak comes at any time of the run, and looks like growth.
+            with ThreadPoolExecutor(_MAX_NUM_SEQS) as pool:
+                for _ in range(3):
+                    list(pool.map(alone.answer, map(endless, bodies)))
         run = Soak(served, bodies, expected, time.monotonic() + seconds)
         threads = [threading.Thread(target=run.client, args=(number,)) for number in range(clients)]
         for thread in threads:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import openvino as ov
 
@@ -68,11 +69,8 @@ def compressed_before_saved(
             elif by_size and _is_large(model):
                 _compress_to_int8(model)
 
-    convert.save_model = save_model
-    try:
+    with patch.object(convert, "save_model", save_model):
         yield True
-    finally:
-        convert.save_model = original
 
 
 def compress_folder(folder: Path, quantization: Any, trust_remote_code: bool) -> None:

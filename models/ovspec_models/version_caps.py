@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 from ovspec_models.private_names import misfit
 
@@ -23,9 +24,5 @@ def lifted_caps() -> Iterator[None]:
         return
     from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
 
-    cap = GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION
-    GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION = _TESTED_TRANSFORMERS
-    try:
+    with patch.object(GemmaOpenVINOConfig, "MAX_TRANSFORMERS_VERSION", _TESTED_TRANSFORMERS):
         yield
-    finally:
-        GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION = cap

@@ -26,7 +26,6 @@ from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thre
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.host_selection import host_selection
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
@@ -38,6 +37,7 @@ from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
+from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows

@@ -19,7 +19,6 @@ from ovspec.serve.batch_file import BatchEntry
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
-from ovspec.serve.objects import metrics_of, usage_of
 from ovspec.serve.served_model import ServedModel
 
 _BODIES: dict[str, type[GenerationBody]] = {
@@ -40,13 +39,6 @@ class _Running:
     @property
     def ended(self) -> bool:
         return all(choice.finish_reason is not None for choice in self.call.choices)
-
-    def body(self) -> dict[str, Any]:
-        """The answer."""
-        call = self.call
-        metrics = metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
-        usage = usage_of(call.num_prompt_tokens, call.choices, call.body.n)
-        return call.objects.whole(call.choices, self.deltas, usage, metrics)
 
 
 class Batch:
@@ -119,16 +111,14 @@ class Batch:
             error = refusal(output.error)
             self._write(running.entry.custom_id, error.status, error.body())
             return
-        delta, whole = running.call.choices[index].add(output), running.deltas[index]
-        whole.tokens += delta.tokens
-        whole.pieces += delta.pieces
-        whole.logprobs += delta.logprobs
+        delta = running.call.choices[index].add(output)
+        running.deltas[index].extend(delta)
         if delta.finish_reason is not None:
             del self._running[output.request_id]
             if not output.finished:
                 self._engine.abort([output.request_id])
         if running.ended:
-            self._write(running.entry.custom_id, 200, running.body())
+            self._write(running.entry.custom_id, 200, running.call.whole(running.deltas))
 
     def _forget(self, running: _Running) -> None:
         ids = [request.request_id for request in running.call.requests]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ovspec.engine.request import Request
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
-from ovspec.serve.choice import Choice
-from ovspec.serve.objects import ChatObjects, CompletionObjects, Objects
+from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.served_model import ServedModel
 
 
@@ -84,6 +84,20 @@ class Call:
         total = sum(len(prompt) for prompt in prompts)
         return cls(body, objects, requests, choices, total, name, settings.num_assistant_tokens)
 
+    @property
+    def usage(self) -> Json:
+        """Tokens of the call."""
+        return usage_of(self.num_prompt_tokens, self.choices, self.body.n)
+
+    @property
+    def metrics(self) -> Json:
+        """What was drafted and read for the call."""
+        return metrics_of([choice.metrics for choice in self.choices], self.verify, self.num_spec_tokens)
+
+    def whole(self, deltas: Sequence[Delta]) -> Json:
+        """The answer without streaming; `deltas` hold each choice from begin to end."""
+        return self.objects.whole(self.choices, deltas, self.usage, self.metrics)
+
 
 def _check_combinations(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
@@ -97,9 +111,8 @@ def _check_combinations(body: GenerationBody) -> None:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: needs logprobs=true", "top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens):
-        raise ApiError(
-            400, "max_tokens: is the old name of max_completion_tokens; give one of them", "max_tokens"
-        )
+        message = "max_tokens: is the old name of max_completion_tokens; give one of them"
+        raise ApiError(400, message, "max_tokens")
 
 
 def _logprobs(body: GenerationBody) -> int | None:

@@ -33,6 +33,12 @@ class Delta:
     finish_reason: str | None = None
     blocks_read: list[float] | None = None
 
+    def extend(self, other: Delta) -> None:
+        """Add the tokens of what came next."""
+        self.tokens += other.tokens
+        self.pieces += other.pieces
+        self.logprobs += other.logprobs
+
 
 class Choice:
     """One answer.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ovspec.engine.request import RequestMetrics, TokenLogprobs
 from ovspec.generation.token_text import TokenText
@@ -14,33 +15,29 @@ from ovspec.serve.choice import Choice, Delta
 Json = dict[str, Any]
 
 
-class Objects(Protocol):
+class Objects(ABC):
     """Makes the objects of one answer to a request."""
 
-    id: str
-    #: The fields that all chunks of a stream have alike.
-    fields: Json
-
-    def first(self, index: int) -> Json | None:
-        """The other fields of the chunk that comes before any text of a choice, if there is one."""
-
-    def chunk(self, index: int, delta: Delta) -> Json:
-        """The other fields of a chunk."""
-
-    def usage_chunk(self, usage: Json, metrics: Json) -> Json:
-        """The other fields of the last chunk of a stream that asks for usage."""
-
-    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
-        """The answer without streaming; `deltas` hold each choice from begin to end."""
-
-
-class _Base:
     def __init__(self, prefix: str, kind: str, model: str, tokens: TokenText, logprobs: int | None) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self._tokens, self._logprobs = tokens, logprobs
+        #: The fields that all chunks of a stream have alike.
         self.fields: Json = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
+    def first(self, index: int) -> Json | None:
+        """The other fields of the chunk that comes before any text of a choice, if there is one."""
+        return None
+
+    @abstractmethod
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """The other fields of a chunk."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
+        """The answer without streaming; `deltas` hold each choice from begin to end."""
+
     def usage_chunk(self, usage: Json, metrics: Json) -> Json:
+        """The other fields of the last chunk of a stream that asks for usage."""
         return {"choices": [], "usage": usage, "metrics": metrics}
 
     def _origins(self, delta: Delta) -> Json:
@@ -49,7 +46,7 @@ class _Base:
         return {"token_origins": [{"text": text, "origin": writer} for text, writer in delta.pieces]}
 
 
-class ChatObjects(_Base):
+class ChatObjects(Objects):
     """Objects of `/v1/chat/completions`.
 
     Args:
@@ -104,16 +101,12 @@ class ChatObjects(_Base):
         return {"token": known.text(token), "logprob": logprob, "bytes": list(known.bytes(token))}
 
 
-class CompletionObjects(_Base):
+class CompletionObjects(Objects):
     """Objects of `/v1/completions`; arguments as of `ChatObjects`."""
 
     def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
         super().__init__("cmpl", "text_completion", model, tokens, logprobs)
         self._offsets: dict[int, int] = {}
-
-    def first(self, index: int) -> Json | None:
-        """Nothing comes before the text."""
-        return None
 
     def chunk(self, index: int, delta: Delta) -> Json:
         """New text."""

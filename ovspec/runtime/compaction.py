@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
 from ovspec.runtime.tree_limits import MOVED, why_rows_stay
-from ovspec_ops.common import decode_block
+from ovspec_ops.common.cache_layout import decode_block
 
 
 def check_path(rows: Sequence[int], length: int, past: int) -> None:

@@ -19,7 +19,14 @@ from ovspec_transforms.attention.paged_cache import (
     constant_input,
     paged_layers,
 )
-from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import (
+    PAGED_ATTENTION,
+    NodePass,
+    add_parameter,
+    find_parameter,
+    run_pass,
+    source_node,
+)
 from ovspec_transforms.report import PassReport
 
 VERIFY_ATTENTION = "VerifyAttention"
@@ -107,7 +114,7 @@ def selected_by(node: ov.Node) -> ov.Node | None:
     """The node whose list of blocks a `VerifyAttention` reads."""
     if node.get_input_size() <= _SELECTED_BLOCKS:
         return None
-    return node.input(_SELECTED_BLOCKS).get_source_output().get_node()
+    return source_node(node, _SELECTED_BLOCKS)
 
 
 def route_rows(model: ov.Model) -> PassReport:

@@ -30,7 +30,7 @@ from ovspec_transforms.attention.route_rows import (
     selected_by,
 )
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass, source_node
 from ovspec_transforms.report import PassReport
 
 VERIFY_BUDGETS = "verify_budgets"
@@ -76,7 +76,7 @@ class SelectBlocks(NodePass):
 
     def rewrite(self, node: ov.Node) -> bool:
         """Connect the block list; anchors come before the layers that reuse their lists."""
-        stock = node.input(3).get_source_output().get_node()
+        stock = source_node(node, 3)
         layer = self._layers.get(stock.get_friendly_name())
         if layer is None:
             return False

@@ -32,6 +32,7 @@ from ovspec_transforms.graph import (
     i32,
     i64,
     run_pass,
+    source_node,
 )
 from ovspec_transforms.report import PassReport
 
@@ -90,7 +91,7 @@ class SelectBlocksStock(NodePass):
             self._replaced[anchor] = self._shorten(layer)
         changed = False
         for position, source in self._replaced[anchor].items():
-            if node.input(position).get_source_output().get_node() != source:
+            if source_node(node, position) != source:
                 node.input(position).replace_source_output(source.output(0))
                 changed = True
         return changed

@@ -8,7 +8,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,10 +210,8 @@ def resolve(
     """Check a configuration and turn it into settings.
 
     Args:
-        config: the user's configuration.
         eos_token_ids: end-of-sequence ids of the model, the main one first, used if the configuration has
             none. If it has `stop_token_ids`, only the main one is added, as in openvino_genai.
-        has_draft: whether the pipeline drafts.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.

@@ -21,7 +21,6 @@ class Outline:
     """Makes requests for a pipeline, which may run on another machine.
 
     Args:
-        info: of the model's folder.
         verify: how the pipeline verifies, calibrated values filled in.
         choice: who drafts; `None`: nobody.
         tokenizer: in place of the folder's.

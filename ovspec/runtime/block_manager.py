@@ -22,9 +22,6 @@ class BlockManager:
     it, and none of them writes to it. Known blocks that nobody refers to stay until their room is needed,
     those that were used longest ago go first.
 
-    Args:
-        block_size: tokens per block.
-
     Attributes:
         num_blocks: blocks that the cache has to have.
         max_blocks: the most that it may have, `None`: as memory allows.

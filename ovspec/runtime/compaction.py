@@ -35,11 +35,9 @@ def compact(
     blocks are recomputed. The new length of the sequence is `past + len(rows)`.
 
     Args:
-        cache: the model's tensors.
         sequence: the sequence, after the pass that verified the tree.
         past: its length before that pass.
         rows: ascending rows of that pass.
-        block_size: tokens per block.
 
     Raises:
         ValueError: rows that are not a path of the pass, or a path with gaps in a cache whose tokens cannot

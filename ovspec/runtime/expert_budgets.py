@@ -115,12 +115,7 @@ def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig 
 
 
 class ExpertBudgets:
-    """Inputs of a pass that limit experts.
-
-    Args:
-        config: how passes are limited; it has a budget.
-        layers: layers with experts.
-    """
+    """Inputs of a pass that limit experts."""
 
     def __init__(self, config: ExpertConfig, layers: int) -> None:
         self._limit = config.budgets(layers)

@@ -68,7 +68,6 @@ class FfnConfig:
         """Change the gated MLPs of `model` in place.
 
         Args:
-            model: changed in place.
             gates_apart: whether another operation computes the gates' products, as in `sparse_ffn`.
 
         Raises:
@@ -111,12 +110,7 @@ def ffn_config(backend: FfnBackend | None, sparse: SparseVerify) -> FfnConfig | 
 
 
 class FfnLimits:
-    """Inputs of a pass that limit channels.
-
-    Args:
-        config: with a density.
-        layers: the model's gated MLPs.
-    """
+    """Inputs of a pass that limit channels."""
 
     def __init__(self, config: FfnConfig, layers: Sequence[FfnLayer]) -> None:
         self._limits = config.channels_kept(layers)

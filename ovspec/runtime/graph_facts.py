@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import openvino as ov
@@ -43,13 +43,9 @@ class GraphFacts:
         """Read a graph after its transforms; `mlps` are those that it had before."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
 
-    def as_json(self) -> dict[str, Any]:
-        """The facts as a JSON object."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:
-        """The facts that `as_json` wrote.
+        """Facts that were written as JSON by their `asdict`.
 
         Raises:
             KeyError, TypeError: the object is not of this form.

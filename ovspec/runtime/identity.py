@@ -45,14 +45,7 @@ class StockProducts:
 def identity_breakers(
     backends: Backends, stock: StockProducts, caches: tuple[CacheTensor, ...], block_size: int
 ) -> tuple[str, ...]:
-    """Sentences that name each cause, with its remedy; none where outputs are promised to be identical.
-
-    Args:
-        backends: the operations that compute the model.
-        stock: products with weights that OpenVINO computes.
-        caches: the model's cache tensors.
-        block_size: tokens per cache block.
-    """
+    """Sentences that name each cause, with its remedy; none where outputs are promised to be identical."""
     found = []
     if backends.attention.backend == "stock":
         found.append(

@@ -13,15 +13,7 @@ from ovspec_transforms import GIVEN_STATES, LAYER_ROWS
 
 
 class LayerRows:
-    """Inputs of a graph whose layers can be left out, as `ovspec_transforms.skip_layers` makes it.
-
-    Args:
-        layers: of the model.
-        hidden_size: of its states.
-
-    Attributes:
-        layers: as given.
-    """
+    """Inputs of a graph whose layers can be left out, as `ovspec_transforms.skip_layers` makes it."""
 
     def __init__(self, layers: int, hidden_size: int) -> None:
         self.layers = layers

@@ -65,14 +65,7 @@ class ModelRunner:
 
     Args:
         model: folder with `openvino_model.xml` as optimum-intel exports it, or the model itself.
-        device: OpenVINO device, e.g. "CPU".
-        attention: which attention verification rows take.
-        properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
-        experts: how the experts of a mixture are computed; `None` leaves them as they are.
-        ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
-            what `linear_backend` chooses.
-        plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+        device, attention, properties, plugin_defaults, experts, ffn, linear: as of `Backends.resolve`.
         backends: all of these choices, where they are resolved already; the others are then left out.
         watch: make the rows between operations outputs too, named in `watched`, for `RowProof`; with a name,
             those that lead to this one (`watch_rows`). Such a model is never kept in CACHE_DIR.

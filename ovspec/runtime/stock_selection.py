@@ -98,14 +98,6 @@ class StockSelection(NativeSelection):
     rows, and the host stores both: `[cache blocks, values of all anchors]` f32, and per sequence the f32 keys
     of the last 64 tokens and the beginning of their first block. This covers a rollback of a whole pass. If a
     longer rollback ends within a block, the keys of that block are unknown, and the block is always read.
-
-    Args:
-        rule: the selection rule of the graph.
-        coverage: share of the estimated attention mass to keep, up to 1.
-        block_size: tokens per cache block.
-        compiled: the compiled model.
-        cache: its keys, values, summaries and lists.
-        anchors: of every sparse layer.
     """
 
     def __init__(
@@ -339,10 +331,6 @@ def host_selection(
     """What a compiled model's passes need of the host to select; `None` if its graph does not select.
 
     Args:
-        attention: the choices that the graph was made by.
-        block_size: tokens per block of the cache.
-        compiled: the model.
-        cache: of the model.
         anchors: of every layer that stock operations make sparse, ascending.
     """
     if not attention.selects:

@@ -189,7 +189,6 @@ def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -
 
     Args:
         logits: `[vocab]` float32, penalties already applied; -inf excludes a token. Not modified.
-        params: the sampling parameters.
 
     Raises:
         ValueError: the logits are not one float32 row, hold NaN or +inf, or exclude every token.

@@ -21,12 +21,7 @@ class Answering:
     """Submits requests and reads their outputs; whatever still runs at the end is aborted.
 
     Args:
-        engine: takes the requests.
-        mailbox: brings their outputs.
-        requests: of one call.
-        choices: one per request.
-        clocks: one per request.
-        slots: one per request.
+        choices, clocks, slots: one per request.
         seconds: for all of it.
     """
 

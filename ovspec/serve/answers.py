@@ -26,13 +26,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answerer:
-    """Answers calls with one engine.
-
-    Args:
-        engine: makes the answers.
-        limits: of the server.
-        counts: for Prometheus.
-    """
+    """Answers calls with one engine."""
 
     def __init__(self, engine: Answers, limits: Limits, counts: Counts) -> None:
         self._engine, self._limits, self._counts = engine, limits, counts
@@ -82,10 +76,6 @@ class StreamedAnswer(Response):
     """A call's answer as server-sent events.
 
     Nothing is sent before the first output, so that what the engine refuses has a status of its own.
-
-    Args:
-        answerer: answers.
-        call: what was asked.
     """
 
     def __init__(self, answerer: Answerer, call: Call) -> None:

@@ -39,13 +39,7 @@ Kind = TypeVar("Kind", bound=StrictBody)
 
 
 class Server:
-    """The handlers of the routes.
-
-    Args:
-        model: that is served.
-        backend: makes the answers.
-        limits: of the server.
-    """
+    """The handlers of the routes."""
 
     def __init__(self, model: ServedModel, backend: Backend, limits: Limits) -> None:
         self._model, self._engine, self._limits = model, backend.answers, limits

@@ -45,8 +45,6 @@ class Batch:
     """Answers the entries of a batch, in the order in which they end.
 
     Args:
-        model: makes the requests.
-        engine: answers them.
         write: takes name, status and body of every answer.
         ahead: answers that the engine knows of at a time, so that it never waits for the next one.
     """
@@ -128,15 +126,7 @@ class Batch:
 
 
 class BatchModel:
-    """A pipeline that answers batches, from any number of threads.
-
-    Args:
-        load: makes it.
-        folder: of the model.
-        name: what the batch calls the model.
-        chat_template: in place of the model's.
-        max_num_seqs: answers that are made at the same time.
-    """
+    """A pipeline that answers batches, from any number of threads; `name` is what they call its model."""
 
     def __init__(
         self,

@@ -78,7 +78,6 @@ class BatchOutput:
 
     Args:
         path: of the file, which is made if there is none.
-        entries: of the batch.
 
     Attributes:
         done: names of the requests that are answered already.

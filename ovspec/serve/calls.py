@@ -40,8 +40,6 @@ class Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
 
         Args:
-            body: what is asked.
-            model: answers.
             arrived: `time.perf_counter()` when the body began to come.
 
         Raises:

@@ -44,9 +44,6 @@ class Choice:
     """One answer.
 
     Args:
-        token_text: turns tokens into text.
-        stop_strings: texts that end the answer.
-        include_stop_string: whether they stay in it.
         token_by_token: whether every token's own text is wanted.
 
     Attributes:

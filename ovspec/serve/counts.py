@@ -114,10 +114,6 @@ class Counts:
 class AnswerClock:
     """Times and counts one answer as its outputs come.
 
-    Args:
-        counts: of the server.
-        request: for the answer.
-
     Attributes:
         seconds: from the begin to the end; 0 before the end.
     """

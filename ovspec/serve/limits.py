@@ -28,11 +28,7 @@ class Limits:
 
 
 class Slot:
-    """One answer in work, until it is freed; only the first time counts.
-
-    Args:
-        admission: that it is taken from.
-    """
+    """One answer in work, until it is freed; only the first time counts."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission: Admission | None = admission
@@ -46,11 +42,7 @@ class Slot:
 
 
 class Admission:
-    """Counts the answers in work, and refuses those that would wait behind too many.
-
-    Args:
-        limits: of the server.
-    """
+    """Counts the answers in work, and refuses those that would wait behind too many."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

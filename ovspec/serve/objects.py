@@ -50,8 +50,6 @@ class ChatObjects(Objects):
     """Objects of `/v1/chat/completions`.
 
     Args:
-        model: the served name.
-        tokens: text of tokens.
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
     """
 
@@ -166,8 +164,6 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
     `speculative_decoding` has the fields of vLLM's `--per-request-spec-decode-metrics summary`.
 
     Args:
-        all_metrics: of each choice.
-        verify: how drafts were verified.
         num_spec_tokens: draft tokens of a step, at most.
     """
     drafts = sum(one.num_drafts for one in all_metrics)

@@ -22,12 +22,7 @@ _DISCARDED = 4
 
 
 class KeyCheck:
-    """Lets requests pass that carry one of the keys.
-
-    Args:
-        app: what is protected.
-        keys: at least one.
-    """
+    """Lets requests pass that carry one of the keys."""
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self._app = app
@@ -54,10 +49,6 @@ class HostCheck:
 
     A page of another site whose name resolves to a loopback address would otherwise be of the server's own
     origin, and read its answers (DNS rebinding).
-
-    Args:
-        app: what is protected.
-        hosts: the names.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -82,7 +73,6 @@ class WriteTimeout:
     A stream that nobody reads fills the buffers of the connection, and the server's `send` waits.
 
     Args:
-        app: whose answers are sent.
         seconds: that a client may take to make room.
     """
 

@@ -40,7 +40,6 @@ class ServedModel:
     """A pipeline under its served name.
 
     Args:
-        requests: makes the settings of its requests.
         folder: of the model, as the user gave it.
         name: what clients call it.
         chat_template: in place of the model's.

@@ -43,8 +43,6 @@ def start(settings: ServerSettings, folder: Path, backend: AbstractContextManage
     """Serve until a signal comes.
 
     Args:
-        settings: how.
-        folder: of the model.
         backend: answers; it is entered when the port is taken.
 
     Raises:

@@ -68,9 +68,7 @@ def on_cluster(
 
     Args:
         name: of the model. One server at a time has it: a second one takes the replicas over.
-        load: makes the pipeline of a replica.
         requests: makes the settings of requests, here.
-        settings: how many replicas.
         max_num_seqs: requests that one runs at a time.
         seconds: that a replica which is no longer needed has to end its answers.
 

@@ -146,7 +146,6 @@ def select_blocks(
     Args:
         model: a model after `route_rows`.
         anchor_layers: layers that select for themselves; `None` takes `default_anchor_layers`.
-        selection: the selection rule; `None`: the default.
 
     Raises:
         ValueError: anchors that do not ascend through the layers without a window, or layers whose

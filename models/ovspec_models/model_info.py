@@ -41,6 +41,7 @@ _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
+_AGAIN = "export the model again: `ovspec export -m ... OUT`"
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
 _IR_NAMES = {
     "f64": "fp64",
@@ -173,8 +174,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not valid JSON ({error}); export the model again: `ovspec export -m ... OUT`"
-        raise ValueError(message) from None
+        raise ValueError(f"{path}: not valid JSON ({error}); {_AGAIN}") from None
     if not isinstance(config, dict):
         raise ValueError(
             f"{path}: holds {type(config).__name__}, expected a JSON object; export the model again"
@@ -213,17 +213,14 @@ def weight_format_of(xml: Path) -> str:
     """
     facts = IrFacts.read(xml)
     if facts.fault is not None:
-        raise ValueError(
-            f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); "
-            "export the model again: `ovspec export -m ... OUT`"
-        )
+        raise ValueError(f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); {_AGAIN}")
     counts: Counter[str] = Counter()
     for constant in facts.constants:
         name = _IR_NAMES.get(constant.element_type)
         if name is not None and len(constant.shape) >= 2 and constant.shape[-1] > 1:
             counts[name] += math.prod(constant.shape)
     if not counts:
-        raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
+        raise ValueError(f"{xml}: holds no weights; {_AGAIN}")
     quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
 

@@ -17,10 +17,7 @@ class IncrementalDetokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: DecodesTokens,
-        stop_strings: Sequence[str] = (),
-        include_stop_str: bool = False,
+        self, tokenizer: DecodesTokens, stop_strings: Sequence[str] = (), include_stop_str: bool = False
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings

@@ -17,6 +17,7 @@ from ovspec_transforms import last_line
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
+_NO_DRAFTER = "this pipeline does not draft; pass draft_model=... or drafter=... to it"
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
@@ -35,7 +36,6 @@ UNSUPPORTED: dict[str, object] = {
     "structured_output_config": None,
     "parsers": [],
 }
-
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
 _ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
@@ -287,10 +287,7 @@ def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
             f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
         )
     if threshold < 1 and not has_draft:
-        raise InvalidValueError(
-            f"acceptance_threshold={threshold:g}: this pipeline does not draft; pass draft_model=... or "
-            "drafter=... to it"
-        )
+        raise InvalidValueError(f"acceptance_threshold={threshold:g}: {_NO_DRAFTER}")
     return float(threshold)
 
 
@@ -301,10 +298,7 @@ def _schedule(config: GenerationConfig, has_draft: bool) -> str:
             f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
         )
     if schedule is not None and not has_draft:
-        raise InvalidValueError(
-            f"num_assistant_tokens_schedule={schedule!r}: this pipeline does not draft; pass draft_model=... "
-            "or drafter=... to it"
-        )
+        raise InvalidValueError(f"num_assistant_tokens_schedule={schedule!r}: {_NO_DRAFTER}")
     chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
     return schedule or ("constant" if chosen else "auto")
 
@@ -319,9 +313,7 @@ def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int
             )
         return 1, 0
     if not has_draft:
-        raise InvalidValueError(
-            f"tree_depth={depth}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
-        )
+        raise InvalidValueError(f"tree_depth={depth}: {_NO_DRAFTER}")
     if not 1 <= width <= MAX_NUM_ASSISTANT_TOKENS:
         raise InvalidValueError(
             f"branching_factor={width}: expected 1 to {MAX_NUM_ASSISTANT_TOKENS} children of a node"

@@ -34,11 +34,7 @@ class GraphFacts:
 
     @classmethod
     def of(
-        cls,
-        model: ov.Model,
-        reports: Sequence[PassReport],
-        rope_limit: int | None,
-        mlps: Sequence[FfnLayer],
+        cls, model: ov.Model, reports: Sequence[PassReport], rope_limit: int | None, mlps: Sequence[FfnLayer]
     ) -> GraphFacts:
         """Read a graph after its transforms; `mlps` are those that it had before."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))

@@ -81,11 +81,7 @@ class Server:
             middleware.append(Middleware(KeyCheck, keys=list(keys)))
         elif hosts:
             middleware.append(Middleware(HostCheck, hosts=list(hosts)))
-        handlers = {
-            ApiError: answer_with_error,
-            HTTPException: _answer_http_error,
-            Exception: _answer_fault,
-        }
+        handlers = {ApiError: answer_with_error, HTTPException: _answer_http_error, Exception: _answer_fault}
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
 
     async def page(self, request: Request) -> Response:

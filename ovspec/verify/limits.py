@@ -59,11 +59,7 @@ class Limits:
     @property
     def rows(self) -> RowLimits:
         """The same as fields of `Rows`."""
-        return {
-            "budget": self.blocks,
-            "limits_experts": self.experts,
-            "limits_channels": self.channels,
-        }
+        return {"budget": self.blocks, "limits_experts": self.experts, "limits_channels": self.channels}
 
 
 DENSE = Limits()

@@ -22,11 +22,7 @@ from ovspec_models.synthetic.weights import RandomWeights
 
 
 def build_model(
-    shape: ModelShape,
-    weight_format: str = "int8",
-    group_size: int = 128,
-    seed: int = 0,
-    sym: bool = False,
+    shape: ModelShape, weight_format: str = "int8", group_size: int = 128, seed: int = 0, sym: bool = False
 ) -> ov.Model:
     """Build a stateful decoder of the given shape with random weights.
 

@@ -9,7 +9,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers, default_anchor_layers
+from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
     BLOCK_INDICES,
     BLOCK_INDICES_BEGINS,
@@ -153,9 +153,7 @@ def select_blocks(
     """
     layers = selecting_layers(model)
     indices = [layer.index for layer in layers]
-    anchors = check_anchor_layers(
-        default_anchor_layers(indices) if anchor_layers is None else anchor_layers, indices
-    )
+    anchors = check_anchor_layers(anchor_layers, indices)
     node_pass = SelectBlocks(model, layers, anchors, selection or Selection())
     report = run_pass(model, node_pass).require(len(layers))
     _add_stacked(model, node_pass.chosen(), 1, SELECTED_COUNTS)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers, default_anchor_layers
+from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
     ALIBI_SLOPES,
     BLOCK_INDICES,
@@ -198,8 +198,7 @@ def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
 def stock_anchors(model: ov.Model, anchor_layers: Sequence[int] | None = None) -> tuple[int, ...]:
     """The anchor of every layer that stock attention can read partly; arguments as `select_blocks_stock`."""
     indices = [layer.index for layer in stock_selecting_layers(model)]
-    chosen = default_anchor_layers(indices) if anchor_layers is None else anchor_layers
-    anchors = check_anchor_layers(chosen, indices)
+    anchors = check_anchor_layers(anchor_layers, indices)
     return tuple(anchor_of(index, anchors) for index in indices)
 
 

@@ -19,12 +19,7 @@ from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numb
 from ovspec_transforms.graph import let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
-from ovspec_transforms.weights.linear_weights import (
-    LinearWeights,
-    is_constant,
-    number_weights,
-    read_weights,
-)
+from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"

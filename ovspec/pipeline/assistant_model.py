@@ -26,8 +26,6 @@ class AssistantChoices:
     """How a draft model is computed.
 
     Attributes:
-        info: of its folder.
-        backends: the operations that compute it.
         sparse: what its attention may read, `None` for all.
         boundaries: of the target, whose hidden states it reads: none.
     """

@@ -45,7 +45,6 @@ class GenerationCall:
         why_lossy: for the metrics, from whether verification, and whether prompts, left nothing out.
 
     Attributes:
-        metrics: of this call alone.
         answers: what was generated, in the order of the requests.
         cancelled: whether the streamer answered CANCEL.
     """

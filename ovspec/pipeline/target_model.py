@@ -28,12 +28,7 @@ from ovspec_models import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class TargetChoices:
-    """How a target is computed, as its user, its verification and its drafter ask.
-
-    Attributes:
-        info: of its folder.
-        backends: the operations that compute it.
-    """
+    """How a target is computed, as its user, its verification and its drafter ask."""
 
     info: ModelInfo
     backends: Backends

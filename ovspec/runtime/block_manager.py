@@ -113,16 +113,13 @@ class BlockManager:
     def share(
         self, sequence: CachedSequence, tokens: Sequence[int], seed: bytes = _ROOT, piece: int = 1
     ) -> int:
-        """Begin a sequence with the known blocks of its first tokens.
+        """Begin a sequence with the known blocks of its first tokens; how many tokens these are.
 
         Args:
             sequence: an empty one.
             tokens: of the sequence; the last is left to be computed.
             seed: what the blocks depend on beside their tokens.
             piece: tokens whose blocks are taken all or none.
-
-        Returns:
-            How many tokens were found.
         """
         size, digests = self.block_size, list[bytes]()
         if not self.max_cached or len(sequence.table):

@@ -17,10 +17,7 @@ class GraphFacts:
     """Facts about one graph; CACHE_DIR stores them with the compiled model.
 
     Attributes:
-        reports: reports of the transforms, in order.
         rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
-        expert_layers: layers with routed experts.
-        ffn_layers: gated MLPs.
         stock_products: products with weights that OpenVINO computes.
         anchors: of every layer that stock operations make sparse, ascending.
     """

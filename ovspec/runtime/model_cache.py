@@ -153,11 +153,7 @@ class ModelCache:
             raise _UnusableError(f"OpenVINO does not read it ({last_line(error)})") from error
 
     def _keep(self, model: ov.Model, facts: GraphFacts, probe: Probe) -> ov.CompiledModel | None:
-        """Compile the model and write the entry, or say why it can't be written.
-
-        Returns:
-            As `_fill`.
-        """
+        """Compile the model and write the entry, or say why it can't be written; returns as `_fill`."""
         compiled: ov.CompiledModel | None = None
         try:
             self._place.mkdir(parents=True, exist_ok=True)

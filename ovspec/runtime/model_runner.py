@@ -316,10 +316,7 @@ class ModelRunner:
         return data
 
     def blocks_read(self, index: int) -> list[float] | None:
-        """For each block of a sequence of the last pass, the share of the anchors' lists that have it.
-
-        `None`: all blocks were read, or the graph does not say.
-        """
+        """As `NativeSelection.blocks_read`; `None` too where the graph does not select."""
         return self._selection.blocks_read(self.request, index) if self._selection else None
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:

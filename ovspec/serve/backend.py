@@ -41,8 +41,6 @@ class Backend:
     """What a server answers with.
 
     Attributes:
-        requests: makes their settings.
-        answers: answers them.
         gauges: figures of now, by the names that Prometheus reads.
     """
 

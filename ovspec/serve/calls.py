@@ -18,11 +18,8 @@ class Call:
     """One HTTP request for answers.
 
     Attributes:
-        body: as it came.
-        objects: makes the objects of the answer.
         requests: for the engine, one per choice.
         choices: the answers, one per request.
-        num_prompt_tokens: of all prompts.
         verify: how drafts are verified, in a word.
         num_spec_tokens: draft tokens of a step, at most.
     """

@@ -26,7 +26,6 @@ class ClusterSettings:
     Attributes:
         least: that always run.
         most: that run under load.
-        cpus: cores that each takes.
         upscale_seconds: of more load until a replica is added; Ray Serve's own default.
         downscale_seconds: of less load until one ends; likewise.
     """

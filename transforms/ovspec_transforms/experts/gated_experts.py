@@ -17,7 +17,6 @@ class Projection:
     """A batched product with the weights of all experts.
 
     Attributes:
-        matmul: the product.
         columns: which of its outputs the projection are.
         bias: f32 `[experts, out of the matmul]`, `None` without one.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import compress
 from typing import Any, Literal, TypeGuard
 
 from ovspec_transforms import Selection
@@ -173,12 +174,8 @@ class SparseVerify:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that are sparse."""
-        parts = {
-            "attention": self.limits_attention,
-            "experts": self.limits_experts,
-            "channels": self.limits_channels,
-        }
-        return tuple(name for name, limited in parts.items() if limited)
+        limited = (self.limits_attention, self.limits_experts, self.limits_channels)
+        return tuple(compress(("attention", "experts", "channels"), limited))
 
     def given(self, names: tuple[str, ...]) -> bool:
         """Whether any of these settings was given."""

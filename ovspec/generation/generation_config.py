@@ -150,14 +150,14 @@ def updated(
             "pass single options as keywords"
         )
     copy = GenerationConfig()
-    for name in _fields(config):
+    for name in fields_of(config):
         setattr(copy, name, getattr(config, name))
     for given, other in (_ASSISTANT_OPTIONS, _ASSISTANT_OPTIONS[::-1]):
         # The two exclude each other: the one that is given now replaces the one that was a default.
         if given in overrides and other not in overrides:
             setattr(copy, other, _ASSISTANT_OFF[other])
     for name, value in overrides.items():
-        if name not in _fields(copy):
+        if name not in fields_of(copy):
             raise InvalidValueError(
                 f"{name}={value!r}: generate has no such option; see openvino_genai.GenerationConfig"
             )
@@ -254,7 +254,8 @@ def _as_set(value: Any) -> set[Any]:
     return {value} if isinstance(value, str) else set(value)
 
 
-def _fields(config: openvino_genai.GenerationConfig) -> list[str]:
+def fields_of(config: object) -> list[str]:
+    """Names of the settings that an object of openvino_genai holds."""
     return [name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))]
 
 

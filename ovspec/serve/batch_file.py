@@ -114,9 +114,9 @@ class BatchOutput:
             except (ValueError, KeyError, TypeError):
                 name = None
             if name not in known:
-                shown = (
-                    "no answer of a batch" if name is None else f"an answer to {name!r}, which is not asked"
-                )
+                shown = "no answer of a batch"
+                if name is not None:
+                    shown = f"an answer to {name!r}, which is not asked"
                 raise ValueError(f"{self._path}, line {number}: {shown}; give another file, or move this one")
             done.add(name)
         if whole < len(data):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import zip_longest
 
 from prometheus_client import (
     CollectorRegistry,
@@ -98,11 +99,10 @@ class Counts:
             ("spec_decode_num_accepted_tokens", "num_accepted_tokens"),
         ):
             self.add(counter, getattr(now, field) - getattr(before, field))
-        earlier = before.num_accepted_tokens_per_pos
-        for position, count in enumerate(now.num_accepted_tokens_per_pos):
-            new = count - (earlier[position] if position < len(earlier) else 0)
-            if new:
-                self._per_position.labels(self._model, str(position)).inc(new)
+        accepted = (metrics.num_accepted_tokens_per_pos for metrics in (now, before))
+        for position, (count, earlier) in enumerate(zip_longest(*accepted, fillvalue=0)):
+            if count != earlier:
+                self._per_position.labels(self._model, str(position)).inc(count - earlier)
 
     def ended(self, reason: str, metrics: RequestMetrics) -> None:
         """Count an answer that ended."""

@@ -59,12 +59,9 @@ class Admission:
         if answers > most:
             raise ApiError(400, f"n: {answers} answers in one request; this server takes at most {most}", "n")
         if self.in_work + answers > most:
-            raise ApiError(
-                429,
-                f"{self.in_work} answers are in work or wait, at most {most} may; try again later",
-                code="rate_limit_exceeded",
-                retry_after=self._seconds_until_room(self.in_work + answers - most),
-            )
+            message = f"{self.in_work} answers are in work or wait, at most {most} may; try again later"
+            seconds = self._seconds_until_room(self.in_work + answers - most)
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=seconds)
         return [Slot(self) for _ in range(answers)]
 
     def observe(self, seconds: float) -> None:

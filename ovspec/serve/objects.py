@@ -6,6 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from ovspec.engine.request import RequestMetrics, TokenLogprobs
@@ -169,13 +170,13 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
     drafts = sum(one.num_drafts for one in all_metrics)
     proposed = sum(one.num_draft_tokens for one in all_metrics)
     accepted = sum(one.num_accepted_tokens for one in all_metrics)
-    longest = max((len(one.num_accepted_tokens_per_pos) for one in all_metrics), default=0)
-    at_least = [drafts, *(sum(_at(one, i) for one in all_metrics) for i in range(longest)), 0]
+    per_position = zip_longest(*(one.num_accepted_tokens_per_pos for one in all_metrics), fillvalue=0)
+    at_least = [drafts, *map(sum, per_position), 0]
     return {
         "speculative_decoding": {
             "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
             "draft_acceptance_rate": accepted / proposed if proposed else 0.0,
-            "acceptance_histogram": [at_least[i] - at_least[i + 1] for i in range(longest + 1)],
+            "acceptance_histogram": [more - fewer for more, fewer in pairwise(at_least)],
             "num_spec_steps": drafts,
             "num_accepted_draft_tokens": accepted,
             "num_draft_tokens": proposed,
@@ -186,8 +187,3 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
         "is_lossy": any(one.is_lossy for one in all_metrics),
         "verify": verify,
     }
-
-
-def _at(metrics: RequestMetrics, position: int) -> int:
-    counts = metrics.num_accepted_tokens_per_pos
-    return counts[position] if position < len(counts) else 0

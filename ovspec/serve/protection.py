@@ -119,9 +119,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     if kind != "application/json":
         # Pages of other origins can't send this type unless the server allows their origin.
         raise ApiError(415, f"Content-Type {kind!r}: expected application/json")
-    too_long = ApiError(
-        413, f"the body is longer than {limits.max_body_bytes} bytes; shorten it", code="body_too_large"
-    )
+    message = f"the body is longer than {limits.max_body_bytes} bytes; shorten it"
+    too_long = ApiError(413, message, code="body_too_large")
     parts, length = [], 0
     try:
         with anyio.fail_after(limits.client_timeout):
@@ -135,9 +134,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 if length > _DISCARDED * limits.max_body_bytes:
                     raise too_long
     except TimeoutError:
-        raise ApiError(
-            408, f"the body did not come within {limits.client_timeout:g} s; send it faster", code="timeout"
-        ) from None
+        message = f"the body did not come within {limits.client_timeout:g} s; send it faster"
+        raise ApiError(408, message, code="timeout") from None
     if length > limits.max_body_bytes:
         raise too_long
     return b"".join(parts)

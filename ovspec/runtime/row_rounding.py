@@ -35,16 +35,12 @@ def rounding_settings(
     return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
 
 
-def asks_accuracy(properties: Mapping[str, object]) -> bool:
-    """Whether execution is to be as exact as the model."""
-    return str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY")
-
-
 def asks_exact_rows(properties: Mapping[str, object]) -> str | None:
     """The property that asks for rows that are not rounded, as a user wrote it."""
     if _group_size(properties) == 0:
         return f"{_GROUP_SIZE}={properties[_GROUP_SIZE]}"
-    return "EXECUTION_MODE_HINT=ACCURACY" if asks_accuracy(properties) else None
+    asks_accuracy = str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY")
+    return "EXECUTION_MODE_HINT=ACCURACY" if asks_accuracy else None
 
 
 def _group_size(properties: Mapping[str, object]) -> int:

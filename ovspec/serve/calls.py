@@ -47,11 +47,13 @@ class Call:
         logprobs = _logprobs(body)
         objects: Objects
         if isinstance(body, ChatBody):
-            prompts, max_tokens, field = [model.tokens_of_chat(body.messages)], _chat_limit(body), "messages"
+            prompts, field = [model.tokens_of_chat(body.messages)], "messages"
+            max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
             objects = ChatObjects(model.name, model.token_text, logprobs)
         else:
             assert isinstance(body, CompletionBody)
-            prompts, max_tokens, field = _prompts(body, model), _completion_limit(body), "prompt"
+            prompts, field = _prompts(body, model), "prompt"
+            max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(model.name, model.token_text, logprobs)
         settings = model.settings(body, max_tokens)
         name, verify = model.verify_mode(body.verify)
@@ -115,14 +117,6 @@ def _logprobs(body: GenerationBody) -> int | None:
         return body.top_logprobs or 0 if body.logprobs else None
     assert isinstance(body, CompletionBody)
     return body.logprobs
-
-
-def _chat_limit(body: ChatBody) -> int | None:
-    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-
-
-def _completion_limit(body: CompletionBody) -> int:
-    return 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
 
 
 def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:

@@ -63,7 +63,8 @@ class RouteRows(NodePass):
         inputs = [query, keys, values, output, self._tables.output(0)]
         # Empty inputs would cost time too.
         if (sinks := _sinks(layer)) is not None:
-            inputs += [*_all_blocks(layer), sinks]
+            all_blocks = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)
+            inputs += [all_blocks, all_blocks, sinks]
         routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, self._attributes(layer))
         routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
         for port in consumers:
@@ -96,11 +97,6 @@ def _sinks(layer: PagedLayer) -> ov.Output | None:
         return None
     flat = ops.reshape(source, ops.constant([-1], ov.Type.i64), special_zero=False)
     return ops.convert(flat, ov.Type.f32).output(0)
-
-
-def _all_blocks(layer: PagedLayer) -> list[ov.Output]:
-    """`selected_blocks` and `selected_counts` of dense attention."""
-    return 2 * [ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)]
 
 
 def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:

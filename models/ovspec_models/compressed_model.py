@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import openvino as ov
 
 from ovspec_models.mapped_weights import released_when_read
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 from ovspec_models.weight_rows import compressed_by_rows
 
 
@@ -69,7 +68,7 @@ def compressed_before_saved(
             elif by_size and _is_large(model):
                 _compress_to_int8(model)
 
-    with patch.object(convert, "save_model", save_model):
+    with replaced(convert, save_model=save_model):
         yield True
 
 

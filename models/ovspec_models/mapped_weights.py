@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 
 OPENVINO_BACKEND = "nncf.quantization.algorithms.weight_compression.openvino_backend"
 MORE_MEMORY = "the export takes more memory than it would with the NNCF that ovspec was tested with"
@@ -52,8 +51,7 @@ def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
 
         return read_and_release
 
-    replaced: dict[str, Any] = {name: releasing(getattr(openvino_backend, name)) for name in names}
-    with patch.multiple(openvino_backend, **replaced):
+    with replaced(openvino_backend, **{name: releasing(getattr(openvino_backend, name)) for name in names}):
         yield
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 
 # Its cap for Gemma, Gemma 2 and the text part of Gemma 3 is transformers 5.0. The family tests compare
 # their exports with transformers itself, for the version below; past that, optimum-intel's refusal stands.
@@ -24,5 +23,5 @@ def lifted_caps() -> Iterator[None]:
         return
     from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
 
-    with patch.object(GemmaOpenVINOConfig, "MAX_TRANSFORMERS_VERSION", _TESTED_TRANSFORMERS):
+    with replaced(GemmaOpenVINOConfig, MAX_TRANSFORMERS_VERSION=_TESTED_TRANSFORMERS):
         yield

@@ -63,14 +63,8 @@ def check_versions() -> None:
 @functools.lru_cache(maxsize=4)
 def _library(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
-    for name in (
-        "ovspec_openvino_version",
-        "ovspec_last_error",
-        "ovspec_available_isas",
-        "ovspec_isas_for_tests",
-        "ovspec_active_isa",
-    ):
-        function = getattr(library, name)
+    for name in ("openvino_version", "last_error", "available_isas", "isas_for_tests", "active_isa"):
+        function = getattr(library, f"ovspec_{name}")
         function.restype, function.argtypes = ctypes.c_char_p, []
     library.ovspec_set_isa.restype, library.ovspec_set_isa.argtypes = ctypes.c_int, [ctypes.c_char_p]
     return library
@@ -147,9 +141,7 @@ def _factory(path: str) -> NodeFactory:
 
 
 def create(
-    op_type: str,
-    inputs: Sequence[openvino.Node | openvino.Output],
-    attributes: Mapping[str, Any],
+    op_type: str, inputs: Sequence[openvino.Node | openvino.Output], attributes: Mapping[str, Any]
 ) -> openvino.Node:
     """A node of the operation `op_type`: "VerifyAttention", "KeySummary", "BlockSelect", "SparseMoE",
     "ExpertBudget", "GatedMLP" or "Linear".

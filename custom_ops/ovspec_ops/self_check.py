@@ -14,10 +14,12 @@ from ovspec_ops import loader
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.common.byte_values import ISAS
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
-from ovspec_ops.gated_mlp import f16_bytes, gated_mlp, pack_columns_u4, pack_columns_u8, pack_rows_u4
+from ovspec_ops.gated_mlp.layout import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
+from ovspec_ops.gated_mlp.reference import gated_mlp
 from ovspec_ops.key_summary.reference import key_summary
-from ovspec_ops.linear import linear, pack_linear
+from ovspec_ops.linear.layout import pack_linear
+from ovspec_ops.linear.reference import linear
 from ovspec_ops.moe.reference import dequantise, expert_budget, sparse_moe
 from ovspec_ops.verify_attention import pack_tables, verify_attention
 

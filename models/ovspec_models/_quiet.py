@@ -8,17 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOGGERS = (
-    "optimum",
-    "transformers",
-    "nncf",
-    "torch",
-    "openvino",
-    "huggingface_hub",
-    "datasets",
-    "py.warnings",
+    *("optimum", "transformers", "nncf", "torch"),
+    *("openvino", "huggingface_hub", "datasets", "py.warnings"),
 )
-
-
 # The first logger has, at debug level only, the reason why optimum-intel did not convert a tokenizer. The
 # second reports weights that do not fit, whatever log level the user's environment sets.
 _LEVELS = {"optimum.exporters.openvino": logging.DEBUG, "transformers.modeling_utils": logging.WARNING}

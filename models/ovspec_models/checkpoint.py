@@ -13,6 +13,7 @@ from ovspec_models.model_info import is_checkpoint, refuse_gguf
 from ovspec_models.tokenizer_check import compare_vocabularies
 
 _TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
+_GIVE = "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -82,7 +83,7 @@ def _quantised(config: Any) -> str | None:
 
 def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
     if model == "":
-        raise ValueError(f"{argument} is ''; give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'")
+        raise ValueError(f"{argument} is ''; {_GIVE}")
     path = Path(model).expanduser()
     if path.is_dir():
         if (path / "openvino_model.xml").is_file() and not is_checkpoint(path):
@@ -94,17 +95,14 @@ def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
             refuse_gguf(path, argument)
             raise ValueError(
                 f"{argument} '{path}' is no Hugging Face checkpoint: it needs config.json and *.safetensors; "
-                "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
+                f"{_GIVE}"
             )
         return str(path), True
     if path.exists():
         refuse_gguf(path, argument)
         raise ValueError(f"{argument} '{path}' is a file; give the checkpoint's folder or a Hub ID")
     if isinstance(model, Path) or not _HUB_ID.fullmatch(model):
-        raise ValueError(
-            f"{argument} '{model}' does not exist; "
-            "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
-        )
+        raise ValueError(f"{argument} '{model}' does not exist; {_GIVE}")
     return model, False
 
 

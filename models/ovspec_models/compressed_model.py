@@ -13,7 +13,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec_models.mapped_weights import released_when_read
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 from ovspec_models.weight_rows import compressed_by_rows
 
 
@@ -68,11 +68,8 @@ def compressed_before_saved(
             elif by_size and _is_large(model):
                 _compress_to_int8(model)
 
-    convert.save_model = save_model
-    try:
+    with replaced(convert, save_model=save_model):
         yield True
-    finally:
-        convert.save_model = original
 
 
 def compress_folder(folder: Path, quantization: Any, trust_remote_code: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.files import replace_file
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify, is_int
 
 CONFIG_NAME = "ovspec_config.json"
 SCHEMA_VERSION = 1
@@ -126,7 +126,7 @@ class OvspecConfig:
                 _need(isinstance(value, str) and value != "", where, key, value, "text")
             elif name != "max_position_embeddings" or value is not None:
                 or_null = " or null" if name == "max_position_embeddings" else ""
-                _need(_is_int(value) and value > 0, where, key, value, f"a positive integer{or_null}")
+                _need(is_int(value) and value > 0, where, key, value, f"a positive integer{or_null}")
         if self.draft_model is not None:
             _need(isinstance(self.draft_model, str), where, "draft_model", self.draft_model, "text or null")
             parts = Path(self.draft_model).parts
@@ -151,7 +151,7 @@ class OvspecConfig:
 
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
     version: Any = data.get("schema_version")
-    _need(_is_int(version) and version >= 1, path, "schema_version", version, "a positive integer")
+    _need(is_int(version) and version >= 1, path, "schema_version", version, "a positive integer")
     if version > SCHEMA_VERSION:
         raise ValueError(
             f"{path}: schema_version is {version}, this ovspec reads up to {SCHEMA_VERSION}; "
@@ -190,7 +190,3 @@ def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) ->
         raise ValueError(
             f"{where}: {key} is {value!r}, expected {expected}; correct it, or export the model again"
         )
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

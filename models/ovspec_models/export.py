@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -196,13 +196,8 @@ def package_versions() -> CreatedBy:
         except metadata.PackageNotFoundError:
             return None
 
-    return CreatedBy(
-        ovspec=version("ovspec"),
-        openvino=version("openvino"),
-        optimum_intel=version("optimum-intel"),
-        nncf=version("nncf"),
-        transformers=version("transformers"),
-    )
+    names = [entry.name for entry in fields(CreatedBy)]
+    return CreatedBy(**{name: version(name.replace("_", "-")) for name in names})
 
 
 def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:

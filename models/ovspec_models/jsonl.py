@@ -12,7 +12,6 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
     """Texts of a JSONL file: every line is a string, or an object with `text`, `prompt` or `question`.
 
     Args:
-        path: the file.
         option: what it was given for, for messages.
 
     Raises:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 
 OPENVINO_BACKEND = "nncf.quantization.algorithms.weight_compression.openvino_backend"
+MORE_MEMORY = "the export takes more memory than it would with the NNCF that ovspec was tested with"
 _PAGEMAP = Path("/proc/self/pagemap")  # of Linux
 # Bits of its entries, 64 for each page: documented in Linux's Documentation/admin-guide/mm/pagemap.rst.
 _PRESENT, _SWAPPED, _OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
@@ -34,14 +35,11 @@ def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
     # Not public, the same in NNCF 3.0 to 3.4: it has no hook between two weights.
     names = ("get_const_value_as_ov_tensor", "get_const_value_as_numpy_tensor")
     if reason := misfit(OPENVINO_BACKEND, names):
-        warn(
-            f"{reason}: the export takes more memory than it would with the NNCF that ovspec was tested with"
-        )
+        warn(f"{reason}: {MORE_MEMORY}")
         yield
         return
     from nncf.quantization.algorithms.weight_compression import openvino_backend
 
-    originals = [getattr(openvino_backend, name) for name in names]
     last: list[NDArray[Any]] = []
 
     def releasing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -53,13 +51,8 @@ def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
 
         return read_and_release
 
-    for name, original in zip(names, originals, strict=True):
-        setattr(openvino_backend, name, releasing(original))
-    try:
+    with replaced(openvino_backend, **{name: releasing(getattr(openvino_backend, name)) for name in names}):
         yield
-    finally:
-        for name, original in zip(names, originals, strict=True):
-            setattr(openvino_backend, name, original)
 
 
 def release_pages(data: NDArray[Any]) -> None:

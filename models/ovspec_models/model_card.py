@@ -25,7 +25,7 @@ lossy: it approximates the target's output; `verify="dense"`, the default, is lo
 
 ```sh
 pip install ./ovspec-*.whl   # ovspec's wheel; or `pip install .` in a checkout of it
-{command}
+ovspec generate -m . -p "Once upon a time"
 ```
 
 ```python
@@ -48,8 +48,6 @@ print(pipe.generate("Once upon a time", max_new_tokens=64))
 
 The licence is that of the source model: this export changes the format of the weights, not their terms.
 """
-
-
 _PLAIN_IR = """\
 The same folder also
 runs in OpenVINO GenAI and optimum-intel: it holds plain OpenVINO IR."""
@@ -57,7 +55,6 @@ _BAKED_IR = """\
 Its IR holds
 operations of ovspec ({operations}), for CPU. In OpenVINO GenAI it runs with them loaded:
 `openvino_genai.LLMPipeline(folder, "CPU", extensions=[str(ovspec.extension_path())])`."""
-_COMMAND = 'ovspec generate -m . -p "Once upon a time"'
 _PYTHON_ALONE = 'pipe = ovspec.LLMPipeline(".", "CPU")'
 _PYTHON_PAIR = """\
 draft = ovspec.draft_model("{draft}")
@@ -76,6 +73,8 @@ def model_card(
     given = ", ".join(f"{key}={_short(value)}" for key, value in options.items())
     weights = model.weight_format + (f" ({given})" if given else "")
     python = _PYTHON_ALONE if config.draft_model is None else _PYTHON_PAIR.format(draft=config.draft_model)
+    draft = draft_source and f"`{draft_source}` in `{config.draft_model}/`"
+    operations = ", ".join(config.operations)
     names = {key.replace("_", "-"): value for key, value in asdict(config.created_by).items() if value}
     return _CARD.format(
         front_matter=_front_matter(config, is_hub_id),
@@ -83,13 +82,10 @@ def model_card(
         source=model.source,
         model_type=model.model_type,
         weights=weights,
-        elsewhere=_elsewhere(config.operations),
-        command=_COMMAND,
+        elsewhere=(_BAKED_IR if config.operations else _PLAIN_IR).format(operations=operations),
         python=python,
-        draft=""
-        if draft_source is None
-        else f", with the draft model `{draft_source}` in `{config.draft_model}/`",
-        draft_row="none" if draft_source is None else f"`{draft_source}` in `{config.draft_model}/`",
+        draft=f", with the draft model {draft}" if draft else "",
+        draft_row=draft or "none",
         layers=model.num_hidden_layers,
         heads=model.num_attention_heads,
         kv_heads=model.num_key_value_heads,
@@ -108,10 +104,6 @@ def _front_matter(config: OvspecConfig, is_hub_id: bool) -> str:
             lines.append("base_model_relation: quantized")
     tags = ["openvino", "ovspec", "speculative-decoding", config.model.model_type, config.model.weight_format]
     return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in tags)])
-
-
-def _elsewhere(operations: list[str]) -> str:
-    return _BAKED_IR.format(operations=", ".join(operations)) if operations else _PLAIN_IR
 
 
 def _short(value: Any) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ovspec_models.config import ModelSection, OvspecConfig
 from ovspec_models.ir_facts import IrFacts
+from ovspec_models.sparse_verify import is_int
 from ovspec_models.weight_sizes import WeightSizes
 
 # Names of the same value in the config.json of different families, the usual one first.
@@ -23,13 +24,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size", "padded_vocab_size"),
     "sliding_window_pattern": ("sliding_window_pattern",),
     "max_position_embeddings": (
-        "max_position_embeddings",
-        "n_positions",
-        "n_ctx",
-        "seq_length",
-        "max_seq_len",
-        "max_sequence_length",
-        "model_max_length",
+        *("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
+        *("max_seq_len", "max_sequence_length", "model_max_length"),
     ),
 }
 # Sizes for the memory plan; other names than these count as unknown.
@@ -43,8 +39,9 @@ _COUNTS: dict[str, tuple[str, ...]] = {
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
 _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-_VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
+_VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
+_AGAIN = "export the model again: `ovspec export -m ... OUT`"
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
 _IR_NAMES = {
     "f64": "fp64",
@@ -69,19 +66,17 @@ _QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 class ModelInfo:
     """Facts about one model folder.
 
-    ``weight_bytes`` is the size of ``openvino_model.bin``. ``num_kv_layers`` counts the layers that hold a
-    KV cache (all of them, except linear attention and state-space layers where ``layer_types`` names
-    them). ``vocab_size`` is the model's, which may be padded past the tokenizer's.
-    ``max_position_embeddings`` is ``None`` where config.json states no limit, as in families with ALiBi.
-    ``eos_token_ids`` are those of config.json, empty where it names none. ``layer_windows`` is the sliding
-    window of every layer with a cache, 0 for none. ``hidden_size`` to ``moe_intermediate_size`` are 0 where
-    config.json says nothing. ``shared_bytes``: weights of another folder that it computes with too.
+    ``weight_bytes`` is the size of ``openvino_model.bin``. ``vocab_size`` is the model's, which may be padded
+    past the tokenizer's. ``max_position_embeddings`` is ``None`` where config.json states no limit, as in
+    families with ALiBi. ``eos_token_ids`` are those of config.json, empty where it names none.
+    ``layer_windows`` is the sliding window of every layer with a cache, 0 for none. ``hidden_size`` to
+    ``moe_intermediate_size`` are 0 where config.json says nothing. ``shared_bytes``: weights of another
+    folder that it computes with too.
     """
 
     folder: Path
     model_type: str
     num_hidden_layers: int
-    num_kv_layers: int
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
@@ -116,6 +111,11 @@ class ModelInfo:
             has_detokenizer=(path / "openvino_detokenizer.xml").is_file(),
             **shape,
         )
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers with a KV cache: all but those of linear attention and state spaces in ``layer_types``."""
+        return len(self.layer_windows)
 
     def kv_cache_bytes_per_token(self, precision: str, key_cache_quant_mode: str = "BY_CHANNEL") -> int:
         """Return the bytes of keys and values, all layers together, that one token takes in the cache.
@@ -153,17 +153,9 @@ class ModelInfo:
 
     def section(self, source: str, weight_format: str | None = None) -> ModelSection:
         """Return the model section of an ``ovspec_config.json``; the weight format is read unless given."""
-        return ModelSection(
-            source=source,
-            model_type=self.model_type,
-            weight_format=weight_format or self.weight_format(),
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
-            vocab_size=self.vocab_size,
-            max_position_embeddings=self.max_position_embeddings,
-        )
+        values: dict[str, Any] = {"source": source, "weight_format": weight_format or self.weight_format()}
+        same = [entry.name for entry in fields(ModelSection) if entry.name not in values]
+        return ModelSection(**values, **{name: getattr(self, name) for name in same})
 
     def weight_format(self) -> str:
         """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone.
@@ -182,8 +174,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not valid JSON ({error}); export the model again: `ovspec export -m ... OUT`"
-        raise ValueError(message) from None
+        raise ValueError(f"{path}: not valid JSON ({error}); {_AGAIN}") from None
     if not isinstance(config, dict):
         raise ValueError(
             f"{path}: holds {type(config).__name__}, expected a JSON object; export the model again"
@@ -201,7 +192,6 @@ def read_shape(folder: Path) -> dict[str, Any]:
     return {
         "model_type": model_type,
         "num_hidden_layers": layers,
-        "num_kv_layers": _num_kv_layers(text.get("layer_types"), layers),
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(path, text, heads),
         "head_dim": head_dim,
@@ -223,17 +213,14 @@ def weight_format_of(xml: Path) -> str:
     """
     facts = IrFacts.read(xml)
     if facts.fault is not None:
-        raise ValueError(
-            f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); "
-            "export the model again: `ovspec export -m ... OUT`"
-        )
+        raise ValueError(f"{xml}: cannot be read as OpenVINO IR ({facts.fault}); {_AGAIN}")
     counts: Counter[str] = Counter()
     for constant in facts.constants:
         name = _IR_NAMES.get(constant.element_type)
         if name is not None and len(constant.shape) >= 2 and constant.shape[-1] > 1:
             counts[name] += math.prod(constant.shape)
     if not counts:
-        raise ValueError(f"{xml}: holds no weights; export the model again: `ovspec export -m ... OUT`")
+        raise ValueError(f"{xml}: holds no weights; {_AGAIN}")
     quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
 
@@ -295,7 +282,7 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
         value = config.get(key)
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        if not is_int(value) or value <= 0:
             raise ValueError(
                 f"{path}: {key} is {value!r}, expected a positive integer; export the model again"
             )
@@ -305,7 +292,7 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
 
 def _count(config: dict[str, Any], *names: str) -> int:
     values = (config.get(name) for name in names)
-    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), 0)
+    return next((v for v in values if is_int(v) and v > 0), 0)
 
 
 def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> frozenset[int]:
@@ -315,7 +302,7 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
     if value is None:
         value = text.get("eos_token_id")
     ids = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+    if not all(is_int(i) and i >= 0 for i in ids):
         raise ValueError(
             f"{path}: eos_token_id is {value!r}, expected a token id >= 0, a list of them, or null; "
             "correct it, or export the model again"
@@ -337,10 +324,8 @@ def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: in
     window = given if isinstance(given, int) and given > 0 else 0
     if isinstance(types, list):
         kept = [t for t in types if isinstance(t, str) and t.endswith("attention")]
-        return (
-            tuple(window if t == "sliding_attention" else 0 for t in kept if not t.startswith("linear"))
-            or (0,) * layers
-        )
+        windows = [window if t == "sliding_attention" else 0 for t in kept if not t.startswith("linear")]
+        return tuple(windows) or (0,) * layers
     if text.get("use_sliding_window") is False:
         return (0,) * layers
     # Configurations without layer_types: Gemma's families alternate by their own rules; in others all layers
@@ -349,10 +334,3 @@ def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: in
     if pattern is None:
         return (window if model_type in _WINDOWED_TYPES else 0,) * layers
     return tuple(window if (layer + 1) % pattern else 0 for layer in range(layers))
-
-
-def _num_kv_layers(layer_types: object, layers: int) -> int:
-    if not isinstance(layer_types, list):
-        return layers
-    attention = [t for t in layer_types if isinstance(t, str) and t.endswith("attention")]
-    return len([t for t in attention if not t.startswith("linear")]) or layers

@@ -128,73 +128,24 @@ class ModelShape:
         }
 
 
+# Behind name and type: hidden size, intermediate size, layers, heads, KV heads, head size, positions, base of
+# the rotary frequencies, whether queries and keys are normed, whether embeddings are tied.
 _LIST = (
+    ModelShape("qwen3-0.6b", "qwen3", 1024, 3072, 28, 16, 8, 128, 40_960, 1e6, True, True),
     ModelShape(
-        name="qwen3-0.6b",
-        model_type="qwen3",
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=40_960,
-        rope_theta=1e6,
-        qk_norm=True,
-        tie_word_embeddings=True,
+        "llama-3.1-8b", "llama", 4096, 14_336, 32, 32, 8, 128, 131_072, 5e5, False, False,
+        rms_norm_eps=1e-5, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
     ),
     ModelShape(
-        name="llama-3.1-8b",
-        model_type="llama",
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=131_072,
-        rope_theta=5e5,
-        qk_norm=False,
-        tie_word_embeddings=False,
-        rms_norm_eps=1e-5,
-        rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
-    ),
-    ModelShape(
-        name="qwen3-30b-a3b",
-        model_type="qwen3_moe",
-        hidden_size=2048,
-        intermediate_size=6144,
-        num_hidden_layers=48,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        max_position_embeddings=40_960,
-        rope_theta=1e6,
-        qk_norm=True,
-        tie_word_embeddings=False,
-        num_experts=128,
-        num_experts_per_tok=8,
-        moe_intermediate_size=768,
+        "qwen3-30b-a3b", "qwen3_moe", 2048, 6144, 48, 32, 4, 128, 40_960, 1e6, True, False,
+        num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
     ),
     # No public model: a mixture of experts small enough for a laptop, with Qwen3's attention.
     ModelShape(
-        name="qwen3-moe-64x8",
-        model_type="qwen3_moe",
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=40_960,
-        rope_theta=1e6,
-        qk_norm=True,
-        tie_word_embeddings=False,
-        num_experts=64,
-        num_experts_per_tok=8,
-        moe_intermediate_size=384,
+        "qwen3-moe-64x8", "qwen3_moe", 1024, 3072, 8, 16, 8, 128, 40_960, 1e6, True, False,
+        num_experts=64, num_experts_per_tok=8, moe_intermediate_size=384,
     ),
-)
+)  # fmt: skip
 
 #: Shapes by name. All have a vocabulary of 32,000, whatever the public model's is: a larger one only
 #: makes the LM head larger, which no verification method changes. `get_shape` overrides it.

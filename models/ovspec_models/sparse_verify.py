@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from itertools import compress
+from typing import Any, Literal, TypeGuard
 
 from ovspec_transforms import Selection
 
@@ -103,11 +104,11 @@ class SparseVerify:
                 raise ValueError(f"{name}={value!r}: expected {whole}, got {type(value).__name__}")
         self._check_budget()
         anchors: Any = self.anchor_layers
-        if anchors is not None and not (isinstance(anchors, tuple) and all(map(_is_int, anchors))):
+        if anchors is not None and not (isinstance(anchors, tuple) and all(map(is_int, anchors))):
             raise ValueError(f"anchor_layers={anchors!r}: expected layer numbers, e.g. (0, 1, 2, 6)")
         _ = self.selection  # checks the other settings of attention
         for number in numbers_of(self.expert_budget):
-            if not _is_int(number) or number < -1:
+            if not is_int(number) or number < -1:
                 raise ValueError(
                     f"expert_budget={number!r}: expected a number of experts, or -1 for no limit"
                 )
@@ -173,12 +174,8 @@ class SparseVerify:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that are sparse."""
-        parts = {
-            "attention": self.limits_attention,
-            "experts": self.limits_experts,
-            "channels": self.limits_channels,
-        }
-        return tuple(name for name, limited in parts.items() if limited)
+        limited = (self.limits_attention, self.limits_experts, self.limits_channels)
+        return tuple(compress(("attention", "experts", "channels"), limited))
 
     def given(self, names: tuple[str, ...]) -> bool:
         """Whether any of these settings was given."""
@@ -217,7 +214,8 @@ def numbers_of(value: float | tuple[float, ...] | None) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

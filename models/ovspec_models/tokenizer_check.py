@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+_AGAIN = "export the model again: `ovspec export -m ... OUT`"
 Token: TypeAlias = str | bytes
 
 
@@ -55,8 +56,7 @@ def _read_both(target: Path, draft: Path) -> tuple[dict[int, Token], dict[int, T
             return read(target / name), read(draft / name)
     lacking = next((f for f in (target, draft) if not (f / "openvino_tokenizer.xml").is_file()), draft)
     raise ValueError(
-        f"'{lacking}' has no openvino_tokenizer.xml, so its token ids cannot be compared; "
-        "export the model again: `ovspec export -m ... OUT`"
+        f"'{lacking}' has no openvino_tokenizer.xml, so its token ids cannot be compared; {_AGAIN}"
     )
 
 
@@ -68,10 +68,8 @@ def _from_openvino(path: Path) -> dict[int, Token]:
     try:
         vocab = Tokenizer(str(path.parent)).get_vocab()
     except RuntimeError as error:
-        raise ValueError(
-            f"the OpenVINO tokenizer in '{path.parent}' cannot be read ({last_line(error)}); "
-            "export the model again: `ovspec export -m ... OUT`"
-        ) from error
+        message = f"the OpenVINO tokenizer in '{path.parent}' cannot be read ({last_line(error)}); {_AGAIN}"
+        raise ValueError(message) from error
     return {index: token for token, index in vocab.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ovspec_models.private_names import misfit
+from ovspec_models.private_names import misfit, replaced
 
 # Its cap for Gemma, Gemma 2 and the text part of Gemma 3 is transformers 5.0. The family tests compare
 # their exports with transformers itself, for the version below; past that, optimum-intel's refusal stands.
@@ -23,9 +23,5 @@ def lifted_caps() -> Iterator[None]:
         return
     from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
 
-    cap = GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION
-    GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION = _TESTED_TRANSFORMERS
-    try:
+    with replaced(GemmaOpenVINOConfig, MAX_TRANSFORMERS_VERSION=_TESTED_TRANSFORMERS):
         yield
-    finally:
-        GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION = cap

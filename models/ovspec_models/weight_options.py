@@ -10,14 +10,8 @@ from ovspec_models.calibration_texts import check_dataset, read_dataset
 WEIGHT_FORMATS = ("fp32", "fp16", "bf16", "int8", "int4")
 BACKUP_PRECISIONS = ("none", "int8_sym", "int8_asym")
 _INT4_ONLY = (
-    "group_size",
-    "ratio",
-    "all_layers",
-    "dataset",
-    "awq",
-    "scale_estimation",
-    "gptq",
-    "backup_precision",
+    *("group_size", "ratio", "all_layers", "dataset"),
+    *("awq", "scale_estimation", "gptq", "backup_precision"),
 )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec_models.mapped_weights import OPENVINO_BACKEND, release_pages
-from ovspec_models.private_names import misfit
+from ovspec_models.mapped_weights import MORE_MEMORY, OPENVINO_BACKEND, release_pages
+from ovspec_models.private_names import misfit, replaced
 
 _PARAMETERS = "nncf.quantization.algorithms.weight_compression.parameters"
 VALUES_AT_ONCE = 1 << 22
@@ -30,9 +30,7 @@ def compressed_by_rows(warn: Callable[[str], None]) -> Iterator[None]:
     reason = reason or misfit(_PARAMETERS, ["CompressedWeight"])
     reason = reason or misfit("nncf.tensor", ["Tensor", "TensorBackend.ov"])
     if reason:
-        warn(
-            f"{reason}: the export takes more memory than it would with the NNCF that ovspec was tested with"
-        )
+        warn(f"{reason}: {MORE_MEMORY}")
         yield
         return
     from nncf.quantization.algorithms.weight_compression import openvino_backend
@@ -69,8 +67,5 @@ def compressed_by_rows(warn: Callable[[str], None]) -> Iterator[None]:
                     joined.setdefault(name, np.empty(shape, value.data.dtype))[start:stop] = value.data
         return CompressedWeight(**{name: Tensor(values) for name, values in joined.items()})
 
-    openvino_backend.compress_weight = compress_weight
-    try:
+    with replaced(openvino_backend, compress_weight=compress_weight):
         yield
-    finally:
-        openvino_backend.compress_weight = original

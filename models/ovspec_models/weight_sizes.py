@@ -50,7 +50,6 @@ class WeightSizes:
         """Read `openvino_model.xml`; a weight that its shape does not classify counts in `total` only.
 
         Args:
-            folder: of the model.
             vocab_size, hidden_size, intermediate_size, num_experts: of config.json, 0 where it says nothing.
         """
         total = (folder / "openvino_model.bin").stat().st_size

@@ -14,18 +14,10 @@ class IncrementalDetokenizer:
 
     The text of a token depends on its neighbours (spaces, bytes of one character). Each new piece is
     therefore the difference between two decodings of a short window.
-
-    Args:
-        tokenizer: turns tokens into text.
-        stop_strings: texts that end the output.
-        include_stop_str: whether the stop string stays in the text.
     """
 
     def __init__(
-        self,
-        tokenizer: DecodesTokens,
-        stop_strings: Sequence[str] = (),
-        include_stop_str: bool = False,
+        self, tokenizer: DecodesTokens, stop_strings: Sequence[str] = (), include_stop_str: bool = False
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings

@@ -17,6 +17,7 @@ from ovspec_transforms import last_line
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
+_NO_DRAFTER = "this pipeline does not draft; pass draft_model=... or drafter=... to it"
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
@@ -35,7 +36,6 @@ UNSUPPORTED: dict[str, object] = {
     "structured_output_config": None,
     "parsers": [],
 }
-
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
 _ASSISTANT_OPTIONS = tuple(_ASSISTANT_OFF)
@@ -150,14 +150,14 @@ def updated(
             "pass single options as keywords"
         )
     copy = GenerationConfig()
-    for name in _fields(config):
+    for name in fields_of(config):
         setattr(copy, name, getattr(config, name))
     for given, other in (_ASSISTANT_OPTIONS, _ASSISTANT_OPTIONS[::-1]):
         # The two exclude each other: the one that is given now replaces the one that was a default.
         if given in overrides and other not in overrides:
             setattr(copy, other, _ASSISTANT_OFF[other])
     for name, value in overrides.items():
-        if name not in _fields(copy):
+        if name not in fields_of(copy):
             raise InvalidValueError(
                 f"{name}={value!r}: generate has no such option; see openvino_genai.GenerationConfig"
             )
@@ -210,10 +210,8 @@ def resolve(
     """Check a configuration and turn it into settings.
 
     Args:
-        config: the user's configuration.
         eos_token_ids: end-of-sequence ids of the model, the main one first, used if the configuration has
             none. If it has `stop_token_ids`, only the main one is added, as in openvino_genai.
-        has_draft: whether the pipeline drafts.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
@@ -256,7 +254,8 @@ def _as_set(value: Any) -> set[Any]:
     return {value} if isinstance(value, str) else set(value)
 
 
-def _fields(config: openvino_genai.GenerationConfig) -> list[str]:
+def fields_of(config: object) -> list[str]:
+    """Names of the settings that an object of openvino_genai holds."""
     return [name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))]
 
 
@@ -289,10 +288,7 @@ def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
             f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
         )
     if threshold < 1 and not has_draft:
-        raise InvalidValueError(
-            f"acceptance_threshold={threshold:g}: this pipeline does not draft; pass draft_model=... or "
-            "drafter=... to it"
-        )
+        raise InvalidValueError(f"acceptance_threshold={threshold:g}: {_NO_DRAFTER}")
     return float(threshold)
 
 
@@ -303,10 +299,7 @@ def _schedule(config: GenerationConfig, has_draft: bool) -> str:
             f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
         )
     if schedule is not None and not has_draft:
-        raise InvalidValueError(
-            f"num_assistant_tokens_schedule={schedule!r}: this pipeline does not draft; pass draft_model=... "
-            "or drafter=... to it"
-        )
+        raise InvalidValueError(f"num_assistant_tokens_schedule={schedule!r}: {_NO_DRAFTER}")
     chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
     return schedule or ("constant" if chosen else "auto")
 
@@ -321,9 +314,7 @@ def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int
             )
         return 1, 0
     if not has_draft:
-        raise InvalidValueError(
-            f"tree_depth={depth}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
-        )
+        raise InvalidValueError(f"tree_depth={depth}: {_NO_DRAFTER}")
     if not 1 <= width <= MAX_NUM_ASSISTANT_TOKENS:
         raise InvalidValueError(
             f"branching_factor={width}: expected 1 to {MAX_NUM_ASSISTANT_TOKENS} children of a node"

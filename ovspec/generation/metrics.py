@@ -137,6 +137,10 @@ class RawPerfMetrics:
         return joined
 
 
+def _share(read: float, held: float) -> float:
+    return read / held if held else 1.0
+
+
 @dataclass(slots=True)
 class PerfMetrics:
     """Metrics of one call, or of several added up; getters give milliseconds unless said otherwise.
@@ -324,23 +328,19 @@ class PerfMetrics:
 
     def get_attention_density(self) -> float:
         """Share of the context's cache bytes that verification attention read; 1.0 when dense."""
-        raw = self.raw_metrics
-        return raw.attended_tokens / raw.context_tokens if raw.context_tokens else 1.0
+        return _share(self.raw_metrics.attended_tokens, self.raw_metrics.context_tokens)
 
     def get_prefill_density(self) -> float:
         """Share of the context that prompts read while they were read; 1.0 when dense."""
-        raw = self.raw_metrics
-        return raw.prompt_attended_tokens / raw.prompt_context_tokens if raw.prompt_context_tokens else 1.0
+        return _share(self.raw_metrics.prompt_attended_tokens, self.raw_metrics.prompt_context_tokens)
 
     def get_expert_density(self) -> float:
         """Share of the layers' experts that verification read; 1.0 without a budget."""
-        raw = self.raw_metrics
-        return raw.experts_read / raw.experts_held if raw.experts_held else 1.0
+        return _share(self.raw_metrics.experts_read, self.raw_metrics.experts_held)
 
     def get_ffn_density(self) -> float:
         """Share of the feed-forward channels that verification read; 1.0 without a limit."""
-        raw = self.raw_metrics
-        return raw.channels_read / raw.channels_held if raw.channels_held else 1.0
+        return _share(self.raw_metrics.channels_read, self.raw_metrics.channels_held)
 
     def get_experts_read(self) -> float:
         """Mean number of experts of a layer that a verification pass read; 0.0 without a budget."""

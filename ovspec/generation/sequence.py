@@ -25,9 +25,7 @@ class Sequence:
     Attributes:
         tokens: prompt, output and provisional tokens. Between steps the target's cache holds all of them but
             the last.
-        prompt_length: tokens of the prompt.
         limit: largest number of new tokens.
-        settings: generation settings.
         processor: logits processors with the state of this sequence.
         coupling: random numbers by position.
         target: blocks in the target's cache.

@@ -26,9 +26,6 @@ class TokenText:
     vocabularies of byte-level BPE a token is a fixed sequence of bytes, and text is the bytes of the tokens
     one after the other. Whether that holds is tried on the whole vocabulary; where it does not, the graph
     is called.
-
-    Args:
-        tokenizer: of the model.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:

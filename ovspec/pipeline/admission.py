@@ -38,10 +38,6 @@ class Admission:
     def admit(self, name: str, alone: bool) -> Iterator[None]:
         """Run the block as the call `name`.
 
-        Args:
-            name: of the call.
-            alone: whether no other call may run beside it.
-
         Raises:
             PipelineBusyError: a call runs above this one, or in another thread, and they can't both run.
         """

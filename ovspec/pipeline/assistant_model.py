@@ -26,8 +26,6 @@ class AssistantChoices:
     """How a draft model is computed.
 
     Attributes:
-        info: of its folder.
-        backends: the operations that compute it.
         sparse: what its attention may read, `None` for all.
         boundaries: of the target, whose hidden states it reads: none.
     """
@@ -50,9 +48,7 @@ class AssistantChoices:
         """Resolve what the user says of the draft, and else what holds for the target.
 
         Args:
-            draft: as the user named it.
             verify: how the target verifies; the draft's attention reads as much as the target's may.
-            device, attention, properties: of the target.
             linear: of the target; "native" where the draft has linear layers that our operation takes.
 
         Raises:
@@ -79,10 +75,6 @@ class AssistantChoices:
 
     def load(self, vocab_size: int, prefill_chunk: int) -> AssistantDrafter:
         """Compile the draft model.
-
-        Args:
-            vocab_size: of the target.
-            prefill_chunk: rows per pass while a prompt is read.
 
         Raises:
             ValueError: a model or setting that can't be served.

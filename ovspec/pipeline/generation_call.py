@@ -41,15 +41,10 @@ class GenerationCall:
     """State of one call.
 
     Args:
-        engine: generates.
-        tokenizer: of the target.
         load_time: of the pipeline, milliseconds, for the metrics.
-        streamer: the user's streamer, or none.
         why_lossy: for the metrics, from whether verification, and whether prompts, left nothing out.
-        identity_breakers: for the metrics.
 
     Attributes:
-        metrics: of this call alone.
         answers: what was generated, in the order of the requests.
         cancelled: whether the streamer answered CANCEL.
     """

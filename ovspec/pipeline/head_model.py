@@ -56,10 +56,7 @@ class HeadChoices:
     """How a head is computed.
 
     Attributes:
-        info: of its folder.
         head: what the folder says of the target.
-        target: of the target's folder.
-        backends: the operations that compute it.
         boundaries: of the target, whose states it reads.
     """
 
@@ -112,9 +109,8 @@ class HeadChoices:
         else:
             chosen = draft_attention(device, attention, info.weight_bytes)
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
-        given = {
-            name: value for name, value in (draft.properties or properties).items() if name != "CACHE_DIR"
-        }
+        given = dict(draft.properties or properties)
+        given.pop("CACHE_DIR", None)
         backends = Backends.resolve(
             info.folder,
             device,

@@ -6,10 +6,11 @@ from typing import Any
 
 from openvino_genai import GenerationConfig, Tokenizer
 
-from ovspec.drafters import DrafterChoice
+from ovspec.drafters import Auto, DrafterChoice, PromptLookup
+from ovspec.errors import InvalidValueError
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
-from ovspec.pipeline.call_settings import check_settings
+from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
@@ -20,7 +21,6 @@ class Outline:
     """Makes requests for a pipeline, which may run on another machine.
 
     Args:
-        info: of the model's folder.
         verify: how the pipeline verifies, calibrated values filled in.
         choice: who drafts; `None`: nobody.
         tokenizer: in place of the folder's.
@@ -77,5 +77,26 @@ class Outline:
         """
         config = updated(self._config if config is None else config, kwargs)
         settings = resolve(config, self._eos, self.drafts)
-        check_settings(settings, self._choice, self.verify, self._vocab_size)
+        _check(settings, self._choice, self.verify, self._vocab_size)
         return settings
+
+
+def _check(
+    settings: GenerationSettings, choice: DrafterChoice | None, verify: VerifyMode, vocab_size: int
+) -> None:
+    """Refuse n-grams without prompt lookup, a lossy acceptance beside commits, and unknown stop tokens."""
+    if settings.max_ngram_size and not isinstance(choice, (PromptLookup, Auto)):
+        raise InvalidValueError(
+            f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
+            "drafter='prompt_lookup' to it"
+        )
+    if settings.acceptance_threshold < 1.0 and isinstance(verify, CommitVerify):
+        raise InvalidValueError(
+            f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
+            "is exact: leave one of them out"
+        )
+    unknown = sorted(token for token in settings.stop_token_ids if token >= vocab_size)
+    if unknown:
+        raise InvalidValueError(
+            f"stop_token_ids: {unknown[0]} is no token of this model, which has {vocab_size}"
+        )

@@ -14,13 +14,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
-from ovspec.drafters import (
-    DrafterChoice,
-    Parts,
-    ProposesTokens,
-    build_drafter,
-    parse_drafter,
-)
+from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
@@ -172,11 +166,7 @@ class LLMPipeline:
 
     @overload
     def generate(
-        self,
-        inputs: SequenceOf[str],
-        generation_config: _Config = None,
-        streamer: _To = None,
-        **kwargs: Any,
+        self, inputs: SequenceOf[str], generation_config: _Config = None, streamer: _To = None, **kwargs: Any
     ) -> DecodedResults: ...
 
     @overload
@@ -189,11 +179,7 @@ class LLMPipeline:
     ) -> Any: ...
 
     def generate(
-        self,
-        inputs: _Inputs,
-        generation_config: _Config = None,
-        streamer: _To = None,
-        **kwargs: Any,
+        self, inputs: _Inputs, generation_config: _Config = None, streamer: _To = None, **kwargs: Any
     ) -> str | DecodedResults | EncodedResults:
         """Generate, as `openvino_genai.LLMPipeline.generate` does.
 

@@ -12,6 +12,7 @@ from openvino_genai import SchedulerConfig, Tokenizer
 
 from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.generation.generation_config import fields_of
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.sparse_prefill import PROMPT_PIECE
@@ -109,10 +110,7 @@ class PipelineArguments:
             kind = type(scheduler).__name__
             raise InvalidTypeError(f"scheduler_config: expected openvino_genai.SchedulerConfig, got {kind}")
         usual = SchedulerConfig()
-        names = [
-            name for name in dir(usual) if not name.startswith("_") and not callable(getattr(usual, name))
-        ]
-        for name in names:
+        for name in fields_of(usual):
             value, default = getattr(scheduler, name), getattr(usual, name)
             # These objects do not define equality; a switch decides whether they are used.
             if name not in _HONOURED and isinstance(default, (int, bool, type(None))) and value != default:

@@ -20,8 +20,6 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
 
     Args:
         pipeline: reads it; nothing else may run.
-        path: of the file.
-        text: the beginning of prompts.
         is_system_message: whether it is that of chats: what all of them begin with is read.
 
     Returns:

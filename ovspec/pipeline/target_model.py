@@ -28,12 +28,7 @@ from ovspec_models import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class TargetChoices:
-    """How a target is computed, as its user, its verification and its drafter ask.
-
-    Attributes:
-        info: of its folder.
-        backends: the operations that compute it.
-    """
+    """How a target is computed, as its user, its verification and its drafter ask."""
 
     info: ModelInfo
     backends: Backends
@@ -57,9 +52,6 @@ class TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
         Args:
-            info: of the target's folder.
-            verify: how it verifies.
-            drafter: who drafts.
             device, properties, attention, experts, ffn, linear: as `LLMPipeline` takes them.
             boundaries: whose hidden states the drafter reads.
             prefill: how prompts are read; `None`: densely.
@@ -102,7 +94,6 @@ class TargetChoices:
         Args:
             max_context: tokens that it is asked to hold; `None`: any few, and so the models alone.
             max_num_batched_tokens: rows of a pass while a prompt is read.
-            assistant: how its draft model is computed.
             limit: bytes that it may take; `None`: what the machine has, infinity: whatever it takes.
 
         Raises:

@@ -67,12 +67,9 @@ class Backends:
 
         Args:
             model: folder with `openvino_model.xml`, or the model itself.
-            device: OpenVINO device.
-            properties: OpenVINO properties of the user.
             attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
             linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
-            boundaries, skips_layers: as the attributes.
 
         Raises:
             ValueError: a native operation on another device than a CPU, a device or property that is not

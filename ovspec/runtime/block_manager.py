@@ -22,9 +22,6 @@ class BlockManager:
     it, and none of them writes to it. Known blocks that nobody refers to stay until their room is needed,
     those that were used longest ago go first.
 
-    Args:
-        block_size: tokens per block.
-
     Attributes:
         num_blocks: blocks that the cache has to have.
         max_blocks: the most that it may have, `None`: as memory allows.
@@ -116,16 +113,13 @@ class BlockManager:
     def share(
         self, sequence: CachedSequence, tokens: Sequence[int], seed: bytes = _ROOT, piece: int = 1
     ) -> int:
-        """Begin a sequence with the known blocks of its first tokens.
+        """Begin a sequence with the known blocks of its first tokens; how many tokens these are.
 
         Args:
             sequence: an empty one.
             tokens: of the sequence; the last is left to be computed.
             seed: what the blocks depend on beside their tokens.
             piece: tokens whose blocks are taken all or none.
-
-        Returns:
-            How many tokens were found.
         """
         size, digests = self.block_size, list[bytes]()
         if not self.max_cached or len(sequence.table):

@@ -100,8 +100,6 @@ class KVCache:
     """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
 
     Args:
-        request: that reads and writes them.
-        tensors: what they are.
         new_blocks: allocates blocks where the request's device has its caches.
         key_axis: axis of a block of keys along which its tokens lie, in a float type.
 

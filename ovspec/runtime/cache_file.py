@@ -28,10 +28,7 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
     """Write what the cache holds of a text to a safetensors file.
 
     Args:
-        path: of the file.
-        folder: of the model.
         runner: no pass of it may run.
-        tokens: of the text.
 
     Returns:
         Tokens that the file holds, whole blocks of them.
@@ -64,8 +61,6 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     """Read a file of `save_prefix` into the cache; nothing is changed where it can't be used.
 
     Args:
-        path: of the file.
-        folder: of the model.
         runner: no pass of it may run.
 
     Returns:

@@ -73,7 +73,6 @@ class DeviceBlocks:
     would stay empty.
 
     Args:
-        context: of the device.
         element_type, shape: of the tensor. It begins with zeros: attention multiplies by 0 what a block holds
             after its last token, and that may be NaN in fresh memory.
     """

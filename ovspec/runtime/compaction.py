@@ -12,18 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
 from ovspec.runtime.tree_limits import MOVED, why_rows_stay
-from ovspec_ops.common import decode_block
-
-
-def check_path(rows: Sequence[int], length: int, past: int) -> None:
-    """Refuse a path that is not an ascending subset of the last pass' rows.
-
-    Raises:
-        ValueError: with the expected range.
-    """
-    ascending = all(a < b for a, b in itertools.pairwise(rows))
-    if not ascending or (rows and (rows[0] < 0 or past + rows[-1] >= length)):
-        raise ValueError(f"rows={list(rows)}: expected ascending rows out of 0 to {length - past - 1}")
+from ovspec_ops.common.cache_layout import decode_block
 
 
 def compact(
@@ -35,17 +24,17 @@ def compact(
     blocks are recomputed. The new length of the sequence is `past + len(rows)`.
 
     Args:
-        cache: the model's tensors.
         sequence: the sequence, after the pass that verified the tree.
         past: its length before that pass.
         rows: ascending rows of that pass.
-        block_size: tokens per block.
 
     Raises:
         ValueError: rows that are not a path of the pass, or a path with gaps in a cache whose tokens cannot
             be moved one by one: u8 keys by channel share their scales within a block.
     """
-    check_path(rows, sequence.length, past)
+    last = sequence.length - past - 1
+    if any(a >= b for a, b in itertools.pairwise(rows)) or (rows and (rows[0] < 0 or rows[-1] > last)):
+        raise ValueError(f"rows={list(rows)}: expected ascending rows out of 0 to {last}")
     first = next((i for i, row in enumerate(rows) if row != i), len(rows))
     if first < len(rows):
         # Block lists stay valid: they all contain the blocks of the rows of the pass.

@@ -53,7 +53,6 @@ def compile_paged(
     Args:
         core: with the operations of the model loaded.
         model: after its transforms.
-        device: OpenVINO device.
         settings: OpenVINO properties that passed `check_properties`.
 
     Raises:

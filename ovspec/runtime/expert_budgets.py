@@ -115,22 +115,13 @@ def expert_config(backend: ExpertBackend, sparse: SparseVerify) -> ExpertConfig 
 
 
 class ExpertBudgets:
-    """Inputs of a pass that limit experts.
-
-    Args:
-        config: how passes are limited; it has a budget.
-        layers: layers with experts.
-    """
+    """Inputs of a pass that limit experts, and their `names`."""
 
     def __init__(self, config: ExpertConfig, layers: int) -> None:
+        self.names = {VERIFY_EXPERT_BUDGETS}
         self._limit = config.budgets(layers)
         self._none = np.full(layers, -1, np.int32)
         self._backend = config.backend
-
-    @property
-    def names(self) -> set[str]:
-        """The inputs that a pass provides."""
-        return {VERIFY_EXPERT_BUDGETS}
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`verify_expert_budgets` of a pass.

@@ -68,7 +68,6 @@ class FfnConfig:
         """Change the gated MLPs of `model` in place.
 
         Args:
-            model: changed in place.
             gates_apart: whether another operation computes the gates' products, as in `sparse_ffn`.
 
         Raises:
@@ -111,21 +110,12 @@ def ffn_config(backend: FfnBackend | None, sparse: SparseVerify) -> FfnConfig | 
 
 
 class FfnLimits:
-    """Inputs of a pass that limit channels.
-
-    Args:
-        config: with a density.
-        layers: the model's gated MLPs.
-    """
+    """Inputs of a pass that limit channels, and their `names`."""
 
     def __init__(self, config: FfnConfig, layers: Sequence[FfnLayer]) -> None:
+        self.names = {VERIFY_CHANNEL_LIMITS, VERIFY_ROW_WEIGHTS}
         self._limits = config.channels_kept(layers)
         self._none = np.full(len(layers), -1, np.float32)
-
-    @property
-    def names(self) -> set[str]:
-        """The inputs that a pass provides."""
-        return {VERIFY_CHANNEL_LIMITS, VERIFY_ROW_WEIGHTS}
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`verify_channel_limits` and `verify_row_weights` of a pass; weight 0 marks a row without limits."""

@@ -102,8 +102,6 @@ class GpuRows:
         """Set `most_apart` by the times of a few passes behind a context of zeros.
 
         Args:
-            forward: runs a pass.
-            blocks: of its cache.
             positions: that the model has; `None`: any number.
         """
         context = min(_CONTEXT, (positions or 2**31) - max(_MEASURED))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import openvino as ov
@@ -17,10 +17,7 @@ class GraphFacts:
     """Facts about one graph; CACHE_DIR stores them with the compiled model.
 
     Attributes:
-        reports: reports of the transforms, in order.
         rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
-        expert_layers: layers with routed experts.
-        ffn_layers: gated MLPs.
         stock_products: products with weights that OpenVINO computes.
         anchors: of every layer that stock operations make sparse, ascending.
     """
@@ -34,22 +31,14 @@ class GraphFacts:
 
     @classmethod
     def of(
-        cls,
-        model: ov.Model,
-        reports: Sequence[PassReport],
-        rope_limit: int | None,
-        mlps: Sequence[FfnLayer],
+        cls, model: ov.Model, reports: Sequence[PassReport], rope_limit: int | None, mlps: Sequence[FfnLayer]
     ) -> GraphFacts:
         """Read a graph after its transforms; `mlps` are those that it had before."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
 
-    def as_json(self) -> dict[str, Any]:
-        """The facts as a JSON object."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:
-        """The facts that `as_json` wrote.
+        """Facts that were written as JSON by their `asdict`.
 
         Raises:
             KeyError, TypeError: the object is not of this form.

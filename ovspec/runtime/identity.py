@@ -10,6 +10,7 @@ import openvino as ov
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CacheTensor, cache_layout
 from ovspec_transforms import moe_layers
+from ovspec_transforms.graph import nodes_of_type
 
 _PRODUCTS_OF_A_LAYER = 3  # gate, up and down of its experts
 
@@ -31,11 +32,7 @@ class StockProducts:
     @classmethod
     def of(cls, model: ov.Model, taken: Container[str] = ()) -> StockProducts:
         """Count them, those aside whose names are in `taken`."""
-        products = [
-            node
-            for node in model.get_ordered_ops()
-            if node.get_type_name() == "MatMul" and node.get_friendly_name() not in taken
-        ]
+        products = [node for node in nodes_of_type(model, "MatMul") if node.get_friendly_name() not in taken]
         weights = [shape for node in products if (shape := node.input(1).get_partial_shape()).is_static]
         routed = sum(len(shape) > 2 and shape[0].get_length() > 1 for shape in weights)
         layers = sum(not layer.native for layer in moe_layers(model))
@@ -45,14 +42,7 @@ class StockProducts:
 def identity_breakers(
     backends: Backends, stock: StockProducts, caches: tuple[CacheTensor, ...], block_size: int
 ) -> tuple[str, ...]:
-    """Sentences that name each cause, with its remedy; none where outputs are promised to be identical.
-
-    Args:
-        backends: the operations that compute the model.
-        stock: products with weights that OpenVINO computes.
-        caches: the model's cache tensors.
-        block_size: tokens per cache block.
-    """
+    """Sentences that name each cause, with its remedy; none where outputs are promised to be identical."""
     found = []
     if backends.attention.backend == "stock":
         found.append(

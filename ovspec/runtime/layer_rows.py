@@ -13,18 +13,11 @@ from ovspec_transforms import GIVEN_STATES, LAYER_ROWS
 
 
 class LayerRows:
-    """Inputs of a graph whose layers can be left out, as `ovspec_transforms.skip_layers` makes it.
-
-    Args:
-        layers: of the model.
-        hidden_size: of its states.
-
-    Attributes:
-        layers: as given.
-    """
+    """Inputs of a graph whose layers can be left out, as `ovspec_transforms.skip_layers` makes it."""
 
     def __init__(self, layers: int, hidden_size: int) -> None:
         self.layers = layers
+        self.names = {LAYER_ROWS, GIVEN_STATES}
         self._none = np.zeros((0, 1, hidden_size), np.float32)
 
     @classmethod
@@ -34,11 +27,6 @@ class LayerRows:
         if LAYER_ROWS not in shapes:
             return None
         return cls(shapes[LAYER_ROWS][0].get_length(), shapes[GIVEN_STATES][2].get_length())
-
-    @property
-    def names(self) -> set[str]:
-        """The inputs that a pass provides."""
-        return {LAYER_ROWS, GIVEN_STATES}
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`layer_rows` and `given_states` of a pass, whose rows all go through the same layers.

@@ -23,8 +23,6 @@ def linear_backend(
         asked: "native", "stock", or `None` where the user does not say.
         attention: "native" or "stock", as in `AttentionConfig`. Beside stock attention, whose rows depend on
             each other, the plugin's own products are left in place.
-        device: OpenVINO device.
-        plugin_defaults: whether the plugin is to choose what the user does not.
 
     Raises:
         ValueError: an unknown name.

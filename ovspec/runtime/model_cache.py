@@ -11,6 +11,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,6 @@ class ModelCache:
 
     Args:
         core: with the operations that the model holds.
-        folder: of the model.
         backends: what computes it, on a CPU, with CACHE_DIR among the properties.
 
     Raises:
@@ -153,11 +153,7 @@ class ModelCache:
             raise _UnusableError(f"OpenVINO does not read it ({last_line(error)})") from error
 
     def _keep(self, model: ov.Model, facts: GraphFacts, probe: Probe) -> ov.CompiledModel | None:
-        """Compile the model and write the entry, or say why it can't be written.
-
-        Returns:
-            As `_fill`.
-        """
+        """Compile the model and write the entry, or say why it can't be written; returns as `_fill`."""
         compiled: ov.CompiledModel | None = None
         try:
             self._place.mkdir(parents=True, exist_ok=True)
@@ -191,7 +187,7 @@ class ModelCache:
         if len(written) != 1:  # OpenVINO removes what it could not write, and says nothing
             raise OSError(errno.EIO, "OpenVINO could not write the compiled model")
         blob = written[0].replace(staging / _BLOB)
-        record: dict[str, object] = {"identity": self._identity, "facts": facts.as_json(), "refused": None}
+        record: dict[str, object] = {"identity": self._identity, "facts": asdict(facts), "refused": None}
         back: ov.CompiledModel | None = None
         try:
             back = self._import(blob)

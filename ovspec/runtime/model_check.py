@@ -7,6 +7,7 @@ import openvino as ov
 from ovspec_models import ModelInfo
 from ovspec_models.families import family_of
 from ovspec_transforms import PagedLayer
+from ovspec_transforms.graph import nodes_of_type
 
 _KV_RANK = 4
 
@@ -24,20 +25,16 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
             f"{info.folder / 'openvino_model.xml'} keeps no keys and values between passes: it was exported "
             "without a cache, or without states; export the model again: `ovspec export -m ... OUT`"
         )
-    found = {"vocab_size": {_last_dim(model)}}
+    found = {"vocab_size": {_static(model.outputs[0].get_partial_shape()[-1])}}
     if family_of(info.model_type) is not None:
-        shapes = [
-            node.get_output_partial_shape(0)
-            for node in model.get_ops()
-            if node.get_type_name() == "ReadValue" and len(node.get_output_partial_shape(0)) == _KV_RANK
-        ]
+        states = [node.get_output_partial_shape(0) for node in nodes_of_type(model, "ReadValue")]
+        shapes = [shape for shape in states if len(shape) == _KV_RANK]
         found["num_hidden_layers"] = {len(shapes) // 2}
         found["num_key_value_heads"] = {_static(shape[1]) for shape in shapes}
         found["head_dim"] = {_static(shape[3]) for shape in shapes}
         found["num_attention_heads"] = {
             _static(node.input(0).get_partial_shape()[1])
-            for node in model.get_ops()
-            if node.get_type_name() == "ScaledDotProductAttention"
+            for node in nodes_of_type(model, "ScaledDotProductAttention")
         }
     for name, values in found.items():
         said = info.num_kv_layers if name == "num_hidden_layers" else getattr(info, name)
@@ -54,18 +51,10 @@ def check_windows(info: ModelInfo, layers: list[PagedLayer]) -> None:
     """
     limit = info.max_position_embeddings or 2**31
     for layer, said in zip(layers, info.layer_windows, strict=False):
-        if layer.sliding_window != said and min(said or limit, layer.sliding_window or limit) < limit:
-            raise ValueError(
-                _differs(
-                    info,
-                    f"layer {layer.index} has a sliding window of {said}",
-                    f"computes with {layer.sliding_window}",
-                )
-            )
-
-
-def _last_dim(model: ov.Model) -> int | None:
-    return _static(model.outputs[0].get_partial_shape()[-1])
+        found = layer.sliding_window
+        if found != said and min(said or limit, found or limit) < limit:
+            claim = f"layer {layer.index} has a sliding window of {said}"
+            raise ValueError(_differs(info, claim, f"computes with {found}"))
 
 
 def _static(dim: ov.Dimension) -> int | None:

@@ -25,9 +25,6 @@ def entry_name(core: ov.Core, folder: Path, device: str, choices: Mapping[str, o
     """Name of the entry of one model with one set of choices on this processor.
 
     Args:
-        core: where `device` is found.
-        folder: of the model.
-        device: OpenVINO device.
         choices: everything that the compiled model depends on beside the model: what chooses the transforms,
             and OpenVINO properties.
     """

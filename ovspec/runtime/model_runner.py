@@ -26,7 +26,6 @@ from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thre
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.host_selection import host_selection
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
@@ -38,6 +37,7 @@ from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
+from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
@@ -65,14 +65,7 @@ class ModelRunner:
 
     Args:
         model: folder with `openvino_model.xml` as optimum-intel exports it, or the model itself.
-        device: OpenVINO device, e.g. "CPU".
-        attention: which attention verification rows take.
-        properties: OpenVINO properties, as `openvino.Core.compile_model` takes them.
-        experts: how the experts of a mixture are computed; `None` leaves them as they are.
-        ffn: how the gated MLPs of dense layers are computed; `None` leaves them as they are.
-        linear: "native" computes linear layers with our operation, "stock" with OpenVINO's own, `None` with
-            what `linear_backend` chooses.
-        plugin_defaults: leave to the plugin what `properties` does not say, the cache's precision included.
+        device, attention, properties, plugin_defaults, experts, ffn, linear: as of `Backends.resolve`.
         backends: all of these choices, where they are resolved already; the others are then left out.
         watch: make the rows between operations outputs too, named in `watched`, for `RowProof`; with a name,
             those that lead to this one (`watch_rows`). Such a model is never kept in CACHE_DIR.
@@ -323,10 +316,7 @@ class ModelRunner:
         return data
 
     def blocks_read(self, index: int) -> list[float] | None:
-        """For each block of a sequence of the last pass, the share of the anchors' lists that have it.
-
-        `None`: all blocks were read, or the graph does not say.
-        """
+        """As `NativeSelection.blocks_read`; `None` too where the graph does not select."""
         return self._selection.blocks_read(self.request, index) if self._selection else None
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:

@@ -23,8 +23,6 @@ class NativeSelection:
     Args:
         coverage: share of the estimated attention mass to keep, up to 1.
         refresh_interval: number of verification steps that use one list.
-        block_size: tokens per cache block.
-        compiled: the compiled model.
     """
 
     def __init__(

@@ -21,17 +21,13 @@ class PassInputs:
     Creating and setting ten tensors costs more than filling them, and shapes rarely change between decoding
     steps. A read-only array that was given before is there already.
 
-    Args:
-        request: the request to feed.
-        names: the inputs of its model; others are ignored.
-
     Attributes:
-        request, names: as given.
+        request: whose tensors they are.
+        names: the inputs that are written; other values are ignored.
     """
 
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self.request = request
-        #: The inputs of the model.
         self.names = tuple(names)
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
@@ -63,10 +59,6 @@ class PassInputs:
 
 def input_names(compiled: ov.CompiledModel, provided: AbstractSet[str]) -> list[str]:
     """The inputs of a compiled model beside the caches.
-
-    Args:
-        compiled: a paged model.
-        provided: what passes have.
 
     Raises:
         ValueError: an input that they do not have.

@@ -11,7 +11,6 @@ def per_layer(what: str, value: float | tuple[float, ...], layers: int, kind: st
     Args:
         what: name of the setting, for messages.
         value: one number, or one per layer.
-        layers: how many layers there are.
         kind: what one of them is, for messages.
 
     Raises:

@@ -45,7 +45,6 @@ def check_reference(
     once per model where there is a CACHE_DIR, which keeps the verdict.
 
     Args:
-        info: of the model's folder.
         make: the model as it is to be served, with other properties.
         operations: what chooses the operations of that model; a verdict holds for one choice.
         cache_dir: the user's CACHE_DIR, or `None`.

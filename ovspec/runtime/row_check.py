@@ -40,11 +40,6 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
     Where they differ, the model is compiled once more with the rows between its operations as outputs, to
     name the first operation that differs.
 
-    Args:
-        folder: the model.
-        splits: how many random splits.
-        properties: OpenVINO properties.
-
     Raises:
         ValueError: the folder holds no model that can be run.
     """

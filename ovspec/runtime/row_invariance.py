@@ -6,7 +6,7 @@ pass. Every split must give the same bits as one row a pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,7 +69,7 @@ class RowProof:
         self._text = text
         self._trees = trees and runner.attention.backend == "native"
         self._outputs = [*runner.watched, "logits"]
-        self.reference = self._compute(Single())
+        self.reference = self._compute(lambda left: Step("chunk", 1))
 
     def difference(self, seed: int, largest_chunk: int = 64) -> Difference | None:
         """Compute the text in the random split `seed`; `None` where every bit agrees."""
@@ -88,22 +88,22 @@ class RowProof:
                 )
         return None
 
-    def _compute(self, split: Single | Random) -> Computed:
+    def _compute(self, split: Callable[[int], Step]) -> Computed:
         runner, text = self._runner, self._text
         sequence, companions = CachedSequence(), [CachedSequence() for _ in range(_MAX_COMPANIONS)]
         computed = Computed({}, [], np.zeros(len(text), np.int64))
         try:
             while sequence.length < len(text):
                 past = sequence.length
-                step = self._fitting(split.next(len(text) - past), past)
+                step = self._fitting(split(len(text) - past), past)
                 rows, kept = step.rows(sequence, text[past:])
                 batch = [rows]
-                for companion in companions[: step.companions]:
-                    assert isinstance(split, Random)  # a single row has no companions
+                rng = np.random.default_rng(step.seed + 1)
+                for companion, count in zip(companions, step.companions, strict=False):
                     if companion.length > 600:
                         runner.release(companion)
-                    place, others = split.beside(len(batch), text)
-                    batch.insert(place, Rows(companion, others, sampled=len(others)))
+                    others = Rows(companion, rng.choice(text, count), sampled=count)
+                    batch.insert(int(rng.integers(0, len(batch) + 1)), others)
                 logits = runner.forward(batch)
                 before = next(i for i, other in enumerate(batch) if other is rows)
                 first = sum(len(other.tokens) for other in batch[:before])
@@ -139,18 +139,18 @@ class Step:
         kind: "chunk", "rollback" (wrong tokens behind the right ones are forgotten again) or "tree".
         count: right tokens.
         wrong: tokens beside them.
-        companions: other sequences in the pass.
-        seed: of the wrong tokens and of the tree's form.
+        companions: rows of each other sequence in the pass.
+        seed: of the wrong tokens, of the tree's form and of the companions' tokens.
     """
 
     kind: str
     count: int
     wrong: int = 0
-    companions: int = 0
+    companions: tuple[int, ...] = ()
     seed: int = 0
 
     def __str__(self) -> str:
-        beside = f" beside {self.companions}" if self.companions else ""
+        beside = f" beside {len(self.companions)}" if self.companions else ""
         return f"{self.kind} {self.count}" + (f" of {self.count + self.wrong}" if self.wrong else "") + beside
 
     def rows(self, sequence: CachedSequence, text: NDArray[np.int64]) -> tuple[Rows, list[int]]:
@@ -158,9 +158,7 @@ class Step:
         rng = np.random.default_rng(self.seed)
         total = self.count + self.wrong
         right = text[: self.count]
-        whole = sequence.length + len(
-            text
-        )  # long RoPE is chosen by it; no pass may mix it with the short one
+        whole = sequence.length + len(text)  # chooses long RoPE; no pass may mix it with the short one
         if self.kind != "tree":
             wrong = rng.choice(text, self.wrong) if self.wrong else text[:0]
             tokens = np.concatenate([right, wrong])
@@ -180,18 +178,6 @@ class Step:
             sequence.rollback(past + self.count)
 
 
-class Single:
-    """One row a pass."""
-
-    def next(self, left: int) -> Step:
-        """The next pass."""
-        return Step("chunk", 1)
-
-    def beside(self, count: int, text: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-        """There is nothing beside it."""
-        raise AssertionError("one row a pass has no companions")
-
-
 class Random:
     """Passes of all kinds, by chance."""
 
@@ -199,7 +185,7 @@ class Random:
         self._rng, self._largest, self._trees = rng, largest_chunk, trees
         self._behind = False
 
-    def next(self, left: int) -> Step:
+    def __call__(self, left: int) -> Step:
         """The next pass; `left` tokens of the text are not computed yet."""
         rng = self._rng
         kinds = ["chunk", "rollback", *(["tree"] if self._trees and self._behind else [])]
@@ -208,12 +194,9 @@ class Random:
         count = min(left, int(rng.integers(1, int(rng.choice([2, 5, 9, 17, most])) + 1)))
         wrong = int(rng.integers(1, 9)) if kind != "chunk" else 0
         self._behind = True
-        return Step(kind, count, wrong, int(rng.integers(0, _MAX_COMPANIONS + 1)), int(rng.integers(1 << 30)))
-
-    def beside(self, count: int, text: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-        """A companion's place in a batch of `count` sequences, and its tokens in this pass."""
-        rows = int(self._rng.integers(1, int(self._rng.choice([2, 9, self._largest])) + 1))
-        return int(self._rng.integers(0, count + 1)), self._rng.choice(text, rows)
+        most_beside = rng.choice([2, 9, self._largest], int(rng.integers(0, _MAX_COMPANIONS + 1)))
+        companions = tuple(int(rng.integers(1, most + 1)) for most in most_beside.tolist())
+        return Step(kind, count, wrong, companions, int(rng.integers(1 << 30)))
 
 
 def _bits(values: NDArray[np.generic]) -> NDArray[np.generic]:

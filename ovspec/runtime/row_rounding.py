@@ -25,12 +25,7 @@ _PRECISION_HINTS: Final = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
 def rounding_settings(
     model: str | Path | ov.Model, properties: Mapping[str, object] | None
 ) -> dict[str, object]:
-    """The user's properties, above what the model itself asks the plugin for.
-
-    Args:
-        model: folder with `openvino_model.xml`, or the model itself.
-        properties: of the user.
-    """
+    """The user's properties, above what the model itself asks the plugin for."""
     path = ["runtime_options", _GROUP_SIZE]
     if isinstance(model, ov.Model):
         of_model = str(model.get_rt_info(path).value) if model.has_rt_info(path) else None
@@ -40,16 +35,12 @@ def rounding_settings(
     return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
 
 
-def asks_accuracy(properties: Mapping[str, object]) -> bool:
-    """Whether execution is to be as exact as the model."""
-    return str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY")
-
-
 def asks_exact_rows(properties: Mapping[str, object]) -> str | None:
     """The property that asks for rows that are not rounded, as a user wrote it."""
     if _group_size(properties) == 0:
         return f"{_GROUP_SIZE}={properties[_GROUP_SIZE]}"
-    return "EXECUTION_MODE_HINT=ACCURACY" if asks_accuracy(properties) else None
+    asks_accuracy = str(properties.get("EXECUTION_MODE_HINT", "")).upper().endswith("ACCURACY")
+    return "EXECUTION_MODE_HINT=ACCURACY" if asks_accuracy else None
 
 
 def _group_size(properties: Mapping[str, object]) -> int:
@@ -61,13 +52,7 @@ def _group_size(properties: Mapping[str, object]) -> int:
 
 
 def rounds_rows(model: str | Path | ov.Model, ffn: FfnConfig | None, linear: str) -> bool:
-    """Whether there is an operation of ours that asks how far to round.
-
-    Args:
-        model: folder, or the model itself.
-        ffn: how its gated MLPs are computed.
-        linear: what computes its linear layers, "native" or "stock".
-    """
+    """Whether there is an operation of ours that asks how far to round."""
     if linear == "native" or (ffn is not None and ffn.backend == "native"):
         return True
     if isinstance(model, ov.Model):
@@ -80,7 +65,6 @@ def row_bits(device: str, properties: Mapping[str, object]) -> RowBits:
     """Bits to which rows are rounded in `Linear` and `GatedMLP`: 8 only where OpenVINO does so too.
 
     Args:
-        device: OpenVINO device.
         properties: as `rounding_settings` has them. Execution for accuracy and groups of 0 ask for rows that
             are not rounded: 32, which is 16 in GatedMLP. Groups below ours ask for more than 8 bits.
             INFERENCE_PRECISION_HINT does not: OpenVINO rounds in f32 too.

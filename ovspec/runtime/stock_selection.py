@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import HeldKeys, KVCache
 from ovspec.runtime.native_selection import NativeSelection, selects
 from ovspec.runtime.tables import Rows, row_pieces
@@ -97,14 +98,6 @@ class StockSelection(NativeSelection):
     rows, and the host stores both: `[cache blocks, values of all anchors]` f32, and per sequence the f32 keys
     of the last 64 tokens and the beginning of their first block. This covers a rollback of a whole pass. If a
     longer rollback ends within a block, the keys of that block are unknown, and the block is always read.
-
-    Args:
-        rule: the selection rule of the graph.
-        coverage: share of the estimated attention mass to keep, up to 1.
-        block_size: tokens per cache block.
-        compiled: the compiled model.
-        cache: its keys, values, summaries and lists.
-        anchors: of every sparse layer.
     """
 
     def __init__(
@@ -326,6 +319,26 @@ class StockSelection(NativeSelection):
             else:
                 begin = past + one.returned
             sequence.held_keys = HeldKeys(begin, rows, held.unknown)
+
+
+def host_selection(
+    attention: AttentionConfig,
+    block_size: int,
+    compiled: ov.CompiledModel,
+    cache: KVCache,
+    anchors: tuple[int, ...],
+) -> NativeSelection | None:
+    """What a compiled model's passes need of the host to select; `None` if its graph does not select.
+
+    Args:
+        anchors: of every layer that stock operations make sparse, ascending.
+    """
+    if not attention.selects:
+        return None
+    rule, coverage = attention.selection, attention.coverage
+    if attention.backend == "stock":
+        return StockSelection(rule, coverage, block_size, compiled, cache, anchors)
+    return NativeSelection(coverage, rule.refresh_interval, block_size, compiled)
 
 
 def _padded(count: int, fewest: int) -> int:

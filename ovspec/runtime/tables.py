@@ -303,7 +303,6 @@ def attended_tokens(
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
             select. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
-        block_size: tokens per block.
     """
     found = []
     for index, rows in enumerate(batch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import openvino as ov
 
+from ovspec_transforms.graph import ancestors
+
 _HEAVY = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "PagedAttentionExtension", "VerifyAttention"}
 _INTO = "rows into "
 
@@ -37,12 +39,9 @@ def watch_rows(graph: ov.Model, closely: str | None = None) -> list[str]:
             _watch(outputs, output, name + (f" output {index}" if index else ""))
     if closely is not None:
         outputs = _between(graph, outputs, closely)
-    results = []
     for name, output in outputs.items():
-        result = ov.op.Result(output)
         output.add_names({name})
-        results.append(result)
-    graph.add_results(results)
+    graph.add_results([ov.op.Result(output) for output in outputs.values()])
     return list(outputs)
 
 
@@ -53,12 +52,7 @@ def is_between(name: str) -> bool:
 
 def _between(graph: ov.Model, outputs: dict[str, ov.Output], name: str) -> dict[str, ov.Output]:
     """The rows that lead to an output, from the heavy operations before it on."""
-    before, waiting = set[str](), [outputs[name].get_node()]
-    while waiting:
-        node = waiting.pop()
-        if node.get_type_name() not in _HEAVY and node.get_name() not in before:
-            before.add(node.get_name())
-            waiting += [port.get_source_output().get_node() for port in node.inputs()]
+    before = {node.get_name() for node in ancestors(outputs[name].get_node(), _HEAVY)}
     found: dict[str, ov.Output] = {}
     for node in graph.get_ordered_ops():
         if node.get_name() in before:

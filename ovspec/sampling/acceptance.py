@@ -52,10 +52,7 @@ def greedy_accept(draft_tokens: Sequence[int], target_argmax: Iterable[int]) -> 
 
 
 def lenient_accept(
-    draft_tokens: Sequence[int],
-    target_choice: Iterable[int],
-    ratio: Callable[[int], float],
-    threshold: float,
+    draft_tokens: Sequence[int], target_choice: Iterable[int], ratio: Callable[[int], float], threshold: float
 ) -> Accepted:
     """Accept draft tokens while each is the target's own choice or nearly as probable. Lossy.
 

@@ -22,7 +22,6 @@ class Coupling:
     """Random numbers of one sequence as a function of position and token.
 
     Args:
-        seed: seed of the call.
         sequence_index: gives the sequences of a call different numbers.
     """
 

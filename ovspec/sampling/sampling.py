@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,19 +125,9 @@ class SamplingParams:
             "structured_output_config must be None; constrain the output with OpenVINO GenAI's own pipelines",
         )
         named = set() if config.eos_token_id == -1 else {config.eos_token_id}
-        return cls(
-            do_sample=config.do_sample,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            min_p=config.min_p,
-            repetition_penalty=config.repetition_penalty,
-            presence_penalty=config.presence_penalty,
-            frequency_penalty=config.frequency_penalty,
-            min_new_tokens=config.min_new_tokens,
-            stop_token_ids=frozenset(named | set(config.stop_token_ids) | set(eos_token_ids)),
-            rng_seed=config.rng_seed,
-        )
+        values = {entry.name: getattr(config, entry.name) for entry in fields(cls)}
+        values["stop_token_ids"] = frozenset(named | set(config.stop_token_ids) | set(eos_token_ids))
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +179,6 @@ def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -
 
     Args:
         logits: `[vocab]` float32, penalties already applied; -inf excludes a token. Not modified.
-        params: the sampling parameters.
 
     Raises:
         ValueError: the logits are not one float32 row, hold NaN or +inf, or exclude every token.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from types import TracebackType
 
 from starlette.requests import ClientDisconnect
 
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.request import Request
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.backend import Answers
 from ovspec.serve.choice import Choice, Delta
@@ -21,12 +22,7 @@ class Answering:
     """Submits requests and reads their outputs; whatever still runs at the end is aborted.
 
     Args:
-        engine: takes the requests.
-        mailbox: brings their outputs.
-        requests: of one call.
-        choices: one per request.
-        clocks: one per request.
-        slots: one per request.
+        choices, clocks, slots: one per request.
         seconds: for all of it.
     """
 
@@ -59,7 +55,7 @@ class Answering:
         self._timer = loop.call_later(self._seconds, self._ready.put_nowait, late)
         for request, stream in zip(self._requests, self._streams, strict=True):
             try:
-                self._engine.submit(request, self._poster(stream))
+                self._engine.submit(request, partial(self._mailbox.post, stream))
             except (ValueError, RuntimeError) as error:
                 self._end()
                 raise refusal(error) from error
@@ -83,9 +79,6 @@ class Answering:
     def hang_up(self) -> None:
         """The client has gone: `deltas` ends with `ClientDisconnect`."""
         self._ready.put_nowait(ClientDisconnect())
-
-    def _poster(self, stream: OutputStream) -> Callable[[RequestOutput], None]:
-        return lambda output: self._mailbox.post(stream, output)
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """New parts of the answers, each with the index of its choice, until all have ended.

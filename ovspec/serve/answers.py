@@ -18,7 +18,7 @@ from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.limits import Admission, Limits
-from ovspec.serve.objects import Json, metrics_of, usage_of
+from ovspec.serve.objects import Json
 from ovspec.serve.stream import Mailbox
 
 _DONE = b"data: [DONE]\n\n"
@@ -26,13 +26,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answerer:
-    """Answers calls with one engine.
-
-    Args:
-        engine: makes the answers.
-        limits: of the server.
-        counts: for Prometheus.
-    """
+    """Answers calls with one engine."""
 
     def __init__(self, engine: Answers, limits: Limits, counts: Counts) -> None:
         self._engine, self._limits, self._counts = engine, limits, counts
@@ -51,11 +45,8 @@ class Answerer:
         async with self.answering(call, http.receive) as answering:
             wholes = [Delta() for _ in call.choices]
             async for index, delta in answering.deltas():
-                whole = wholes[index]
-                whole.tokens += delta.tokens
-                whole.pieces += delta.pieces
-                whole.logprobs += delta.logprobs
-        return JSONResponse(call.objects.whole(call.choices, wholes, self.usage(call), self.metrics(call)))
+                wholes[index].extend(delta)
+        return JSONResponse(call.whole(wholes))
 
     @asynccontextmanager
     async def answering(self, call: Call, receive: Receive) -> AsyncIterator[Answering]:
@@ -74,14 +65,6 @@ class Answerer:
                 watcher.cancel()
         self.admission.observe(max(clock.seconds for clock in clocks))
 
-    def usage(self, call: Call) -> Json:
-        """Tokens of a call."""
-        return usage_of(call.num_prompt_tokens, call.choices, call.body.n)
-
-    def metrics(self, call: Call) -> Json:
-        """What was drafted and read for a call."""
-        return metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
-
 
 async def _watch(receive: Receive, answering: Answering) -> None:
     while (await receive())["type"] != "http.disconnect":
@@ -93,10 +76,6 @@ class StreamedAnswer(Response):
     """A call's answer as server-sent events.
 
     Nothing is sent before the first output, so that what the engine refuses has a status of its own.
-
-    Args:
-        answerer: answers.
-        call: what was asked.
     """
 
     def __init__(self, answerer: Answerer, call: Call) -> None:
@@ -138,7 +117,7 @@ class StreamedAnswer(Response):
             return []  # part of a character, or what may become a stop string
         event = call.objects.chunk(index, delta)
         if call.body.return_token_origins:
-            event["metrics"] = self._answerer.metrics(call)
+            event["metrics"] = call.metrics
         if call.body.return_blocks_read:
             event["blocks_read"] = delta.blocks_read
         return [event]
@@ -147,7 +126,7 @@ class StreamedAnswer(Response):
         call = self._call
         if call.body.stream_options is None or not call.body.stream_options.include_usage:
             return []
-        return [call.objects.usage_chunk(self._answerer.usage(call), self._answerer.metrics(call))]
+        return [call.objects.usage_chunk(call.usage, call.metrics)]
 
 
 async def _send(send: Send, *events: bytes) -> None:

@@ -39,13 +39,7 @@ Kind = TypeVar("Kind", bound=StrictBody)
 
 
 class Server:
-    """The handlers of the routes.
-
-    Args:
-        model: that is served.
-        backend: makes the answers.
-        limits: of the server.
-    """
+    """The handlers of the routes."""
 
     def __init__(self, model: ServedModel, backend: Backend, limits: Limits) -> None:
         self._model, self._engine, self._limits = model, backend.answers, limits
@@ -87,11 +81,7 @@ class Server:
             middleware.append(Middleware(KeyCheck, keys=list(keys)))
         elif hosts:
             middleware.append(Middleware(HostCheck, hosts=list(hosts)))
-        handlers = {
-            ApiError: answer_with_error,
-            HTTPException: _answer_http_error,
-            Exception: _answer_fault,
-        }
+        handlers = {ApiError: answer_with_error, HTTPException: _answer_http_error, Exception: _answer_fault}
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
 
     async def page(self, request: Request) -> Response:

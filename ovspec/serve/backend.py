@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from openvino_genai import GenerationConfig, Tokenizer
+from typing import Protocol, TypeAlias
 
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.request import Request
-from ovspec.generation.generation_config import GenerationSettings
+from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.verify_mode import VerifyMode
 
 
 class Answers(Protocol):
@@ -35,29 +32,8 @@ class Answers(Protocol):
         """End requests soon; those that have ended are no error."""
 
 
-class Requests(Protocol):
-    """Makes the settings of requests; an `LLMPipeline` does, and its `Outline`."""
-
-    @property
-    def verify(self) -> VerifyMode:
-        """How the target verifies."""
-
-    @property
-    def drafts(self) -> bool:
-        """Whether drafts are proposed to the target."""
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens that prompt and answer may have together."""
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The target's tokenizer."""
-
-    def get_generation_config(self) -> GenerationConfig:
-        """A copy of the configuration that requests start from."""
-
-    def settings(self, config: GenerationConfig | None = None, **kwargs: Any) -> GenerationSettings:
-        """The settings of a request."""
+Requests: TypeAlias = LLMPipeline | Outline
+"""Makes the settings of requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +41,6 @@ class Backend:
     """What a server answers with.
 
     Attributes:
-        requests: makes their settings.
-        answers: answers them.
         gauges: figures of now, by the names that Prometheus reads.
     """
 

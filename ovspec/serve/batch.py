@@ -19,7 +19,6 @@ from ovspec.serve.batch_file import BatchEntry
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
-from ovspec.serve.objects import metrics_of, usage_of
 from ovspec.serve.served_model import ServedModel
 
 _BODIES: dict[str, type[GenerationBody]] = {
@@ -41,20 +40,11 @@ class _Running:
     def ended(self) -> bool:
         return all(choice.finish_reason is not None for choice in self.call.choices)
 
-    def body(self) -> dict[str, Any]:
-        """The answer."""
-        call = self.call
-        metrics = metrics_of([choice.metrics for choice in call.choices], call.verify, call.num_spec_tokens)
-        usage = usage_of(call.num_prompt_tokens, call.choices, call.body.n)
-        return call.objects.whole(call.choices, self.deltas, usage, metrics)
-
 
 class Batch:
     """Answers the entries of a batch, in the order in which they end.
 
     Args:
-        model: makes the requests.
-        engine: answers them.
         write: takes name, status and body of every answer.
         ahead: answers that the engine knows of at a time, so that it never waits for the next one.
     """
@@ -119,16 +109,14 @@ class Batch:
             error = refusal(output.error)
             self._write(running.entry.custom_id, error.status, error.body())
             return
-        delta, whole = running.call.choices[index].add(output), running.deltas[index]
-        whole.tokens += delta.tokens
-        whole.pieces += delta.pieces
-        whole.logprobs += delta.logprobs
+        delta = running.call.choices[index].add(output)
+        running.deltas[index].extend(delta)
         if delta.finish_reason is not None:
             del self._running[output.request_id]
             if not output.finished:
                 self._engine.abort([output.request_id])
         if running.ended:
-            self._write(running.entry.custom_id, 200, running.body())
+            self._write(running.entry.custom_id, 200, running.call.whole(running.deltas))
 
     def _forget(self, running: _Running) -> None:
         ids = [request.request_id for request in running.call.requests]
@@ -138,15 +126,7 @@ class Batch:
 
 
 class BatchModel:
-    """A pipeline that answers batches, from any number of threads.
-
-    Args:
-        load: makes it.
-        folder: of the model.
-        name: what the batch calls the model.
-        chat_template: in place of the model's.
-        max_num_seqs: answers that are made at the same time.
-    """
+    """A pipeline that answers batches, from any number of threads; `name` is what they call its model."""
 
     def __init__(
         self,

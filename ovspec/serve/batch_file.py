@@ -78,7 +78,6 @@ class BatchOutput:
 
     Args:
         path: of the file, which is made if there is none.
-        entries: of the batch.
 
     Attributes:
         done: names of the requests that are answered already.
@@ -115,9 +114,9 @@ class BatchOutput:
             except (ValueError, KeyError, TypeError):
                 name = None
             if name not in known:
-                shown = (
-                    "no answer of a batch" if name is None else f"an answer to {name!r}, which is not asked"
-                )
+                shown = "no answer of a batch"
+                if name is not None:
+                    shown = f"an answer to {name!r}, which is not asked"
                 raise ValueError(f"{self._path}, line {number}: {shown}; give another file, or move this one")
             done.add(name)
         if whole < len(data):

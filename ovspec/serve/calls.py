@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ovspec.engine.request import Request
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
-from ovspec.serve.choice import Choice
-from ovspec.serve.objects import ChatObjects, CompletionObjects, Objects
+from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.served_model import ServedModel
 
 
@@ -18,11 +18,8 @@ class Call:
     """One HTTP request for answers.
 
     Attributes:
-        body: as it came.
-        objects: makes the objects of the answer.
         requests: for the engine, one per choice.
         choices: the answers, one per request.
-        num_prompt_tokens: of all prompts.
         verify: how drafts are verified, in a word.
         num_spec_tokens: draft tokens of a step, at most.
     """
@@ -40,8 +37,6 @@ class Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
 
         Args:
-            body: what is asked.
-            model: answers.
             arrived: `time.perf_counter()` when the body began to come.
 
         Raises:
@@ -52,11 +47,13 @@ class Call:
         logprobs = _logprobs(body)
         objects: Objects
         if isinstance(body, ChatBody):
-            prompts, max_tokens, field = [model.tokens_of_chat(body.messages)], _chat_limit(body), "messages"
+            prompts, field = [model.tokens_of_chat(body.messages)], "messages"
+            max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
             objects = ChatObjects(model.name, model.token_text, logprobs)
         else:
             assert isinstance(body, CompletionBody)
-            prompts, max_tokens, field = _prompts(body, model), _completion_limit(body), "prompt"
+            prompts, field = _prompts(body, model), "prompt"
+            max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(model.name, model.token_text, logprobs)
         settings = model.settings(body, max_tokens)
         name, verify = model.verify_mode(body.verify)
@@ -84,6 +81,20 @@ class Call:
         total = sum(len(prompt) for prompt in prompts)
         return cls(body, objects, requests, choices, total, name, settings.num_assistant_tokens)
 
+    @property
+    def usage(self) -> Json:
+        """Tokens of the call."""
+        return usage_of(self.num_prompt_tokens, self.choices, self.body.n)
+
+    @property
+    def metrics(self) -> Json:
+        """What was drafted and read for the call."""
+        return metrics_of([choice.metrics for choice in self.choices], self.verify, self.num_spec_tokens)
+
+    def whole(self, deltas: Sequence[Delta]) -> Json:
+        """The answer without streaming; `deltas` hold each choice from begin to end."""
+        return self.objects.whole(self.choices, deltas, self.usage, self.metrics)
+
 
 def _check_combinations(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
@@ -97,9 +108,8 @@ def _check_combinations(body: GenerationBody) -> None:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: needs logprobs=true", "top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens):
-        raise ApiError(
-            400, "max_tokens: is the old name of max_completion_tokens; give one of them", "max_tokens"
-        )
+        message = "max_tokens: is the old name of max_completion_tokens; give one of them"
+        raise ApiError(400, message, "max_tokens")
 
 
 def _logprobs(body: GenerationBody) -> int | None:
@@ -107,14 +117,6 @@ def _logprobs(body: GenerationBody) -> int | None:
         return body.top_logprobs or 0 if body.logprobs else None
     assert isinstance(body, CompletionBody)
     return body.logprobs
-
-
-def _chat_limit(body: ChatBody) -> int | None:
-    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-
-
-def _completion_limit(body: CompletionBody) -> int:
-    return 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
 
 
 def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:

@@ -33,14 +33,17 @@ class Delta:
     finish_reason: str | None = None
     blocks_read: list[float] | None = None
 
+    def extend(self, other: Delta) -> None:
+        """Add the tokens of what came next."""
+        self.tokens += other.tokens
+        self.pieces += other.pieces
+        self.logprobs += other.logprobs
+
 
 class Choice:
     """One answer.
 
     Args:
-        token_text: turns tokens into text.
-        stop_strings: texts that end the answer.
-        include_stop_string: whether they stay in it.
         token_by_token: whether every token's own text is wanted.
 
     Attributes:

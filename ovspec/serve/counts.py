@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import zip_longest
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +19,7 @@ from prometheus_client import (
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _COUNTERS = {
     "spec_decode_num_drafts": "Drafts that were verified.",
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
@@ -51,38 +54,25 @@ class Counts:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._model = model
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, labelnames=["model_name"], registry=self._registry)
         self._counters = {
-            name: Counter(f"vllm:{name}", text, ["model_name"], registry=self._registry).labels(model)
+            name: counter(f"vllm:{name}", text, ["model_name"]).labels(model)
             for name, text in _COUNTERS.items()
         }
         self._histograms = {
-            name: Histogram(
-                f"vllm:{name}", text, ["model_name"], buckets=_SECONDS, registry=self._registry
-            ).labels(model)
+            name: histogram(f"vllm:{name}", text, buckets=_SECONDS).labels(model)
             for name, text in _HISTOGRAMS.items()
         }
-        self._per_position = Counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Drafts whose token at this position was accepted.",
-            ["model_name", "position"],
-            registry=self._registry,
-        )
-        self._ended = Counter(
-            "vllm:request_success",
-            "Answers that ended, by why.",
-            ["model_name", "finished_reason"],
-            registry=self._registry,
-        )
         self._densities = {
-            name: Histogram(
-                f"ovspec:{name}",
-                text,
-                ["model_name"],
-                buckets=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
-                registry=self._registry,
-            ).labels(model)
+            name: histogram(f"ovspec:{name}", text, buckets=_SHARES).labels(model)
             for name, text in _DENSITIES.items()
         }
+        text = "Drafts whose token at this position was accepted."
+        labels = ["model_name", "position"]
+        self._per_position = counter("vllm:spec_decode_num_accepted_tokens_per_pos", text, labels)
+        labels = ["model_name", "finished_reason"]
+        self._ended = counter("vllm:request_success", "Answers that ended, by why.", labels)
         for name, read in gauges.items():
             gauge = Gauge(f"vllm:{name}", name.replace("_", " "), ["model_name"], registry=self._registry)
             gauge.labels(model).set_function(read)
@@ -109,11 +99,10 @@ class Counts:
             ("spec_decode_num_accepted_tokens", "num_accepted_tokens"),
         ):
             self.add(counter, getattr(now, field) - getattr(before, field))
-        earlier = before.num_accepted_tokens_per_pos
-        for position, count in enumerate(now.num_accepted_tokens_per_pos):
-            new = count - (earlier[position] if position < len(earlier) else 0)
-            if new:
-                self._per_position.labels(self._model, str(position)).inc(new)
+        accepted = (metrics.num_accepted_tokens_per_pos for metrics in (now, before))
+        for position, (count, earlier) in enumerate(zip_longest(*accepted, fillvalue=0)):
+            if count != earlier:
+                self._per_position.labels(self._model, str(position)).inc(count - earlier)
 
     def ended(self, reason: str, metrics: RequestMetrics) -> None:
         """Count an answer that ended."""
@@ -124,10 +113,6 @@ class Counts:
 
 class AnswerClock:
     """Times and counts one answer as its outputs come.
-
-    Args:
-        counts: of the server.
-        request: for the answer.
 
     Attributes:
         seconds: from the begin to the end; 0 before the end.
@@ -150,11 +135,10 @@ class AnswerClock:
             self._counts.add("prompt_tokens", self._prompt)
             self._counts.add("prefix_cache_queries", self._prompt)
             self._counts.add("prefix_cache_hits", output.metrics.num_cached_tokens)
-            self._counts.add("generation_tokens", new)
-        elif new:
+        else:
             for _ in range(new):
                 self._counts.time("inter_token_latency_seconds", (now - self._last) / new)
-            self._counts.add("generation_tokens", new)
+        self._counts.add("generation_tokens", new)
         self._tokens += new
         self._metrics = output.metrics
         self._last = now

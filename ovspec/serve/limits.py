@@ -28,11 +28,7 @@ class Limits:
 
 
 class Slot:
-    """One answer in work, until it is freed; only the first time counts.
-
-    Args:
-        admission: that it is taken from.
-    """
+    """One answer in work, until it is freed; only the first time counts."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission: Admission | None = admission
@@ -46,11 +42,7 @@ class Slot:
 
 
 class Admission:
-    """Counts the answers in work, and refuses those that would wait behind too many.
-
-    Args:
-        limits: of the server.
-    """
+    """Counts the answers in work, and refuses those that would wait behind too many."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -67,12 +59,9 @@ class Admission:
         if answers > most:
             raise ApiError(400, f"n: {answers} answers in one request; this server takes at most {most}", "n")
         if self.in_work + answers > most:
-            raise ApiError(
-                429,
-                f"{self.in_work} answers are in work or wait, at most {most} may; try again later",
-                code="rate_limit_exceeded",
-                retry_after=self._seconds_until_room(self.in_work + answers - most),
-            )
+            message = f"{self.in_work} answers are in work or wait, at most {most} may; try again later"
+            seconds = self._seconds_until_room(self.in_work + answers - most)
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=seconds)
         return [Slot(self) for _ in range(answers)]
 
     def observe(self, seconds: float) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from itertools import pairwise, zip_longest
+from typing import Any
 
 from ovspec.engine.request import RequestMetrics, TokenLogprobs
 from ovspec.generation.token_text import TokenText
@@ -14,33 +16,29 @@ from ovspec.serve.choice import Choice, Delta
 Json = dict[str, Any]
 
 
-class Objects(Protocol):
+class Objects(ABC):
     """Makes the objects of one answer to a request."""
 
-    id: str
-    #: The fields that all chunks of a stream have alike.
-    fields: Json
-
-    def first(self, index: int) -> Json | None:
-        """The other fields of the chunk that comes before any text of a choice, if there is one."""
-
-    def chunk(self, index: int, delta: Delta) -> Json:
-        """The other fields of a chunk."""
-
-    def usage_chunk(self, usage: Json, metrics: Json) -> Json:
-        """The other fields of the last chunk of a stream that asks for usage."""
-
-    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
-        """The answer without streaming; `deltas` hold each choice from begin to end."""
-
-
-class _Base:
     def __init__(self, prefix: str, kind: str, model: str, tokens: TokenText, logprobs: int | None) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self._tokens, self._logprobs = tokens, logprobs
+        #: The fields that all chunks of a stream have alike.
         self.fields: Json = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
+    def first(self, index: int) -> Json | None:
+        """The other fields of the chunk that comes before any text of a choice, if there is one."""
+        return None
+
+    @abstractmethod
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """The other fields of a chunk."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
+        """The answer without streaming; `deltas` hold each choice from begin to end."""
+
     def usage_chunk(self, usage: Json, metrics: Json) -> Json:
+        """The other fields of the last chunk of a stream that asks for usage."""
         return {"choices": [], "usage": usage, "metrics": metrics}
 
     def _origins(self, delta: Delta) -> Json:
@@ -49,12 +47,10 @@ class _Base:
         return {"token_origins": [{"text": text, "origin": writer} for text, writer in delta.pieces]}
 
 
-class ChatObjects(_Base):
+class ChatObjects(Objects):
     """Objects of `/v1/chat/completions`.
 
     Args:
-        model: the served name.
-        tokens: text of tokens.
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
     """
 
@@ -104,16 +100,12 @@ class ChatObjects(_Base):
         return {"token": known.text(token), "logprob": logprob, "bytes": list(known.bytes(token))}
 
 
-class CompletionObjects(_Base):
+class CompletionObjects(Objects):
     """Objects of `/v1/completions`; arguments as of `ChatObjects`."""
 
     def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
         super().__init__("cmpl", "text_completion", model, tokens, logprobs)
         self._offsets: dict[int, int] = {}
-
-    def first(self, index: int) -> Json | None:
-        """Nothing comes before the text."""
-        return None
 
     def chunk(self, index: int, delta: Delta) -> Json:
         """New text."""
@@ -173,20 +165,18 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
     `speculative_decoding` has the fields of vLLM's `--per-request-spec-decode-metrics summary`.
 
     Args:
-        all_metrics: of each choice.
-        verify: how drafts were verified.
         num_spec_tokens: draft tokens of a step, at most.
     """
     drafts = sum(one.num_drafts for one in all_metrics)
     proposed = sum(one.num_draft_tokens for one in all_metrics)
     accepted = sum(one.num_accepted_tokens for one in all_metrics)
-    longest = max((len(one.num_accepted_tokens_per_pos) for one in all_metrics), default=0)
-    at_least = [drafts, *(sum(_at(one, i) for one in all_metrics) for i in range(longest)), 0]
+    per_position = zip_longest(*(one.num_accepted_tokens_per_pos for one in all_metrics), fillvalue=0)
+    at_least = [drafts, *map(sum, per_position), 0]
     return {
         "speculative_decoding": {
             "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
             "draft_acceptance_rate": accepted / proposed if proposed else 0.0,
-            "acceptance_histogram": [at_least[i] - at_least[i + 1] for i in range(longest + 1)],
+            "acceptance_histogram": [more - fewer for more, fewer in pairwise(at_least)],
             "num_spec_steps": drafts,
             "num_accepted_draft_tokens": accepted,
             "num_draft_tokens": proposed,
@@ -197,8 +187,3 @@ def metrics_of(all_metrics: Sequence[RequestMetrics], verify: str, num_spec_toke
         "is_lossy": any(one.is_lossy for one in all_metrics),
         "verify": verify,
     }
-
-
-def _at(metrics: RequestMetrics, position: int) -> int:
-    counts = metrics.num_accepted_tokens_per_pos
-    return counts[position] if position < len(counts) else 0

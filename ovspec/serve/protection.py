@@ -22,12 +22,7 @@ _DISCARDED = 4
 
 
 class KeyCheck:
-    """Lets requests pass that carry one of the keys.
-
-    Args:
-        app: what is protected.
-        keys: at least one.
-    """
+    """Lets requests pass that carry one of the keys."""
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self._app = app
@@ -54,10 +49,6 @@ class HostCheck:
 
     A page of another site whose name resolves to a loopback address would otherwise be of the server's own
     origin, and read its answers (DNS rebinding).
-
-    Args:
-        app: what is protected.
-        hosts: the names.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -82,7 +73,6 @@ class WriteTimeout:
     A stream that nobody reads fills the buffers of the connection, and the server's `send` waits.
 
     Args:
-        app: whose answers are sent.
         seconds: that a client may take to make room.
     """
 
@@ -129,9 +119,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     if kind != "application/json":
         # Pages of other origins can't send this type unless the server allows their origin.
         raise ApiError(415, f"Content-Type {kind!r}: expected application/json")
-    too_long = ApiError(
-        413, f"the body is longer than {limits.max_body_bytes} bytes; shorten it", code="body_too_large"
-    )
+    message = f"the body is longer than {limits.max_body_bytes} bytes; shorten it"
+    too_long = ApiError(413, message, code="body_too_large")
     parts, length = [], 0
     try:
         with anyio.fail_after(limits.client_timeout):
@@ -145,9 +134,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 if length > _DISCARDED * limits.max_body_bytes:
                     raise too_long
     except TimeoutError:
-        raise ApiError(
-            408, f"the body did not come within {limits.client_timeout:g} s; send it faster", code="timeout"
-        ) from None
+        message = f"the body did not come within {limits.client_timeout:g} s; send it faster"
+        raise ApiError(408, message, code="timeout") from None
     if length > limits.max_body_bytes:
         raise too_long
     return b"".join(parts)

@@ -40,7 +40,6 @@ class ServedModel:
     """A pipeline under its served name.
 
     Args:
-        requests: makes the settings of its requests.
         folder: of the model, as the user gave it.
         name: what clients call it.
         chat_template: in place of the model's.
@@ -64,12 +63,8 @@ class ServedModel:
             ApiError: 404.
         """
         if name not in (None, self.name, self.root):
-            raise ApiError(
-                404,
-                f"model={name!r}: not served here; this server has {self.name!r}",
-                "model",
-                "model_not_found",
-            )
+            message = f"model={name!r}: not served here; this server has {self.name!r}"
+            raise ApiError(404, message, "model", "model_not_found")
 
     def tokens_of(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -86,15 +81,11 @@ class ServedModel:
             text = templated(self.tokenizer, history)
         except (ValueError, RuntimeError) as error:
             if raised_by_us(error):
-                raise ApiError(
-                    400, "this model has no chat template; use /v1/completions", "messages"
-                ) from error
-            last = str(error).strip().splitlines()[-1:]
-            raise ApiError(
-                400,
-                f"messages: the model's chat template refused them ({''.join(last)}); change the roles",
-                "messages",
-            ) from error
+                message = "this model has no chat template; use /v1/completions"
+            else:
+                last = "".join(str(error).strip().splitlines()[-1:])
+                message = f"messages: the model's chat template refused them ({last}); change the roles"
+            raise ApiError(400, message, "messages") from error
         return self.tokens_of(text, special_tokens=False)
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
@@ -117,13 +108,11 @@ class ServedModel:
             if num_tokens < limit and max_tokens:
                 wrong, remedy = limit_field, f"ask for at most {limit - num_tokens}, or shorten the prompt"
             asked = f" and {max_tokens} for the answer" if max_tokens else ""
-            raise ApiError(
-                400,
+            message = (
                 f"{wrong}: {num_tokens} tokens of the prompt{asked}; this model's maximum context length is "
-                f"{limit} tokens for both together: {remedy}",
-                wrong,
-                "context_length_exceeded",
+                f"{limit} tokens for both together: {remedy}"
             )
+            raise ApiError(400, message, wrong, "context_length_exceeded")
 
     def check_tokens(self, tokens: Sequence[int], field: str) -> None:
         """Refuse token ids that the model does not have.
@@ -132,12 +121,8 @@ class ServedModel:
             ApiError: 400.
         """
         if tokens and max(tokens) >= self.vocab_size:
-            raise ApiError(
-                400,
-                f"{field}: {max(tokens)} is no token of this model; ids are 0 to {self.vocab_size - 1}",
-                field,
-                "invalid_value",
-            )
+            message = f"{field}: {max(tokens)} is no token of this model; ids are 0 to {self.vocab_size - 1}"
+            raise ApiError(400, message, field, "invalid_value")
 
     def settings(self, body: GenerationBody, max_tokens: int | None) -> GenerationSettings:
         """How a request is to be answered: the folder's configuration with the body's fields.
@@ -197,9 +182,8 @@ class ServedModel:
         if name == "dense":
             return name, "dense"
         if sparse is None:
-            raise ApiError(
-                400, f"verify={name!r}: this server was started with --verify dense; leave it out", "verify"
-            )
+            message = f"verify={name!r}: this server was started with --verify dense; leave it out"
+            raise ApiError(400, message, "verify")
         if name == mode_name(own):
             return name, own
         return name, CommitVerify(sparse) if name == "commit" else sparse

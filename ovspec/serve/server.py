@@ -120,7 +120,6 @@ def serve(app: ASGIApp, listening: socket.socket, grace_seconds: float, client_s
     """Serve until SIGINT or SIGTERM, then finish what runs.
 
     Args:
-        app: the application.
         listening: from `bind`.
         grace_seconds: after which what still runs is given up; a second signal gives it up at once.
         client_seconds: after which a connection without progress is ended.

@@ -25,9 +25,7 @@ class ServerSettings:
         port: 0 takes a free one.
         keys: one of them must come with a request; none: everybody is served.
         origins: of pages in browsers that may call.
-        name: what clients call the model.
         chat_template: file with a template in place of the model's.
-        limits: of requests.
     """
 
     host: str
@@ -43,8 +41,6 @@ def start(settings: ServerSettings, folder: Path, backend: AbstractContextManage
     """Serve until a signal comes.
 
     Args:
-        settings: how.
-        folder: of the model.
         backend: answers; it is entered when the port is taken.
 
     Raises:

@@ -13,11 +13,7 @@ from ovspec.serve.limits import Slot
 
 
 class Mailbox:
-    """Hands outputs to the event loop; one wake-up serves all outputs of a step.
-
-    Args:
-        loop: the server's.
-    """
+    """Hands outputs to the event loop; one wake-up serves all outputs of a step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

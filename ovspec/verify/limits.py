@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from ovspec_models import SparseVerify
-from ovspec_ops.block_select import MOST_VERIFIED_ROWS
+from ovspec_ops.block_select.reference import MOST_VERIFIED_ROWS
 
 MAX_VERIFY_ROWS = MOST_VERIFIED_ROWS
 """Rows of one sequence that verification attention takes in a pass."""
@@ -59,11 +59,7 @@ class Limits:
     @property
     def rows(self) -> RowLimits:
         """The same as fields of `Rows`."""
-        return {
-            "budget": self.blocks,
-            "limits_experts": self.experts,
-            "limits_channels": self.channels,
-        }
+        return {"budget": self.blocks, "limits_experts": self.experts, "limits_channels": self.channels}
 
 
 DENSE = Limits()

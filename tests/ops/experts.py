@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_ops.moe import dequantise
+from ovspec_ops.moe.reference import dequantise
 
 FORMATS = ("f32", "f16", "int8", "int4")
 EMPTY = np.zeros((0,), np.uint8)

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_ops.gated_mlp import (
-    dequantise,
-    f16_bytes,
-    pack_columns_u4,
-    pack_columns_u8,
-    pack_rows_u4,
-)
+from ovspec_ops.gated_mlp.layout import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
+from ovspec_ops.gated_mlp.reference import dequantise
 
 FORMATS = ("f32", "f16", "u8", "u4")
 PARTS = ("gate", "up", "down")

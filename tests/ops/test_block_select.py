@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.passes import OpsPass, compile_op, evaluate, infer
 
-from ovspec_ops.block_select import block_select
-from ovspec_ops.block_select.reference import block_masses, select
+from ovspec_ops.block_select.reference import block_masses, block_select, select
 
 SEQUENCES = [(700, 5, True), (50, 40, False), (31, 1, True), (2000, 3, True), (0, 4, True), (96, 1, True)]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ops.experts import route
 from ops.passes import compile_op, evaluate, infer
 
-from ovspec_ops.moe import expert_budget
+from ovspec_ops.moe.reference import expert_budget
 
 EXPERTS, TOP_K = 12, 4
 

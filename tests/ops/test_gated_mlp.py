@@ -13,8 +13,7 @@ from ops.mlps import FORMATS, PARTS, Mlp
 from ops.passes import compile_op, evaluate, infer
 from tiers import by_tier
 
-from ovspec_ops.gated_mlp import gated_mlp
-from ovspec_ops.gated_mlp.reference import activate, kept_channels
+from ovspec_ops.gated_mlp.reference import activate, gated_mlp, kept_channels
 
 # 16 bits of activations beside f32 accumulation; bf16 would be off by some 3e-3.
 TOLERANCE = 2e-4

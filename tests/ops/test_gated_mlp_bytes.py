@@ -16,8 +16,7 @@ from ops.test_gated_mlp import rows_of, tensors_of
 from tiers import by_tier
 
 import ovspec_ops
-from ovspec_ops.gated_mlp import gated_mlp
-from ovspec_ops.gated_mlp.reference import activate, kept_channels
+from ovspec_ops.gated_mlp.reference import activate, gated_mlp, kept_channels
 from ovspec_transforms import round_rows, sparse_ffn
 
 

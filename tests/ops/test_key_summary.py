@@ -10,7 +10,7 @@ from ops.caches import FORMATS, write_block
 from ops.compare import assert_close
 from ops.passes import OpsPass, compile_op, evaluate, infer
 
-from ovspec_ops.key_summary import key_summary
+from ovspec_ops.key_summary.reference import key_summary
 
 UNTOUCHED = 7.0
 # No sequence is excluded here: KeySummary follows every write of the stock node.

@@ -15,8 +15,16 @@ from ops.passes import compile_op, evaluate, infer
 
 import ovspec_ops
 from ovspec_ops import loader
-from ovspec_ops.linear import MOST_INPUTS, NUMBERS, linear, pack_linear
-from ovspec_ops.linear.layout import bf16_bits, bf16_values, unpack_linear, unpack_numbers
+from ovspec_ops.linear.layout import (
+    MOST_INPUTS,
+    NUMBERS,
+    bf16_bits,
+    bf16_values,
+    pack_linear,
+    unpack_linear,
+    unpack_numbers,
+)
+from ovspec_ops.linear.reference import linear
 
 TOPS = {"u8": 256, "u4": 16}
 # Format, groups of 256 inputs and row bits of every arithmetic.

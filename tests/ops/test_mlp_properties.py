@@ -22,9 +22,8 @@ from ops.test_gated_mlp import TOLERANCE, rows_of, tensors_of
 from ops.test_moe import tensors_of as expert_tensors
 
 from ovspec_ops import loader
-from ovspec_ops.gated_mlp import gated_mlp
-from ovspec_ops.gated_mlp.reference import activate
-from ovspec_ops.moe import sparse_moe
+from ovspec_ops.gated_mlp.reference import activate, gated_mlp
+from ovspec_ops.moe.reference import sparse_moe
 
 ISA = st.sampled_from(runnable())
 DIVISORS = (1, 2, 3, 5)

@@ -12,7 +12,7 @@ from ops.compare import assert_close
 from ops.experts import FORMATS, Experts, projection, route
 from ops.passes import compile_op, evaluate, infer
 
-from ovspec_ops.moe import dequantise, sparse_moe
+from ovspec_ops.moe.reference import dequantise, sparse_moe
 
 NAMES = [f"{part}_{what}" for part in ("gate", "up", "down") for what in ("data", "scales", "zero_points")]
 # 16 bits of activations beside f32 accumulation; bf16 would be off by some 3e-3.

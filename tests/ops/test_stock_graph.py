@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ops.compare import assert_close
 from ops.stock import StockRunner, combined_model, stock_model, table_inputs
 
-from ovspec_ops.block_select import block_select
-from ovspec_ops.common import decode_block
+from ovspec_ops.block_select.reference import block_select
+from ovspec_ops.common.cache_layout import decode_block
 from ovspec_ops.verify_attention.reference import softmax
 
 PRECISIONS = {

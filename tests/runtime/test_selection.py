@@ -30,7 +30,7 @@ from tiers import by_tier
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec_ops.block_select import block_select
+from ovspec_ops.block_select.reference import block_select
 from ovspec_transforms import Selection
 
 ANCHORS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {

@@ -1,7 +1,6 @@
 """Graph transforms: `openvino.Model` in, `openvino.Model` out, with a report of what was changed."""
 
 from ovspec_transforms.attention.anchors import anchor_of as anchor_of
-from ovspec_transforms.attention.anchors import check_anchor_layers as check_anchor_layers
 from ovspec_transforms.attention.anchors import choose_anchors as choose_anchors
 from ovspec_transforms.attention.anchors import default_anchor_layers as default_anchor_layers
 from ovspec_transforms.attention.anchors import list_overlap as list_overlap
@@ -16,7 +15,6 @@ from ovspec_transforms.attention.rope_angles import rope_angles as rope_angles
 from ovspec_transforms.attention.route_rows import VERIFY_TABLES as VERIFY_TABLES
 from ovspec_transforms.attention.route_rows import route_rows as route_rows
 from ovspec_transforms.attention.select_blocks import select_blocks as select_blocks
-from ovspec_transforms.attention.select_blocks import selecting_layers as selecting_layers
 from ovspec_transforms.attention.select_blocks import watch_selections as watch_selections
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
 from ovspec_transforms.attention.select_blocks_stock import stock_anchors as stock_anchors

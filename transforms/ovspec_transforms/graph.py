@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 import openvino as ov
@@ -20,9 +20,8 @@ def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Ty
 
     Several layers share one parameter, and passes run in any order, so asking twice is normal.
     """
-    for node in model.get_parameters():
-        if name in node.output(0).get_names():
-            return node
+    if (known := _parameter(model, name)) is not None:
+        return known
     parameter = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
     parameter.output(0).set_names({name})
     model.add_parameters([parameter])
@@ -35,10 +34,13 @@ def find_parameter(model: ov.Model, name: str) -> ov.Node:
     Raises:
         ValueError: the model has no such input; it is not a paged model then.
     """
-    for node in model.get_parameters():
-        if name in node.output(0).get_names():
-            return node
-    raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
+    if (known := _parameter(model, name)) is None:
+        raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
+    return known
+
+
+def _parameter(model: ov.Model, name: str) -> ov.Node | None:
+    return next((node for node in model.get_parameters() if name in node.output(0).get_names()), None)
 
 
 def add_output(model: ov.Model, node: ov.Node | ov.Output, name: str) -> None:
@@ -66,6 +68,28 @@ def f32(value: float) -> ov.Node:
 def nodes_of_type(model: ov.Model, type_name: str) -> list[ov.Node]:
     """All nodes of one operation type, in topological order."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() == type_name]
+
+
+def source_node(node: ov.Node, position: int = 0) -> ov.Node:
+    """The node behind one input."""
+    return node.input(position).get_source_output().get_node()
+
+
+def ancestors(node: ov.Node, ends: Container[str] = ()) -> Iterator[ov.Node]:
+    """A node and what it is computed from, each once; nothing of the types `ends`, nor before these."""
+    pending, seen = [node], set[str]()
+    while pending:
+        node = pending.pop()
+        if node.get_name() not in seen and node.get_type_name() not in ends:
+            seen.add(node.get_name())
+            yield node
+            pending += [port.get_source_output().get_node() for port in node.inputs()]
+
+
+def let_read(output: ov.Output, other: ov.Output) -> None:
+    """Let all that reads an output read another."""
+    for port in list(output.get_target_inputs()):
+        port.replace_source_output(other)
 
 
 def evaluate(node: ov.Node) -> ov.Tensor | None:

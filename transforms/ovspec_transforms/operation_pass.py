@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import openvino as ov
 
-from ovspec_transforms.graph import NodePass
+from ovspec_transforms.graph import NodePass, let_read
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 
@@ -44,8 +44,7 @@ class OperationPass(NodePass):
             self.unknown[node.get_friendly_name()] = str(error)
             return False
         operation.set_friendly_name(node.get_friendly_name())
-        for port in list(node.output(0).get_target_inputs()):
-            port.replace_source_output(operation.output(0))
+        let_read(node.output(0), operation.output(0))
         return True
 
 

@@ -53,8 +53,6 @@ def attention(
     """Self-attention of ``[batch, rows, hidden]``; returns the output projection and the states' Assigns.
 
     Args:
-        data: the rows.
-        shape, weights, prefix: of the layer.
         shared: what all layers share; its rotary tables are of the channels that are rotated.
         states: of keys and values.
         rotated: the first so many channels of a head have rotary positions; `None`: all.

@@ -22,11 +22,7 @@ from ovspec_models.synthetic.weights import RandomWeights
 
 
 def build_model(
-    shape: ModelShape,
-    weight_format: str = "int8",
-    group_size: int = 128,
-    seed: int = 0,
-    sym: bool = False,
+    shape: ModelShape, weight_format: str = "int8", group_size: int = 128, seed: int = 0, sym: bool = False
 ) -> ov.Model:
     """Build a stateful decoder of the given shape with random weights.
 
@@ -59,27 +55,8 @@ def build_model(
     attention_mask = parameter("attention_mask", 2, ov.Type.i64)
     position_ids = parameter("position_ids", 2, ov.Type.i64)
     beam_idx = parameter("beam_idx", 1, ov.Type.i32)
-
-    logits, stores = _decoder(shape, weights, input_ids, attention_mask, position_ids, beam_idx)
     parameters = [input_ids, attention_mask, position_ids, beam_idx]
-    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
-    # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
-    # second keeps the cache of an uncompressed model in 16 bits, on every device.
-    model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
-    if weight_format in ("fp16", "fp32"):
-        model.set_rt_info("f16", ["runtime_options", "KV_CACHE_PRECISION"])
-    return model
 
-
-def _decoder(
-    shape: ModelShape,
-    weights: RandomWeights,
-    input_ids: ov.Node,
-    attention_mask: ov.Node,
-    position_ids: ov.Node,
-    beam_idx: ov.Node,
-) -> tuple[ov.Node, list[ov.Node]]:
-    """From the inputs to the logits ``[batch, rows, vocab_size]`` and the states' Assigns."""
     embedding = weights.matrix("model.embed_tokens.weight")
     hidden = ops.gather(embedding, ops.convert(input_ids, "i32"), i64_scalar(0))
     states = kv_states(shape, input_ids, beam_idx)
@@ -94,7 +71,13 @@ def _decoder(
     else:
         logits = linear(hidden, weights, "lm_head.weight")
     logits.output(0).set_names({"logits"})
-    return logits, stores
+    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
+    # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
+    # second keeps the cache of an uncompressed model in 16 bits, on every device.
+    model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
+    if weight_format in ("fp16", "fp32"):
+        model.set_rt_info("f16", ["runtime_options", "KV_CACHE_PRECISION"])
+    return model
 
 
 def parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:

@@ -19,11 +19,7 @@ _TASKS = 2
 
 
 class BatchReplica:
-    """Answers parts of a batch, in a process of its own.
-
-    Args:
-        open_model: makes the pipeline.
-    """
+    """Answers parts of a batch, in a process of its own."""
 
     def __init__(self, open_model: Callable[[], BatchModel]) -> None:
         self._model = open_model()
@@ -47,11 +43,8 @@ def answer_on_cluster(
     """Answer entries with several replicas; a part that one did not end is given to another.
 
     Args:
-        open_model: makes the pipeline of a replica.
-        entries: what is asked.
         write: takes name, status and body of every answer, in this process.
         part: entries that are given to a replica at a time, and that are lost when this process ends.
-        replicas: processes at a time.
         cpus: cores that each takes.
 
     Raises:

@@ -26,7 +26,6 @@ class ClusterSettings:
     Attributes:
         least: that always run.
         most: that run under load.
-        cpus: cores that each takes.
         upscale_seconds: of more load until a replica is added; Ray Serve's own default.
         downscale_seconds: of less load until one ends; likewise.
     """
@@ -68,9 +67,7 @@ def on_cluster(
 
     Args:
         name: of the model. One server at a time has it: a second one takes the replicas over.
-        load: makes the pipeline of a replica.
         requests: makes the settings of requests, here.
-        settings: how many replicas.
         max_num_seqs: requests that one runs at a time.
         seconds: that a replica which is no longer needed has to end its answers.
 

@@ -13,12 +13,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 
 
 class Replica:
-    """Runs in a process of its own, on any machine.
-
-    Args:
-        load: makes the pipeline.
-        max_num_seqs: requests that run at a time.
-    """
+    """Runs in a process of its own, on any machine."""
 
     def __init__(self, load: Callable[[], LLMPipeline], max_num_seqs: int) -> None:
         self._engine = load().engine

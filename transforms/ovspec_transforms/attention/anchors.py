@@ -21,8 +21,10 @@ def default_anchor_layers(layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(layer for rank, layer in enumerate(layers) if rank < 3 or (rank - 2) % 4 == 0)
 
 
-def check_anchor_layers(anchors: Sequence[int], layers: Sequence[int]) -> tuple[int, ...]:
-    """Return the anchors, or raise `ValueError` unless they ascend through `layers` from its first."""
+def check_anchor_layers(anchors: Sequence[int] | None, layers: Sequence[int]) -> tuple[int, ...]:
+    """The anchors, by the default rule without any; `ValueError` unless they ascend through `layers`."""
+    if anchors is None:
+        return default_anchor_layers(layers)
     ascending = all(a < b for a, b in itertools.pairwise(anchors))
     if not anchors or anchors[0] != layers[0] or not ascending or not set(anchors) <= set(layers):
         raise ValueError(

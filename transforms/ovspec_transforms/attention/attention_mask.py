@@ -6,7 +6,7 @@ import math
 
 import openvino as ov
 
-from ovspec_transforms.graph import nodes_of_type
+from ovspec_transforms.graph import ancestors, nodes_of_type, source_node
 
 _MASK = 3
 # The search for the mask stops at these operations: their inputs are sizes or other layers.
@@ -19,21 +19,14 @@ def biased_attention(model: ov.Model) -> str | None:
     Masks that only hide positions, causal or with a window, consist of comparisons and single numbers.
     """
     for node in nodes_of_type(model, "ScaledDotProductAttention"):
-        if len(node.inputs()) > _MASK and _has_table(node.input(_MASK).get_source_output().get_node()):
+        if len(node.inputs()) > _MASK and _has_table(source_node(node, _MASK)):
             return str(node.get_friendly_name())
     return None
 
 
 def _has_table(mask: ov.Node) -> bool:
     """Whether an input of the mask's computation is a constant of several real numbers."""
-    pending, seen = [mask], set[str]()
-    while pending:
-        node = pending.pop()
-        if node.get_name() in seen or node.get_type_name() in _ENDS:
-            continue
-        seen.add(node.get_name())
-        constant = node.get_type_name() == "Constant"
-        if constant and node.get_element_type().is_real() and math.prod(node.get_output_shape(0)) > 1:
-            return True
-        pending += [port.get_source_output().get_node() for port in node.inputs()]
-    return False
+    constants = (node for node in ancestors(mask, _ENDS) if node.get_type_name() == "Constant")
+    return any(
+        node.get_element_type().is_real() and math.prod(node.get_output_shape(0)) > 1 for node in constants
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import add_parameter, evaluate, nodes_of_type
+from ovspec_transforms.graph import add_parameter, evaluate, nodes_of_type, source_node
 from ovspec_transforms.report import PassReport
 
 ROPE_LENGTHS = "rope_lengths"
@@ -46,20 +46,20 @@ def _comparisons(model: ov.Model) -> list[ov.Node]:
     """The nodes that compare the largest position of a pass with a limit."""
     found = []
     for node in nodes_of_type(model, "Greater"):
-        count = node.input(0).get_source_output().get_node()
-        largest = count.input(0).get_source_output().get_node() if count.get_type_name() == "Add" else count
+        count = source_node(node)
+        largest = source_node(count) if count.get_type_name() == "Add" else count
         if largest.get_type_name() != "ReduceMax":
             continue
-        source = largest.input(0).get_source_output().get_node()
+        source = source_node(largest)
         while source.get_type_name() in ("Unsqueeze", "Convert", "Reshape"):
-            source = source.input(0).get_source_output().get_node()
+            source = source_node(source)
         if source.get_type_name() == "Parameter" and "position_ids" in source.output(0).get_names():
             found.append(node)
     return found
 
 
 def _limit(comparison: ov.Node) -> int:
-    limit = evaluate(comparison.input(1).get_source_output().get_node())
+    limit = evaluate(source_node(comparison, 1))
     if limit is None or limit.get_size() != 1:
         raise ValueError(_unknown(comparison))
     return int(limit.data.reshape(-1)[0])
@@ -77,7 +77,7 @@ def _choose_per_row(select: ov.Node, is_long: ov.Node) -> None:
     for branch in (1, 2):
         for port in users:
             port.replace_source_output(select.input(branch).get_source_output())
-        value = evaluate(user.input(0).get_source_output().get_node())
+        value = evaluate(source_node(user))
         if value is None:
             raise ValueError(_unknown(select))
         both.append(ops.constant(value.data))

@@ -13,7 +13,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from ovspec_transforms.attention.attention_mask import biased_attention
 from ovspec_transforms.errors import last_line
-from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type
+from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type, source_node
 from ovspec_transforms.report import PassReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
@@ -93,7 +93,7 @@ def constant_input(node: ov.Node, position: int, what: str) -> NDArray[Any]:
     Raises:
         ValueError: the input is computed at run time, which the native operations do not support.
     """
-    tensor = evaluate(node.input(position).get_source_output().get_node())
+    tensor = evaluate(source_node(node, position))
     if tensor is None:
         raise ValueError(
             f"layer {node.get_friendly_name()}: its {what} is computed at run time, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import NodePass, run_pass
+from ovspec_transforms.graph import NodePass, let_read, run_pass
 from ovspec_transforms.report import PassReport
 
 
@@ -28,8 +28,7 @@ class RopeAngles(NodePass):
             return False
         product = ops.multiply(left, right)
         product.set_friendly_name(node.get_friendly_name())
-        for port in list(node.output(0).get_target_inputs()):
-            port.replace_source_output(product.output(0))
+        let_read(node.output(0), product.output(0))
         return True
 
 

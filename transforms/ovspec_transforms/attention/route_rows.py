@@ -19,7 +19,14 @@ from ovspec_transforms.attention.paged_cache import (
     constant_input,
     paged_layers,
 )
-from ovspec_transforms.graph import PAGED_ATTENTION, NodePass, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import (
+    PAGED_ATTENTION,
+    NodePass,
+    add_parameter,
+    find_parameter,
+    run_pass,
+    source_node,
+)
 from ovspec_transforms.report import PassReport
 
 VERIFY_ATTENTION = "VerifyAttention"
@@ -56,7 +63,8 @@ class RouteRows(NodePass):
         inputs = [query, keys, values, output, self._tables.output(0)]
         # Empty inputs would cost time too.
         if (sinks := _sinks(layer)) is not None:
-            inputs += [*_all_blocks(layer), sinks]
+            all_blocks = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)
+            inputs += [all_blocks, all_blocks, sinks]
         routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, self._attributes(layer))
         routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
         for port in consumers:
@@ -91,11 +99,6 @@ def _sinks(layer: PagedLayer) -> ov.Output | None:
     return ops.convert(flat, ov.Type.f32).output(0)
 
 
-def _all_blocks(layer: PagedLayer) -> list[ov.Output]:
-    """`selected_blocks` and `selected_counts` of dense attention."""
-    return 2 * [ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)]
-
-
 def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
     """Let a `VerifyAttention` read the blocks of a list."""
     inputs = [port.get_source_output() for port in node.inputs()]
@@ -107,7 +110,7 @@ def selected_by(node: ov.Node) -> ov.Node | None:
     """The node whose list of blocks a `VerifyAttention` reads."""
     if node.get_input_size() <= _SELECTED_BLOCKS:
         return None
-    return node.input(_SELECTED_BLOCKS).get_source_output().get_node()
+    return source_node(node, _SELECTED_BLOCKS)
 
 
 def route_rows(model: ov.Model) -> PassReport:

@@ -9,7 +9,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers, default_anchor_layers
+from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
     BLOCK_INDICES,
     BLOCK_INDICES_BEGINS,
@@ -30,7 +30,7 @@ from ovspec_transforms.attention.route_rows import (
     selected_by,
 )
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass, source_node
 from ovspec_transforms.report import PassReport
 
 VERIFY_BUDGETS = "verify_budgets"
@@ -76,7 +76,7 @@ class SelectBlocks(NodePass):
 
     def rewrite(self, node: ov.Node) -> bool:
         """Connect the block list; anchors come before the layers that reuse their lists."""
-        stock = node.input(3).get_source_output().get_node()
+        stock = source_node(node, 3)
         layer = self._layers.get(stock.get_friendly_name())
         if layer is None:
             return False
@@ -146,7 +146,6 @@ def select_blocks(
     Args:
         model: a model after `route_rows`.
         anchor_layers: layers that select for themselves; `None` takes `default_anchor_layers`.
-        selection: the selection rule; `None`: the default.
 
     Raises:
         ValueError: anchors that do not ascend through the layers without a window, or layers whose
@@ -154,9 +153,7 @@ def select_blocks(
     """
     layers = selecting_layers(model)
     indices = [layer.index for layer in layers]
-    anchors = check_anchor_layers(
-        default_anchor_layers(indices) if anchor_layers is None else anchor_layers, indices
-    )
+    anchors = check_anchor_layers(anchor_layers, indices)
     node_pass = SelectBlocks(model, layers, anchors, selection or Selection())
     report = run_pass(model, node_pass).require(len(layers))
     _add_stacked(model, node_pass.chosen(), 1, SELECTED_COUNTS)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers, default_anchor_layers
+from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
     ALIBI_SLOPES,
     BLOCK_INDICES,
@@ -32,6 +32,7 @@ from ovspec_transforms.graph import (
     i32,
     i64,
     run_pass,
+    source_node,
 )
 from ovspec_transforms.report import PassReport
 
@@ -90,7 +91,7 @@ class SelectBlocksStock(NodePass):
             self._replaced[anchor] = self._shorten(layer)
         changed = False
         for position, source in self._replaced[anchor].items():
-            if node.input(position).get_source_output().get_node() != source:
+            if source_node(node, position) != source:
                 node.input(position).replace_source_output(source.output(0))
                 changed = True
         return changed
@@ -197,8 +198,7 @@ def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
 def stock_anchors(model: ov.Model, anchor_layers: Sequence[int] | None = None) -> tuple[int, ...]:
     """The anchor of every layer that stock attention can read partly; arguments as `select_blocks_stock`."""
     indices = [layer.index for layer in stock_selecting_layers(model)]
-    chosen = default_anchor_layers(indices) if anchor_layers is None else anchor_layers
-    anchors = check_anchor_layers(chosen, indices)
+    anchors = check_anchor_layers(anchor_layers, indices)
     return tuple(anchor_of(index, anchors) for index in indices)
 
 

@@ -19,9 +19,6 @@ class StockScores:
     returns. Inputs and outputs are those of `select_blocks_stock`.
 
     Args:
-        model: the paged model.
-        selection: the rule.
-        block_size: tokens per block.
         anchors: the layers that select, ascending.
     """
 

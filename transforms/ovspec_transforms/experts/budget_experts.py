@@ -23,9 +23,9 @@ from ovspec_transforms.graph import (
     find_parameter,
     nodes_of_type,
     run_pass,
+    source_node,
 )
 from ovspec_transforms.report import PassReport
-from ovspec_transforms.weights.expert_weights import source_node
 
 VERIFY_EXPERT_BUDGETS = "verify_expert_budgets"
 EXPERTS_READ = "experts_read"

@@ -8,7 +8,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,6 @@ class Projection:
     """A batched product with the weights of all experts.
 
     Attributes:
-        matmul: the product.
         columns: which of its outputs the projection are.
         bias: f32 `[experts, out of the matmul]`, `None` without one.
     """

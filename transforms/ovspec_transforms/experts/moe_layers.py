@@ -15,8 +15,8 @@ from ovspec_transforms.experts.gated_experts import (
     peel,
     product_of,
 )
-from ovspec_transforms.graph import nodes_of_type
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 SPARSE_MOE = "SparseMoE"
 INDICES, WEIGHTS, GATE = 1, 2, 3
@@ -101,11 +101,6 @@ def is_sum_of_experts(node: ov.Node) -> bool:
         return False
     product = product_of(peel(source_node(source_node(node)), "Reshape"))[0]
     return product.get_type_name() == "MatMul" and len(product.input(1).get_partial_shape()) == 3
-
-
-def routers(model: ov.Model) -> list[ov.Node]:
-    """The TopK nodes of a model, which only layers with experts have."""
-    return nodes_of_type(model, "TopK")
 
 
 def router_of(output: ov.Output) -> ov.Node | None:

@@ -15,12 +15,11 @@ from ovspec_transforms.experts.moe_layers import (
     is_sum_of_experts,
     match_experts,
     router_of,
-    routers,
 )
-from ovspec_transforms.graph import nodes_of_type, run_pass
+from ovspec_transforms.graph import nodes_of_type, run_pass, source_node
 from ovspec_transforms.operation_pass import OperationPass, check_served
 from ovspec_transforms.report import PassReport
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights, source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights
 
 
 class SparseMoE(OperationPass):
@@ -102,7 +101,7 @@ def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
     }
     left = [
         f"{router.get_friendly_name()}: a router whose experts have a form that is not known"
-        for router in routers(model)
+        for router in nodes_of_type(model, "TopK")  # which only layers with experts have
         if router.get_friendly_name() not in served and not node_pass.unknown
     ]
     left += [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import openvino as ov
 
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, source_node
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 GATED_MLP = "GatedMLP"
 HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
@@ -111,12 +112,16 @@ def _factors(down: ov.Node) -> tuple[ov.Node, ov.Output] | None:
     return None
 
 
-def activated_gate(down: ov.Node) -> ov.Node:
-    """The activation behind the MatMul `down`, of which `is_gated_mlp` holds."""
+def _gated(down: ov.Node) -> tuple[ov.Node, ov.Output]:
     factors = _factors(down)
     if factors is None:
         raise UnknownPatternError(f"{found(down)} takes no gated rows")
-    return factors[0]
+    return factors
+
+
+def activated_gate(down: ov.Node) -> ov.Node:
+    """The activation behind the MatMul `down`, of which `is_gated_mlp` holds."""
+    return _gated(down)[0]
 
 
 def is_gated_mlp(node: ov.Node) -> bool:
@@ -147,10 +152,7 @@ def match_ffn(down: ov.Node) -> FfnPattern:
     Raises:
         UnknownPatternError: the graph behind `down` is another.
     """
-    factors = _factors(down)
-    if factors is None:
-        raise UnknownPatternError(f"{found(down)} takes no gated rows")
-    gated, other = factors
+    gated, other = _gated(down)
     gate, up = _part(gated.input(0).get_source_output(), "gate"), _part(other, "up")
     rows, others = (part.matmul.input(0).get_source_output() for part in (gate, up))
     if rows.get_node().get_friendly_name() != others.get_node().get_friendly_name():

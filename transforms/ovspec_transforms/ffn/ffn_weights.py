@@ -10,10 +10,10 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_ops.gated_mlp import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
+from ovspec_ops.gated_mlp.layout import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
 from ovspec_transforms.ffn.ffn_layers import Product
 from ovspec_transforms.weights.expert_weights import shared_bytes
-from ovspec_transforms.weights.linear_weights import LinearWeights, read_weights
+from ovspec_transforms.weights.linear_weights import FOUR_BITS, LinearWeights, read_weights
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 
@@ -25,23 +25,27 @@ class Projection:
     fmt: str
 
 
-def _constants(
-    data: ov.Node, scales: NDArray[Any] | None, zero_points: NDArray[Any] | None, fmt: str
-) -> Projection:
-    if scales is None or zero_points is None:
-        return Projection((data.output(0), _nothing(), _nothing()), fmt)
+def _integers(data: ov.Node, scales: NDArray[Any], zero_points: NDArray[Any], fmt: str) -> Projection:
     bytes_of = ops.constant(f16_bytes(scales)).output(0)
     zero_bytes = ops.constant(np.ascontiguousarray(zero_points)).output(0)
     return Projection((data.output(0), bytes_of, zero_bytes), fmt)
 
 
-def _nothing() -> ov.Output:
-    return ops.constant(np.zeros((0,), np.uint8)).output(0)
+def _unscaled(data: ov.Node, fmt: str) -> Projection:
+    nothing = [ops.constant(np.zeros((0,), np.uint8)).output(0) for _ in range(2)]
+    return Projection((data.output(0), nothing[0], nothing[1]), fmt)
+
+
+def _copied_numbers(values: NDArray[Any], memory: WeightMemory) -> Projection:
+    values = np.ascontiguousarray(values)
+    if values.dtype == np.float16:
+        return _unscaled(memory.constant(values.view(np.uint8)), "f16")
+    return _unscaled(ops.constant(values), "f32")
 
 
 def values_of(gate: ov.Node) -> Projection:
     """The results of the gate's product, which another operation computes."""
-    return Projection((gate.output(0), _nothing(), _nothing()), "values")
+    return _unscaled(gate, "values")
 
 
 def rows_of(product: Product, what: str, memory: WeightMemory) -> Projection:
@@ -57,32 +61,29 @@ def rows_of(product: Product, what: str, memory: WeightMemory) -> Projection:
     if product.half is not None:
         return _half_of(weights, product.half, memory)
     dtype, shape = weights.data.get_element_type(), (weights.out, weights.inputs)
-    if dtype == ov.Type.f32:
-        return _constants(weights.data, None, None, "f32")
-    if dtype == ov.Type.f16:
-        return _constants(shared_bytes(weights.data, (shape[0], 2 * shape[1])), None, None, "f16")
+    if weights.scales is None or weights.zero_points is None:
+        if dtype == ov.Type.f32:
+            return _unscaled(weights.data, "f32")
+        return _unscaled(shared_bytes(weights.data, (shape[0], 2 * shape[1])), "f16")
     if dtype == ov.Type.u8:
         same = weights.data.get_output_shape(0) == ov.Shape(list(shape))
         stored = weights.data if same else shared_bytes(weights.data, shape)
-        return _constants(stored, weights.scales, weights.zero_points, "u8")
+        return _integers(stored, weights.scales, weights.zero_points, "u8")
     if dtype == ov.Type.i8:
-        return _constants(memory.constant(weights.values()), weights.scales, weights.zero_points, "u8")
+        return _integers(memory.constant(weights.values()), weights.scales, weights.zero_points, "u8")
     packed = pack_rows_u4(weights.values(), weights.groups)
-    return _constants(memory.constant(packed), weights.scales, weights.zero_points, "u4")
+    return _integers(memory.constant(packed), weights.scales, weights.zero_points, "u4")
 
 
 def _half_of(weights: LinearWeights, half: int, memory: WeightMemory) -> Projection:
     rows = slice(half * weights.out // 2, (half + 1) * weights.out // 2)
     if weights.scales is None or weights.zero_points is None:
-        values = np.ascontiguousarray(weights.data.data.reshape(weights.out, weights.inputs)[rows])
-        if values.dtype == np.float16:
-            return _constants(memory.constant(values.view(np.uint8)), None, None, "f16")
-        return _constants(ops.constant(values), None, None, "f32")
-    four_bits = weights.data.get_element_type() in (ov.Type.u4, ov.Type.i4)
+        return _copied_numbers(weights.data.data.reshape(weights.out, weights.inputs)[rows], memory)
+    four_bits = weights.data.get_element_type() in FOUR_BITS
     values = np.ascontiguousarray(weights.values()[rows])
     packed = pack_rows_u4(values, weights.groups) if four_bits else values
     fmt = "u4" if four_bits else "u8"
-    return _constants(memory.constant(packed), weights.scales[rows], weights.zero_points[rows], fmt)
+    return _integers(memory.constant(packed), weights.scales[rows], weights.zero_points[rows], fmt)
 
 
 def columns_of(matmul: ov.Node, memory: WeightMemory) -> Projection:
@@ -92,13 +93,9 @@ def columns_of(matmul: ov.Node, memory: WeightMemory) -> Projection:
         UnknownPatternError: weights of another form.
     """
     weights = read_weights(matmul, "down")
-    dtype = weights.data.get_element_type()
     if weights.scales is None or weights.zero_points is None:
-        values = np.ascontiguousarray(weights.data.data.reshape(weights.out, weights.inputs).T)
-        if dtype == ov.Type.f16:
-            return _constants(memory.constant(values.view(np.uint8)), None, None, "f16")
-        return _constants(ops.constant(values), None, None, "f32")
-    fmt = "u8" if dtype in (ov.Type.u8, ov.Type.i8) else "u4"
-    pack = pack_columns_u8 if fmt == "u8" else pack_columns_u4
+        return _copied_numbers(weights.data.data.reshape(weights.out, weights.inputs).T, memory)
+    four_bits = weights.data.get_element_type() in FOUR_BITS
+    fmt, pack = ("u4", pack_columns_u4) if four_bits else ("u8", pack_columns_u8)
     packed = pack(np.ascontiguousarray(weights.values().T))
-    return _constants(memory.constant(packed), weights.scales.T, weights.zero_points.T, fmt)
+    return _integers(memory.constant(packed), weights.scales.T, weights.zero_points.T, fmt)

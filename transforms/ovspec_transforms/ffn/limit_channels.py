@@ -7,7 +7,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP, LIMITS, FfnLayer, ffn_layers
-from ovspec_transforms.graph import NodePass, add_output, add_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_output, add_parameter, let_read, run_pass
 from ovspec_transforms.report import PassReport
 
 VERIFY_CHANNEL_LIMITS = "verify_channel_limits"
@@ -36,8 +36,7 @@ class LimitChannels(NodePass):
         limited = ovspec_ops.create(GATED_MLP, inputs, attributes)
         limited.set_friendly_name(layer.name)
         self.counts[layer.index] = limited.output(1)
-        for port in list(node.output(0).get_target_inputs()):
-            port.replace_source_output(limited.output(0))
+        let_read(node.output(0), limited.output(0))
         return True
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import openvino as ov
 
-from ovspec_ops.linear import NUMBERS
+from ovspec_ops.linear.layout import NUMBERS
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear.native_linear import LINEAR

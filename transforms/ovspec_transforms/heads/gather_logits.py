@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import NodePass, add_parameter, run_pass
+from ovspec_transforms.graph import NodePass, add_parameter, run_pass, source_node
 from ovspec_transforms.report import PassReport
 
 SAMPLED_TOKENS_INDICES = "sampled_tokens_indices"
@@ -37,7 +37,7 @@ class GatherLogits(NodePass):
 
 def lm_head(result: ov.Node) -> ov.Node | None:
     """The linear layer that a result comes from, if it comes from one."""
-    head = result.input(0).get_source_output().get_node()
+    head = source_node(result)
     while head.get_type_name() in _ELEMENTWISE:
         sources = [port.get_source_output().get_node() for port in head.inputs()]
         computed = [source for source in sources if source.get_type_name() != "Constant"]

@@ -8,7 +8,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import VALUE, PagedLayer, paged_layers
-from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type
+from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type, source_node
 from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES, lm_head
 from ovspec_transforms.report import PassReport
 
@@ -74,7 +74,7 @@ def token_embedding(model: ov.Model) -> ov.Node:
         indices = node.input(1).get_source_output()
         while indices.get_node().get_type_name() == "Convert":
             indices = indices.get_node().input(0).get_source_output()
-        if "input_ids" in indices.get_names() and _is_constant(node.input(0).get_source_output().get_node()):
+        if "input_ids" in indices.get_names() and _is_constant(source_node(node)):
             return node
     raise ValueError("the model looks up no embedding of its input_ids")
 
@@ -89,18 +89,17 @@ def _head(model: ov.Model) -> ov.Node:
 def _all_rows(state: ov.Output) -> ov.Output:
     """The rows of which the output layer reads some, where `gather_logits` chose them."""
     node = state.get_node()
-    if node.get_type_name() != "Gather" or not _names(node.input(1)) & {SAMPLED_TOKENS_INDICES}:
+    if node.get_type_name() != "Gather":
+        return state
+    indices = node.input(1).get_source_output()
+    if SAMPLED_TOKENS_INDICES not in indices.get_names():
         return state
     return node.input(0).get_source_output()
 
 
-def _names(port: ov.Input) -> set[str]:
-    return set(port.get_source_output().get_names())
-
-
 def _value_projection(attention: ov.Node) -> ov.Node:
     """The linear layer that makes a layer's values; unlike queries and keys they are not rotated."""
-    node = attention.input(VALUE).get_source_output().get_node()
+    node = source_node(attention, VALUE)
     while node.get_type_name() != "MatMul":
         sources = [port.get_source_output().get_node() for port in node.inputs()]
         computed = [source for source in sources if not _is_constant(source)]

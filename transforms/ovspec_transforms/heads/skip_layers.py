@@ -9,7 +9,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import paged_layers
-from ovspec_transforms.graph import add_parameter, find_parameter, i64
+from ovspec_transforms.graph import add_parameter, ancestors, find_parameter, i64
 from ovspec_transforms.heads.hidden_states import boundary_output
 from ovspec_transforms.report import PassReport
 
@@ -126,12 +126,4 @@ def _is_computed(node: ov.Node) -> bool:
     """Whether a node depends on an input of the model, and is none itself."""
     if node.get_type_name() == "Parameter":
         return False
-    pending, seen = [node], set[str]()
-    while pending:
-        node = pending.pop()
-        if node.get_type_name() == "Parameter":
-            return True
-        if node.get_name() not in seen:
-            seen.add(node.get_name())
-            pending += [port.get_source_output().get_node() for port in node.inputs()]
-    return False
+    return any(source.get_type_name() == "Parameter" for source in ancestors(node))

@@ -15,16 +15,11 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_ops.linear import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
-from ovspec_transforms.graph import nodes_of_type
+from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
+from ovspec_transforms.graph import let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
-from ovspec_transforms.weights.linear_weights import (
-    LinearWeights,
-    is_constant,
-    number_weights,
-    read_weights,
-)
+from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
@@ -166,8 +161,7 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
         operation.set_friendly_name(names[0])
         for layer, output in zip(layers, operation.outputs(), strict=True):
             output.add_names(layer.matmul.output(0).get_names())
-            for port in list(layer.matmul.output(0).get_target_inputs()):
-                port.replace_source_output(output)
+            let_read(layer.matmul.output(0), output)
         changed += names
     model.validate_nodes_and_infer_types()
     return PassReport("NativeLinear", tuple(changed), tuple(left))

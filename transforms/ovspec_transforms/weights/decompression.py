@@ -7,6 +7,8 @@ import openvino as ov
 from openvino import opset15 as ops
 from openvino._offline_transformations import compress_model_transformation
 
+from ovspec_transforms.graph import source_node
+
 
 def decompression_convert(stored: ov.Node) -> ov.Node:
     """Convert f16 to f32, marked as decompression so that plugins keep the weight in 16 bits.
@@ -18,7 +20,7 @@ def decompression_convert(stored: ov.Node) -> ov.Node:
     product = ops.matmul(parameter, ops.constant(np.ones((1, 1), np.float32)), False, True)
     model = ov.Model([ops.result(product)], [parameter], "one_weight")
     compress_model_transformation(model)
-    convert = product.input(1).get_source_output().get_node()
+    convert = source_node(product, 1)
     convert.input(0).replace_source_output(stored.output(0))
     convert.constructor_validate_and_infer_types()
     return convert

@@ -10,6 +10,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from ovspec_transforms.graph import source_node
+
 
 class UnknownPatternError(ValueError):
     """A subgraph is not what a pass knows; the message says what was found."""
@@ -26,11 +28,6 @@ class _Bytes:
         self._constant = constant
         address = constant.data.__array_interface__["data"][0]
         self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": "|u1", "version": 3}
-
-
-def source_node(node: ov.Node, position: int = 0) -> ov.Node:
-    """The node behind one input."""
-    return node.input(position).get_source_output().get_node()
 
 
 def shared_bytes(constant: ov.Node, shape: tuple[int, ...]) -> ov.Node:

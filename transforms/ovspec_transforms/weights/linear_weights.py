@@ -10,12 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec_transforms.weights.expert_weights import (
-    UnknownPatternError,
-    source_node,
-    split_weights,
-    zero_points_of,
-)
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.weights.expert_weights import UnknownPatternError, split_weights, zero_points_of
 
 FOUR_BITS = (ov.Type.u4, ov.Type.i4)
 _EIGHT_BITS = (ov.Type.u8, ov.Type.i8)

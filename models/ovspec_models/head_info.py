@@ -12,6 +12,8 @@ _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
 #: Whose published config.json says no sizes; the weights do.
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
+#: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
+MTP_IR = "openvino_mtp_model.xml"
 #: Keys of config.json that `ovspec export` adds.
 TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
@@ -23,7 +25,7 @@ _MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 def head_kind(folder: str | Path) -> str | None:
     """The kind of head that a folder holds, `None` for anything else, e.g. a draft model."""
     path = Path(folder)
-    if (path / "openvino_mtp_model.xml").is_file():
+    if (path / MTP_IR).is_file():
         return "mtp"
     architectures = _config(path).get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""

@@ -24,6 +24,7 @@ from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.pipeline.target_model import TargetChoices
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
@@ -171,8 +172,9 @@ class ScheduleBench:
         return request.metrics
 
     def _text_player(self) -> _Player:
-        info, tokenizer = ModelInfo.read(self.model), read_tokenizer(self.model)
-        target = ModelRunner(self.model, "CPU", AttentionConfig(), self.properties)
+        info, tokenizer, choice = ModelInfo.read(self.model), read_tokenizer(self.model), self._choice()
+        properties = dict(self.properties)
+        target = TargetChoices.of(info, "dense", choice, "CPU", properties, None, None, None, None).load()
         assistant = None
         if self.draft_model is not None:
             check_same_token_ids(self.model, self.draft_model)
@@ -184,7 +186,7 @@ class ScheduleBench:
                 runner, info.vocab_size, DEFAULT_MAX_NUM_BATCHED_TOKENS, draft.max_position_embeddings
             )
         parts = Parts(target, tokenizer, info.vocab_size, assistant)
-        drafter = build_drafter(self._choice(), parts)
+        drafter = build_drafter(choice, parts)
         texts = {"repetitive": REPETITIVE, "creative": CREATIVE}
         prompts = {
             name: [encode(tokenizer, text, apply_chat_template=False) for text in found]

@@ -23,7 +23,10 @@ from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
     "--eagle3", help="Folder of an EAGLE-3 head's checkpoint, exported to OUT/draft in place of a model."
 )
 @click.option("--dflash", help="The same for a DFlash head.")
-@click.option("--mtp", help="The same for the MTP module in the target's checkpoint.")
+@click.option(
+    "--mtp",
+    help="The same for the MTP module in the target's checkpoint, or in a folder of optimum-intel 2.2.",
+)
 @click.option("--medusa", help="The same for Medusa heads: config.json and medusa_lm_head.")
 @click.option("--hydra", help="The same for Hydra heads: config.json and hydra_lm_head.pt.")
 @click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.drafters.drafter import Drafter
+from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
@@ -41,9 +41,8 @@ class CachedHead(Drafter):
 
     Args:
         name: of the kind of head.
-        runner: the head behind `fc`.
-        fc: joins states of several boundaries, f32 `[1, rows, states]`, to features `[1, rows, size]`;
-            `None`: features are states.
+        runner: the head behind `join`.
+        join: makes features of states; `None`: features are states.
         prefill_chunk: rows per pass while a prompt is read.
         positions: of the head; beyond them nothing is proposed.
     """
@@ -58,13 +57,13 @@ class CachedHead(Drafter):
         self,
         name: str,
         runner: ModelRunner,
-        fc: ov.CompiledModel | None,
+        join: JoinedStates | None,
         prefill_chunk: int,
         positions: int | None = None,
     ) -> None:
         self.name = name
         self.runner = runner
-        self._fc = None if fc is None else fc.create_infer_request()
+        self._join = join
         self._chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
 
@@ -73,7 +72,8 @@ class CachedHead(Drafter):
         unread = self._unread(sequence)
         if begin > unread.begin + len(unread.features):
             return  # a part of the text was read unseen: there is nothing to draft from
-        features = self._features(states)
+        # A copy, as the states are valid during the call.
+        features = np.array(states) if self._join is None else self._join(states)
         if begin > unread.begin:
             features = np.concatenate([unread.features[: begin - unread.begin], features])
         unread.begin, unread.features = min(unread.begin, begin), features
@@ -84,15 +84,6 @@ class CachedHead(Drafter):
             self.runner.forward([self._entries(sequence, count)])
             unread.pass_by(count)
         self._publish(sequence)
-
-    def _features(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A copy, as the states are valid during the call, and the request's output until the next."""
-        if self._fc is None:
-            return np.array(states)
-        self._fc.set_input_tensor(ov.Tensor(states[np.newaxis]))
-        self._fc.infer(share_outputs=True)
-        features: NDArray[np.float32] = self._fc.get_output_tensor().data[0].copy()
-        return features
 
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the head's cache."""

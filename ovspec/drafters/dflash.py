@@ -10,12 +10,12 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 import numpy as np
-import openvino as ov
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.head_fit import check_states, share_with_target
+from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
@@ -57,16 +57,16 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     check_states(info, parts, target, len(info.boundaries or ()))
     share_with_target(info, parts, target)
     runner = ModelRunner(parts.head, backends=backends)
-    fc = core.compile_model(parts.fc, backends.device, dict(backends.properties))
+    join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
-    return DFlashDrafter(runner, fc, size, mask_token, prefill_chunk, positions)
+    return DFlashDrafter(runner, join, size, mask_token, prefill_chunk, positions)
 
 
 class DFlashDrafter(CachedHead):
     """Drafts chains and trees with a head, for several sequences at once.
 
     Args:
-        runner, fc, prefill_chunk, positions: as of `CachedHead`.
+        runner, join, prefill_chunk, positions: as of `CachedHead`.
         size: tokens of a block, the one before the draft counted.
         mask_token: id that stands for a token to come.
     """
@@ -77,13 +77,13 @@ class DFlashDrafter(CachedHead):
     def __init__(
         self,
         runner: ModelRunner,
-        fc: ov.CompiledModel,
+        join: JoinedStates,
         size: int,
         mask_token: int,
         prefill_chunk: int,
         positions: int | None = None,
     ) -> None:
-        super().__init__("dflash", runner, fc, prefill_chunk, positions)
+        super().__init__("dflash", runner, join, prefill_chunk, positions)
         self._size, self._mask_token = size, mask_token
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:

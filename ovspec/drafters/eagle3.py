@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.drafters.head_fit import check_size, check_states
+from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
@@ -52,9 +53,9 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     ids = _target_ids(parts, info, target.vocab_size)
     own = ModelInfo.read(info.folder)
     runner = draft_runner(parts.head, backends, own.weight_bytes)
-    fc = core.compile_model(parts.fc, backends.device, dict(backends.properties))
+    join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
-    return RecurrentHead("eagle3", runner, fc, ids, target.vocab_size, prefill_chunk, positions)
+    return RecurrentHead("eagle3", runner, join, ids, target.vocab_size, prefill_chunk, positions)
 
 
 def _target_ids(parts: HeadParts, info: HeadInfo, vocab_size: int) -> NDArray[np.int64]:

@@ -11,13 +11,13 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
+from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
@@ -28,7 +28,7 @@ class RecurrentHead(CachedHead):
     """Drafts chains and trees with a head, for several sequences at once.
 
     Args:
-        name, runner, fc, prefill_chunk, positions: as of `CachedHead`.
+        name, runner, join, prefill_chunk, positions: as of `CachedHead`.
         target_ids: i64 `[draft vocabulary]`, the target's id of each of the head's tokens.
         vocab_size: of the target.
     """
@@ -39,13 +39,13 @@ class RecurrentHead(CachedHead):
         self,
         name: str,
         runner: ModelRunner,
-        fc: ov.CompiledModel | None,
+        join: JoinedStates | None,
         target_ids: NDArray[np.int64],
         vocab_size: int,
         prefill_chunk: int,
         positions: int | None = None,
     ) -> None:
-        super().__init__(name, runner, fc, prefill_chunk, positions)
+        super().__init__(name, runner, join, prefill_chunk, positions)
         self._target_ids = target_ids
         self._vocab_size = vocab_size
         self._full = np.zeros((0, vocab_size), np.float32)

@@ -49,12 +49,17 @@ class Kind:
     states: int
 
     @classmethod
-    def of(cls, batch: Sequence[Rows]) -> Kind | None:
-        """The kind of a pass; `None` where it is of several sequences, of many rows, or a tree."""
-        rows = batch[0]
-        if len(batch) > 1 or len(rows.tokens) > _MOST_ROWS or not is_short_chain(rows):
+    def of(cls, batch: Sequence[Rows], added: int) -> Kind | None:
+        """The kind of a pass; `None` where it is of several sequences, of many rows, or a tree.
+
+        Args:
+            batch: the rows of the pass.
+            added: rows that nobody reads, which a single row does without.
+        """
+        rows, count = batch[0], len(batch[0].tokens)
+        if len(batch) > 1 or count > _MOST_ROWS or not is_short_chain(rows):
             return None
-        return cls(len(rows.tokens), rows.sampled, rows.states)
+        return cls(count + added if count > 1 else 1, rows.sampled, rows.states)
 
 
 @dataclass(slots=True)
@@ -95,11 +100,15 @@ class FixedGraphs:
     _kinds: dict[Kind, _Passes] = field(default_factory=dict)
     _asked: int = 0
 
-    def find(self, batch: Sequence[Rows]) -> PassInputs | None:
-        """Count a pass; the inputs of the graph for it, `None` where there is none yet."""
-        kind = Kind.of(batch)
+    def find(self, batch: Sequence[Rows], added: int) -> tuple[PassInputs | None, int]:
+        """Count a pass; the inputs of the graph for it, `None` where there is none yet, and the added rows.
+
+        Args:
+            batch, added: as of `Kind.of`.
+        """
+        kind = Kind.of(batch, added)
         if kind is None:
-            return None
+            return None, added
         passes = self._kinds.setdefault(kind, _Passes())
         passes.count += 1
         if passes.count == _PASSES and self._asked < _MOST_GRAPHS:
@@ -110,7 +119,7 @@ class FixedGraphs:
             if compiled is not None:
                 passes.inputs = PassInputs(compiled.create_infer_request(), self.names)
                 self.cache.attach(passes.inputs.request)
-        return passes.inputs
+        return passes.inputs, kind.rows - len(batch[0].tokens) if passes.inputs else added
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
@@ -136,7 +145,7 @@ class FixedGraphs:
             tokens,
             sampled=kind.sampled,
             states=kind.states,
-            features=features,
+            features=features if features is None else np.resize(features, (kind.rows, *features.shape[1:])),
         )
         return build_tables([rows], self.block_size, VERIFY_TABLES in self.names, self.names)
 

@@ -237,8 +237,8 @@ class ModelRunner:
 
     def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
-        fixed = self.fixed_graphs.find(batch) if self.fixed_graphs else None
-        more = added_rows(batch) if self.repeats_rows and not fixed else 0
+        more = added_rows(batch) if self.repeats_rows else 0
+        fixed, more = self.fixed_graphs.find(batch, more) if self.fixed_graphs else (None, more)
         self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
         for rows in filled:
             for source, target in self.blocks.reserve(rows.sequence, rows.context + more):

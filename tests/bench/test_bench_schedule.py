@@ -104,6 +104,13 @@ def test_a_model_that_has_no_draft_needs_a_drafter() -> None:
     assert "give --draft-model DIR or --drafter NAME" in str(result.exception)
 
 
+@pytest.mark.parametrize("drafter", ["layer_skip", "sparse_self"])
+def test_the_target_drafts_for_itself(drafter: str) -> None:
+    arguments = ["bench", "schedule", *SMALL, "--drafter", drafter, "--workload", "creative"]
+    result = CliRunner().invoke(cli, [*arguments, "--lengths", "0,2"], catch_exceptions=False)
+    assert result.exit_code == 0
+
+
 def test_a_lookup_leaves_the_exported_draft_model_alone() -> None:
     arguments = ["bench", "schedule", *SMALL, "--drafter", "prompt_lookup", "--workload", "creative"]
     result = CliRunner().invoke(cli, [*arguments, "--lengths", "0"], catch_exceptions=False)

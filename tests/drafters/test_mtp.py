@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import nncf
+import numpy as np
+import openvino as ov
 import pytest
 import torch
 from commands import ovspec as command
@@ -23,6 +26,29 @@ from ovspec_models.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
 
 KINDS = tuple(CONFIGS)
+
+
+class Exported(torch.nn.Module):
+    """A module of Qwen3.5's kind with the names and the form that optimum-intel 2.2 gives it."""
+
+    def __init__(self, made: Reference) -> None:
+        super().__init__()
+        self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.fc = made.enorm, made.hnorm, made.eh_proj
+        self.layers, self.norm = torch.nn.ModuleList([made.layer]), made.norm
+        self.rotary_emb = made._rotary
+
+    def forward(
+        self, hidden_states: torch.Tensor, inputs_embeds: torch.Tensor, position_ids: torch.Tensor
+    ) -> torch.Tensor:
+        both = [self.pre_fc_norm_embedding(inputs_embeds), self.pre_fc_norm_hidden(hidden_states)]
+        x = self.fc(torch.cat(both, dim=-1))
+        positions = position_ids[None].expand(3, position_ids.shape[0], -1)
+        rows = torch.arange(x.shape[1])
+        mask = (rows[None] > rows[:, None])[None, None].to(x.dtype) * torch.finfo(x.dtype).min
+        rotated = self.rotary_emb(x, positions)
+        x = self.layers[0](x, position_embeddings=rotated, attention_mask=mask, position_ids=positions)
+        hidden: torch.Tensor = self.norm(x)
+        return hidden
 
 
 @functools.cache
@@ -44,9 +70,11 @@ def folder(kind: str) -> Path:
 @functools.cache
 def head(kind: str = "deepseek") -> RecurrentHead:
     reference(kind)
-    choices = draft_choices(
-        ovspec.draft_model(folder(kind)), pair().info, "dense", "CPU", "native", F32, None
-    )
+    return load(folder(kind))
+
+
+def load(folder: Path) -> RecurrentHead:
+    choices = draft_choices(ovspec.draft_model(folder), pair().info, "dense", "CPU", "native", F32, None)
     assert choices is not None and choices.boundaries == (BOUNDARY,)
     drafter = choices.load(VOCAB, 32)
     assert isinstance(drafter, RecurrentHead)
@@ -90,6 +118,32 @@ def test_modules_that_do_not_fit(
     with pytest.raises(ValueError, match=said):
         export_head(open_head(checkpoint, "mtp"), pair().info, tmp_path / "out")
     assert not (tmp_path / "out").exists() and HIDDEN != 32
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_file_of_optimum_intel(tmp_path: Path, compressed: bool) -> None:
+    """Its IR has the weights that the checkpoint has, in a graph that takes embeddings."""
+    made = reference("qwen")
+    names = ("hidden_states", "inputs_embeds", "position_ids")
+    example = (torch.randn(1, 3, HIDDEN), torch.randn(1, 3, HIDDEN), torch.arange(3)[None])
+    model = ov.convert_model(Exported(made), example_input=dict(zip(names, example, strict=True)))
+    model.output(0).set_names({"last_hidden_state"})
+    if compressed:
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    ov.save_model(model, tmp_path / "openvino_mtp_model.xml", compress_to_fp16=False)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen"]))
+    assert head_kind(tmp_path) == "mtp"
+    with pytest.raises(ValueError, match=r"export it with its target: `ovspec export -m \.\.\. OUT --mtp"):
+        load(tmp_path)
+    checkpoint = open_head(tmp_path, "mtp")
+    expected = open_head(pair().folder / "mtp_qwen", "mtp")
+    assert set(checkpoint.arrays) == set(expected.arrays)
+    for name, array in expected.arrays.items():
+        rounded = np.ptp(array) / 255 if compressed and array.ndim == 2 else 1e-6
+        np.testing.assert_allclose(checkpoint.arrays[name], array, rtol=0, atol=rounded)
+    export_head(checkpoint, pair().info, tmp_path / "out", "fp32")
+    if not compressed:
+        assert outcomes(load(tmp_path / "out"), (BOUNDARY,)) == outcomes(head("qwen"), (BOUNDARY,))
 
 
 def test_a_checkpoint_without_its_module(tmp_path: Path) -> None:

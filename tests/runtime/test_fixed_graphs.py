@@ -124,15 +124,21 @@ def test_there_are_a_few_at_most(demo_ir: Path, monkeypatch: pytest.MonkeyPatch)
     assert kinds == {1}
 
 
-def test_rows_that_nobody_reads_end_with_them(demo_ir: Path) -> None:
-    backends = Backends.resolve(demo_ir / "draft", attention=AttentionConfig("stock"))
+def test_rows_that_nobody_reads_end_with_those_of_single_rows(demo_ir: Path) -> None:
+    """Several rows, whatever their number, share a graph of 8."""
+    backends = Backends.resolve(demo_ir / "draft", properties=F32)
     runner = draft_runner(demo_ir / "draft", backends, weight_bytes=1)
-    sequence, rows = CachedSequence(), []
-    for _ in range(8):
-        runner.forward([Rows(sequence, np.array([5]))])
-        rows.append(runner.request.get_tensor("input_ids").shape[0])
+    sequence, own, rows, logits = CachedSequence(), runner.request, [], []
+    for number, count in enumerate((1, 2) * 4 + (1, 5, 1, 8)):
+        found = runner.forward([Rows(sequence, np.arange(number, number + count))])
+        rows.append((runner.request.get_tensor("input_ids").shape[0], runner.request is own))
+        logits.append(np.array(found))
         graphs_of(runner).wait()
-    assert rows == [8, 8, 8, 8, 1, 1, 1, 1]
+    assert rows == [(8, True)] * 8 + [(1, False), (8, False)] * 2
+    runner.fixed_graphs, again = None, CachedSequence()
+    for number, count in enumerate((1, 2) * 4 + (1, 5, 1, 8)):
+        found = runner.forward([Rows(again, np.arange(number, number + count))])
+        np.testing.assert_array_equal(found, logits[number])
 
 
 @pytest.mark.parametrize("case", ["large", "kept", "selects", "watched"])

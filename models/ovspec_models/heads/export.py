@@ -14,6 +14,7 @@ from ovspec_models.config import OvspecConfig
 from ovspec_models.export import DRAFT_FOLDER
 from ovspec_models.head_info import (
     BOUNDARIES,
+    MTP_IR,
     TARGET_LAYERS,
     TARGET_SIZE,
     HeadInfo,
@@ -26,6 +27,7 @@ from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_facts, eagle3_model
 from ovspec_models.heads.hydra import HYDRA_TAKES, hydra_arrays, hydra_facts, hydra_model, hydra_reads
 from ovspec_models.heads.medusa import medusa_arrays, medusa_facts, medusa_model
 from ovspec_models.heads.mtp import mtp_arrays, mtp_facts, mtp_model, mtp_reads
+from ovspec_models.heads.mtp_ir import read_mtp_ir
 from ovspec_models.model_info import ModelInfo, read_shape
 
 
@@ -76,7 +78,10 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     if found != kind:
         what = f"a head of the kind {found!r}" if found else "no head"
         raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
-    checkpoint = HeadCheckpoint.read(folder, _KINDS[kind].reads)
+    if (folder / MTP_IR).is_file():
+        checkpoint = read_mtp_ir(folder)
+    else:
+        checkpoint = HeadCheckpoint.read(folder, _KINDS[kind].reads)
     _KINDS[kind].arrays(checkpoint)
     return checkpoint
 

@@ -1,4 +1,4 @@
-"""A DFlash head that optimum-intel 2.2 has exported, as the graph that `ovspec export --dflash` writes."""
+"""Weights of IR that optimum-intel 2.2 has exported; of a DFlash head, the graph that ovspec writes."""
 
 from __future__ import annotations
 
@@ -52,18 +52,7 @@ class IrWeights:
 
     def __init__(self, model: ov.Model, folder: Path, hidden_size: int) -> None:
         self._folder, self._hidden_size = folder, hidden_size
-        self._layers: dict[str, ov.Node] = {}
-        self._norms: dict[str, NDArray[np.float32]] = {}
-        for node in model.get_ordered_ops():
-            # Nodes are called after the module that they come from, e.g. __module.layers.0.mlp.up_proj/...
-            scope = node.get_friendly_name().split("/")[0]
-            module = scope.removeprefix("__module.")
-            if module == scope:
-                continue
-            if node.get_type_name() == "MatMul":
-                self._layers[module] = node
-            elif node.get_type_name() == "Multiply" and (factor := _factor(node)) is not None:
-                self._norms[module] = factor
+        self._layers, self._norms = module_weights(model)
 
     def vector(self, name: str, rank: int) -> ov.Node:
         """A norm's weight, f32 ``[1, ..., 1, size]`` of the given rank."""
@@ -87,6 +76,23 @@ class IrWeights:
                 f"'{self._folder}' has no weight {name}; it is no DFlash head as optimum-intel 2.2 exports it"
             )
         return weights[module]
+
+
+def module_weights(model: ov.Model) -> tuple[dict[str, ov.Node], dict[str, NDArray[np.float32]]]:
+    """The products and the norms' factors `[size]` of an IR by the modules of torch that they come from."""
+    layers: dict[str, ov.Node] = {}
+    norms: dict[str, NDArray[np.float32]] = {}
+    for node in model.get_ordered_ops():
+        # Nodes are called after their module, e.g. __module.layers.0.mlp.up_proj/...
+        scope = node.get_friendly_name().split("/")[0]
+        module = scope.removeprefix("__module.")
+        if module == scope:
+            continue
+        if node.get_type_name() == "MatMul":
+            layers[module] = node
+        elif node.get_type_name() == "Multiply" and (factor := _factor(node)) is not None:
+            norms[module] = factor
+    return layers, norms
 
 
 def _factor(node: ov.Node) -> NDArray[np.float32] | None:

@@ -47,6 +47,12 @@ class Coupling:
         np.log(uniform, out=uniform)
         return np.negative(uniform, out=uniform)
 
+    def noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
+        """-log E(x) of all ids, f32 `[vocab]`: the argmax of log p + noise is the token of `draw`."""
+        race = self.exponentials(position, np.arange(vocab_size)).astype(np.float32)
+        np.log(race, out=race)
+        return np.negative(race, out=race)
+
     def draw(self, p: Distribution, position: int) -> int:
         """The token of `p` at a position."""
         ids = np.arange(p.probs.size) if p.ids is None else p.ids

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -40,8 +41,7 @@ COMPILER = ThreadPoolExecutor(1, "ovspec-fixed-graphs")
 Compile = Callable[[ov.Model], ov.CompiledModel]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What the shapes of a pass of one sequence's few rows follow from, as the attributes of `Rows`."""
 
     rows: int

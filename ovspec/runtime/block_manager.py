@@ -79,7 +79,10 @@ class BlockManager:
 
     def _foreign(self, sequence: CachedSequence) -> int:
         """Blocks that the sequence will write and others refer to: `_own` takes others for them."""
-        written = sequence.table[sequence.length // self.block_size : len(sequence.digests)]
+        first = sequence.length // self.block_size
+        if first >= len(sequence.digests):
+            return 0
+        written = sequence.table[first : len(sequence.digests)]
         return sum(self._references[block] > 1 for block in written.tolist())
 
     def _growth(self, missing: int) -> int:

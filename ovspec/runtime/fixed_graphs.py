@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -29,19 +30,18 @@ _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 _MOST_ROWS = 8
 # Compiling takes 70 to 170 ms of one thread, which 30 to 165 us less a pass bring back after some 1,000
 # passes. A text that has come so far goes on.
-_PASSES = 128
+PASSES = 128
 _MOST_GRAPHS = 4  # of some 12 MB
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text
 _PROVEN_PASSES = 3
 
 # Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
-_COMPILER = ThreadPoolExecutor(1, "ovspec-fixed-graphs")
+COMPILER = ThreadPoolExecutor(1, "ovspec-fixed-graphs")
 
 Compile = Callable[[ov.Model], ov.CompiledModel]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What the shapes of a pass of one sequence's few rows follow from, as the attributes of `Rows`."""
 
     rows: int
@@ -111,9 +111,9 @@ class FixedGraphs:
             return None, added
         passes = self._kinds.setdefault(kind, _Passes())
         passes.count += 1
-        if passes.count == _PASSES and self._asked < _MOST_GRAPHS:
+        if passes.count == PASSES and self._asked < _MOST_GRAPHS:
             self._asked += 1
-            passes.compiling = _COMPILER.submit(self._compile, kind, batch[0].features)
+            passes.compiling = COMPILER.submit(self._compile, kind, batch[0].features)
         if passes.compiling is not None and passes.compiling.done():
             compiled, passes.compiling = _result(passes.compiling, kind), None
             if compiled is not None:

@@ -60,6 +60,8 @@ def verified(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read])
 
 def read_prompts(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:
     """What the rows of every prompt read, over its rows; nothing for other sequences."""
+    if not any(part.is_prompt for part in parts):
+        return [(0.0, 0.0)] * len(batch)
     found = {id(rows.sequence): [0.0, 0.0] for rows in batch}
     for part, (attended, context) in zip(parts, read, strict=True):
         if part.is_prompt:

@@ -16,6 +16,8 @@ from ovspec.sampling.sampling import Distribution
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WHOLE = 2**64 - 1
 _STREAM = 3
+# Positions whose numbers a sequence keeps after a draft: the target draws with them, and the next draft.
+_KEPT = 16
 
 
 class Coupling:
@@ -25,11 +27,12 @@ class Coupling:
         sequence_index: gives the sequences of a call different numbers.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_drafted", "_key")
 
     def __init__(self, seed: int, sequence_index: int = 0) -> None:
         words = np.random.SeedSequence(seed, spawn_key=(sequence_index, _STREAM))
         self._key = int(words.generate_state(1, np.uint64)[0])
+        self._drafted: dict[int, tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
 
     def exponentials(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """E(x) of the token ids at a position, float64 `[ids]`."""
@@ -46,8 +49,25 @@ class Coupling:
         np.log(uniform, out=uniform)
         return np.negative(uniform, out=uniform)
 
+    def noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
+        """-log E(x) of all ids, f32 `[vocab]`: the argmax of log p + noise is the token of `draw`."""
+        race, noise = self._drafted.get(position, (None, None))
+        if race is None or noise is None or race.size != vocab_size:
+            race = self.exponentials(position, np.arange(vocab_size))
+            noise = race.astype(np.float32)
+            np.log(noise, out=noise)
+            np.negative(noise, out=noise)
+            self._drafted[position] = race, noise
+            if len(self._drafted) > _KEPT:
+                del self._drafted[next(iter(self._drafted))]
+        return noise
+
     def draw(self, p: Distribution, position: int) -> int:
         """The token of `p` at a position."""
+        drafted = self._drafted.get(position) if p.ids is None else None
+        if drafted is not None and drafted[0].size == p.probs.size:
+            with np.errstate(divide="ignore"):
+                return int((drafted[0] / p.probs).argmin())
         ids = np.arange(p.probs.size) if p.ids is None else p.ids
         with np.errstate(divide="ignore"):
             race = self.exponentials(position, ids)

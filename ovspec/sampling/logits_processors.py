@@ -78,6 +78,12 @@ class LogitsProcessor:
         """Most probable token after the context and `drafted`; arguments and errors as for `distribution`."""
         return greedy_token(self.process(logits, drafted))
 
+    @property
+    def leaves_logits(self) -> bool:
+        """Whether `process` gives logits back as they are, now and for all later tokens."""
+        suppress = self._stop_ids.size > 0 and len(self._tokens) < self._params.min_new_tokens
+        return not suppress and not self._params.penalises
+
     def process(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> NDArray[np.float32]:
         """Logits `[vocab]` after suppression and penalties; the argument itself if nothing applies."""
         suppress = self._stop_ids.size > 0 and len(self._tokens) + len(drafted) < self._params.min_new_tokens

@@ -35,7 +35,7 @@ SETTINGS: list[tuple[Any, dict[str, str]]] = [
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_graphs, "_PASSES", 4)
+    monkeypatch.setattr(fixed_graphs, "PASSES", 4)
 
 
 def graphs_of(runner: ModelRunner) -> FixedGraphs:

@@ -1,0 +1,286 @@
+"""Several drafting steps of a small model in one graph: the token of each is an input of the next."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+from ovspec.runtime.cache import CachedSequence, KVCache
+from ovspec.runtime.clock import microseconds
+from ovspec.runtime.compile import cache_tensors
+from ovspec.runtime.fixed_graphs import COMPILER, PASSES
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_inputs import PassInputs
+from ovspec.runtime.tables import Rows, build_tables
+from ovspec_transforms import SAMPLED_TOKENS_INDICES
+
+_LOG = logging.getLogger(__name__)
+
+#: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
+#: token before it is computed again.
+FIRST_ROWS = 2
+_MOST_STEPS = 8  # nodes grow with them: 4 steps of the demo draft compile in 0.5 s
+_MOST_GRAPHS = 2
+_NOISE, _SCALE, _TOKENS = "noise", "inverse_temperature", "tokens"
+# What every step has anew; all else is the first step's, or does not change.
+_OF_STEPS = ("position_ids", "past_lens", "max_context_len")
+_FIXED = {
+    "past_lens": [1],
+    "subsequence_begins": [2],
+    "block_indices_begins": [2],
+    SAMPLED_TOKENS_INDICES: [1],
+    "qq_bias": [0],
+    "qq_bias_begins": [0],
+}
+
+
+def unrolled(model: ov.Model, steps: int) -> ov.Model:
+    """A graph that computes so many steps of a sequence, over one cache.
+
+    A step's token is the argmax of its logits times `inverse_temperature` (f32 `[]`) plus its row of `noise`
+    (f32 `[steps, vocab]`). The output `tokens` is i64 `[steps]`. Inputs of the first step keep their names;
+    those in which a later step i differs are called `NAME.i`.
+
+    Args:
+        model: paged, with stock attention and no other inputs than `build_tables` makes for it.
+        steps: 1 or more.
+    """
+    scale, noise = ops.parameter([], ov.Type.f32), None
+    scale.output(0).get_tensor().set_names({_SCALE})
+    parameters, tokens, first = [scale], list[ov.Output](), dict[str, ov.Output]()
+    for step in range(steps):
+        part = model.clone()
+        rows = 1 if step else FIRST_ROWS
+        names = [port.get_any_name() for port in part.inputs]
+        fixed = {name: shape for name, shape in _FIXED.items() if name in names}
+        part.reshape({**fixed, "input_ids": [rows], "position_ids": [rows]})
+        logits = part.get_results()[0].input(0).get_source_output()
+        vocab = logits.get_partial_shape()[-1].get_length()
+        if noise is None:
+            noise = ops.parameter([steps, vocab], ov.Type.f32)
+            noise.output(0).get_tensor().set_names({_NOISE})
+            parameters.append(noise)
+        same = {
+            "subsequence_begins": lambda: ops.constant(np.array([0, 1], np.int32)).output(0),
+            SAMPLED_TOKENS_INDICES: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
+            "input_ids": lambda: tokens[-1],
+        }
+        for name, parameter in zip(names, part.get_parameters(), strict=True):
+            port = parameter.output(0)
+            if step and name not in _OF_STEPS:
+                port.replace(same[name]() if name in same else first[name])
+                continue
+            first.setdefault(name, port)
+            if step:
+                port.get_tensor().set_names({f"{name}.{step}"})
+            parameters.append(parameter)
+        logits.get_tensor().set_names(set())
+        row = ops.multiply(ops.reshape(logits, np.array([vocab]), False), scale)
+        drawn = ops.add(row, ops.gather(noise, np.int64(step), np.int64(0)))
+        tokens.append(ops.topk(drawn, 1, 0, "max", "value", index_element_type="i64").output(1))
+    joined = ops.concat(tokens, 0).output(0)
+    joined.get_tensor().set_names({_TOKENS})
+    return ov.Model([ops.result(joined)], parameters, "unrolled")
+
+
+class UnrolledGraph:
+    """A compiled graph of several steps, with its inputs.
+
+    Args:
+        compiled: of `unrolled`.
+        steps: that it computes.
+        vocab_size: ids from here on are never drafted.
+
+    Attributes:
+        request: that runs it.
+        noise: f32 `[steps, vocab_size or the draft's]`, what is added to the logits of each step; zeros at
+            first.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, steps: int, vocab_size: int) -> None:
+        self.request = compiled.create_infer_request()
+        noise = np.zeros(list(compiled.input(_NOISE).get_shape()), np.float32)
+        noise[:, vocab_size:] = -np.inf
+        self.noise = noise[:, :vocab_size]
+        self._scale = np.ones((), np.float32)
+        self._first = np.zeros(FIRST_ROWS, np.int64)
+        behind = np.arange(FIRST_ROWS - 1, FIRST_ROWS + steps - 1, dtype=np.int32)
+        self._past_behind = np.where(behind < FIRST_ROWS, 0, behind).astype(np.int32)
+        self._context_behind = behind + np.int32(1)
+        self._position_behind = np.arange(FIRST_ROWS + steps - 1)
+        self._pasts, self._contexts = np.zeros(steps, np.int32), np.zeros(steps, np.int32)
+        self._positions = np.zeros(FIRST_ROWS + steps - 1, np.int64)
+        self._table, self._begins = np.zeros(0, np.int32), np.zeros(2, np.int32)
+        given: dict[str, NDArray[np.generic]] = {
+            _NOISE: noise,
+            _SCALE: self._scale,
+            "input_ids": self._first,
+            "block_indices_begins": self._begins,
+            "subsequence_begins": np.array([0, FIRST_ROWS], np.int32),
+            SAMPLED_TOKENS_INDICES: np.array([FIRST_ROWS - 1]),
+            "qq_bias": np.zeros(0, np.uint8),
+            "qq_bias_begins": np.zeros(0, np.int32),
+        }
+        for step in range(steps):
+            end, suffix = FIRST_ROWS + step, f".{step}" if step else ""
+            given[f"position_ids{suffix}"] = self._positions[end - 1 if step else 0 : end]
+            given[f"past_lens{suffix}"] = self._pasts[step : step + 1]
+            given[f"max_context_len{suffix}"] = self._contexts[step : step + 1].reshape(())
+        self._given = given  # the request has their addresses
+        names = {port.get_any_name() for port in compiled.inputs}
+        for name, array in given.items():
+            if name in names:
+                self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        self._tokens: NDArray[np.int64] = self.request.get_tensor(_TOKENS).data
+
+    def run(
+        self, tokens: list[int], past: int, table: NDArray[np.int32], temperature: float = 1.0
+    ) -> list[int]:
+        """The tokens of all steps.
+
+        Args:
+            tokens: `FIRST_ROWS` tokens behind those in the cache.
+            past: tokens in the cache.
+            table: i32 `[blocks]`, blocks that hold the tokens in the cache and all that are written.
+            temperature: that logits are divided by.
+        """
+        self._first[:] = tokens
+        self._scale[...] = 1.0 / temperature
+        np.add(self._past_behind, past, out=self._pasts)
+        np.add(self._context_behind, past, out=self._contexts)
+        np.add(self._position_behind, past, out=self._positions)
+        if table.shape != self._table.shape:
+            self._table = np.empty_like(table)
+            self._begins[1] = len(table)
+            self.request.set_tensor("block_indices", ov.Tensor(self._table, shared_memory=True))
+        self._table[:] = table
+        self.request.infer(share_outputs=True)
+        found: list[int] = self._tokens.tolist()
+        return found
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Those of one number of steps: how many there were, and the graph that is compiled for them."""
+
+    count: int = 0
+    compiling: Future[ov.CompiledModel | None] | None = None
+    graph: UnrolledGraph | None = None
+
+
+@dataclass(slots=True)
+class UnrolledSteps:
+    """Compiles a graph for a number of drafting steps, beside the passes, once there were 128 such rounds.
+
+    Four steps of the demo draft take 280 us in one graph, and 400 in four passes with what lies between.
+    A graph is used only where its tokens are those of the passes.
+
+    Args:
+        runner: of the draft.
+        vocab_size: of the target.
+
+    Attributes:
+        duration: of the last `run` inside the model, microseconds.
+    """
+
+    runner: ModelRunner
+    vocab_size: int
+    duration: float = 0.0
+    _rounds: dict[int, _Rounds] = field(default_factory=dict)
+    _asked: int = 0
+
+    @classmethod
+    def of(cls, runner: ModelRunner, vocab_size: int) -> UnrolledSteps | None:
+        """Those of a small draft whose rows depend on nothing but their context; `None` for others."""
+        stock = runner.attention.backend == "stock"
+        return cls(runner, vocab_size) if stock and runner.fixed_graphs and runner.repeats_rows else None
+
+    def find(self, steps: int) -> UnrolledGraph | None:
+        """Count a round of so many steps; the graph for it, `None` where there is none yet."""
+        if not 1 < steps <= _MOST_STEPS:
+            return None
+        rounds = self._rounds.setdefault(steps, _Rounds())
+        rounds.count += 1
+        if rounds.count == PASSES and self._asked < _MOST_GRAPHS:
+            self._asked += 1
+            rounds.compiling = COMPILER.submit(self._compile, steps)
+        if rounds.compiling is not None and rounds.compiling.done():
+            compiled, rounds.compiling = rounds.compiling.result(), None
+            if compiled is not None:
+                rounds.graph = UnrolledGraph(compiled, steps, self.vocab_size)
+                self.runner.cache.attach(rounds.graph.request)
+        return rounds.graph
+
+    def run(
+        self,
+        graph: UnrolledGraph,
+        sequence: CachedSequence,
+        tokens: list[int],
+        steps: int,
+        temperature: float = 1.0,
+    ) -> list[int]:
+        """Draft behind `tokens`, which follow those in the cache, as `UnrolledGraph.run`.
+
+        Afterwards the cache has these tokens and all drafted ones but the last.
+        """
+        runner, past = self.runner, sequence.length
+        length = past + FIRST_ROWS + steps - 1
+        runner.cache.ensure(runner.blocks.required([(sequence, length)]))
+        for source, target in runner.blocks.reserve(sequence, length):
+            runner.cache.copy(source, target)
+        table = sequence.table[: -(-length // runner.block_size)]
+        started = microseconds()
+        drafted = graph.run(tokens, past, table, temperature)
+        self.duration = microseconds() - started
+        sequence.verified_from, sequence.length = past, length
+        return drafted
+
+    def wait(self) -> None:
+        """Wait for the graphs that are being compiled."""
+        for rounds in self._rounds.values():
+            if rounds.compiling is not None:
+                rounds.compiling.exception()
+
+    def _compile(self, steps: int) -> ov.CompiledModel | None:
+        """The graph of so many steps; `None` where its tokens are not those of passes, or without memory."""
+        fixed = self.runner.fixed_graphs
+        assert fixed is not None
+        try:
+            compiled = fixed.compile(unrolled(fixed.model, steps))
+            return compiled if self._agrees(compiled, steps) else None
+        except (MemoryError, RuntimeError, ValueError) as error:
+            _LOG.warning("ovspec: no graph is compiled for %d drafting steps (%s)", steps, error)
+            return None
+
+    def _agrees(self, compiled: ov.CompiledModel, steps: int) -> bool:
+        """Whether the graph gives the tokens that passes of the model's own one give, over other caches."""
+        graph, size = UnrolledGraph(compiled, steps, self.vocab_size), self.runner.block_size
+        cache = KVCache(graph.request, cache_tensors(compiled))
+        table = np.arange(-(-(FIRST_ROWS + steps - 1) // size), dtype=np.int32)
+        cache.ensure(len(table))
+        tokens = list(range(FIRST_ROWS))
+        return graph.run(tokens, 0, table) == self._passes(tokens, steps)
+
+    def _passes(self, tokens: list[int], steps: int) -> list[int]:
+        """The most probable tokens, pass by pass."""
+        fixed = self.runner.fixed_graphs
+        assert fixed is not None
+        size, rows, found = self.runner.block_size, tokens, list[int]()
+        inputs = PassInputs(fixed.own.create_infer_request(), fixed.names)
+        cache, sequence = KVCache(inputs.request, cache_tensors(fixed.own)), CachedSequence()
+        sequence.table = np.arange(-(-(FIRST_ROWS + steps - 1) // size), dtype=np.int32)
+        cache.ensure(len(sequence.table))
+        for _ in range(steps):
+            inputs.write(build_tables([Rows(sequence, np.array(rows, np.int64))], size, False, fixed.names))
+            inputs.request.infer(share_outputs=True)
+            sequence.length += len(rows)
+            logits = inputs.request.get_tensor("logits").data.reshape(-1)
+            rows = [int(logits[: self.vocab_size].argmax())]
+            found += rows
+        return found

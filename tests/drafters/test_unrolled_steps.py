@@ -1,0 +1,153 @@
+"""Drafts of several steps in one graph are those of as many passes, and so is what is accepted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset15 as ops
+from openvino_genai import GenerationConfig
+from settings import F32
+
+from ovspec.drafters import AssistantDrafter
+from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.request import Request
+from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime import unrolled_steps
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.unrolled_steps import UnrolledSteps, unrolled
+
+VOCAB, NEW_TOKENS = 4096, 90
+SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "rng_seed": 5}
+TEXT = np.random.default_rng(0).integers(2, VOCAB, 45).tolist()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unrolled_steps, "PASSES", 2)
+
+
+# In f32, since the last bits of bf16 depend on how many rows a pass has: two logits may be equal then.
+def drafter_of(folder: Path, vocab_size: int = VOCAB, backend: Any = "stock") -> AssistantDrafter:
+    backends = Backends.resolve(folder / "draft", properties=F32, attention=AttentionConfig(backend))
+    return AssistantDrafter(draft_runner(folder / "draft", backends, 1), vocab_size, 512)
+
+
+def steps_of(drafter: AssistantDrafter) -> UnrolledSteps:
+    assert drafter._unrolled is not None
+    return drafter._unrolled
+
+
+def settings_of(**options: Any) -> GenerationSettings:
+    given = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "num_assistant_tokens": 4, **options}
+    return resolve(updated(GenerationConfig(), given), (), has_draft=True)
+
+
+def rounds(drafter: AssistantDrafter, each: Callable[[], object], **options: Any) -> list[list[int]]:
+    """What is proposed for a text that goes on with some of each draft: none, one or all of it."""
+    sequence, found = Sequence.start(TEXT, 4000, settings_of(**options), 0), []
+    for number in range(30):
+        tokens = drafter.propose([sequence], [4])[0].tokens
+        found.append(tokens)
+        sequence.append([*tokens[: (0, 4, 1, 3)[number % 4]], 7 + number])
+        each()
+    drafter.release(sequence)
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED, {**SAMPLED, "temperature": 1.7}])
+@pytest.mark.parametrize("vocab_size", [VOCAB, 900, VOCAB + 64])
+def test_they_are_those_of_passes(demo_ir: Path, vocab_size: int, options: dict[str, Any]) -> None:
+    drafter, used = drafter_of(demo_ir, vocab_size), []
+    steps, plain = steps_of(drafter), drafter_of(demo_ir, vocab_size)
+
+    def note() -> None:
+        steps.wait()
+        used.append(steps.duration > 0.0)
+
+    plain._unrolled = None
+    assert rounds(drafter, note, **options) == rounds(plain, lambda: None, **options)
+    assert used == [False] * 2 + [True] * 28  # the first two are counted
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED])
+def test_as_much_is_accepted(demo_ir: Path, options: dict[str, Any]) -> None:
+    target, drafter = ModelRunner(demo_ir), drafter_of(demo_ir)
+    engine = LLMEngine(target, drafter)
+
+    def answer() -> tuple[list[int], RawPerfMetrics]:
+        request = Request("one", TEXT, settings_of(**options))
+        return engine.generate([request])["one"], request.metrics
+
+    answer()
+    steps_of(drafter).wait()
+    tokens, metrics = answer()
+    assert steps_of(drafter).duration > 0.0
+    drafter._unrolled = None
+    plain, expected = answer()
+    assert tokens == plain
+    assert metrics.accepted_lengths == expected.accepted_lengths
+    assert metrics.proposed_lengths == expected.proposed_lengths
+
+
+OTHERS: list[dict[str, Any]] = [
+    {**SAMPLED, "top_p": 0.9},
+    {**SAMPLED, "top_k": 5},
+    {**SAMPLED, "min_p": 0.1},
+    {"repetition_penalty": 1.2},
+    {"max_new_tokens": 2000, "min_new_tokens": 1000, "stop_token_ids": {5}, "ignore_eos": False},
+    {"acceptance_threshold": 0.5},
+    {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.4},
+]
+
+
+@pytest.mark.parametrize("options", OTHERS)
+def test_settings_that_need_more_than_logits_take_passes(demo_ir: Path, options: dict[str, Any]) -> None:
+    drafter = drafter_of(demo_ir)
+    steps = steps_of(drafter)
+    rounds(drafter, steps.wait, **options)
+    assert steps.duration == 0.0
+
+
+def test_drafts_with_native_attention_take_passes(demo_ir: Path) -> None:
+    assert drafter_of(demo_ir, backend="native")._unrolled is None
+
+
+def test_a_graph_with_other_tokens_is_not_used(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def negated(model: ov.Model, steps: int) -> ov.Model:
+        other = model.clone()
+        result = other.get_results()[0].input(0)
+        result.replace_source_output(ops.negative(result.get_source_output()).output(0))
+        other.validate_nodes_and_infer_types()
+        return unrolled(other, steps)
+
+    monkeypatch.setattr(unrolled_steps, "unrolled", negated)
+    drafter = drafter_of(demo_ir)
+    steps = steps_of(drafter)
+    rounds(drafter, steps.wait)
+    assert steps.duration == 0.0
+
+
+def test_drafts_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    drafter = drafter_of(demo_ir)
+    steps = steps_of(drafter)
+    assert steps.runner.fixed_graphs is not None
+
+    def fails(model: ov.Model) -> ov.CompiledModel:
+        raise MemoryError("no memory for another graph")
+
+    steps.runner.fixed_graphs.compile = fails
+    rounds(drafter, steps.wait)
+    assert steps.duration == 0.0
+    assert [record.getMessage() for record in caplog.records] == [
+        "ovspec: no graph is compiled for 4 drafting steps (no memory for another graph)"
+    ]

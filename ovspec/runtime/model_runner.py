@@ -36,7 +36,7 @@ from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
-from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
+from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
@@ -246,10 +246,10 @@ class ModelRunner:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
         fixed = self.fixed_graphs.find(batch) if self.fixed_graphs else None
         more = added_rows(batch) if self.repeats_rows and not fixed else 0
-        self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
-        for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
-                self.cache.copy(source, target)
+        held = [(rows.sequence, rows.context + more) for rows in filled]
+        self.cache.ensure(self.blocks.required(held), soon=self.blocks.required(prompt_ends(filled)))
+        for source, target in (copy for one in held for copy in self.blocks.reserve(*one)):
+            self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
         inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)

@@ -131,18 +131,24 @@ class KVCache:
         for name, blocks in self._blocks.items():
             request.set_tensor(name, blocks.tensor)
 
-    def ensure(self, num_blocks: int) -> None:
+    def ensure(self, num_blocks: int, soon: int = 0) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
 
-        Doubling makes copies rare. One tensor is replaced at a time, and its memory returned to the system,
-        not to the C library alone: the additional peak is one tensor.
+        Doubling makes copies rare, and `soon` spares a long prompt most of them. One tensor is replaced at a
+        time, and its memory returned to the system, not to the C library alone: the additional peak is one
+        tensor.
+
+        Args:
+            num_blocks: blocks needed now.
+            soon: blocks needed once the prompts in the pass have been read; a cache that grows takes so many
+                where `max_bytes` allows.
 
         Raises:
             RuntimeError: they would exceed `max_bytes`, or the memory of the machine or the device.
         """
         if num_blocks <= self._capacity:
             return
-        capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
+        capacity = max(_FIRST_BLOCKS, num_blocks, soon, min(2 * self._capacity, num_blocks + 1024))
         if self.max_bytes is not None:
             most = self.max_bytes // self.block_bytes
             if num_blocks > most:

@@ -35,7 +35,7 @@ from ovspec.runtime.model_check import check_windows
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
-from ovspec.runtime.prompt_pieces import pieces, read_prompts, verified
+from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.runtime.repeated_rows import added_rows
 from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
@@ -239,10 +239,10 @@ class ModelRunner:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
         more = added_rows(batch) if self.repeats_rows else 0
         fixed, more = self.fixed_graphs.find(batch, more) if self.fixed_graphs else (None, more)
-        self.cache.ensure(self.blocks.required((rows.sequence, rows.context + more) for rows in filled))
-        for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
-                self.cache.copy(source, target)
+        held = [(rows.sequence, rows.context + more) for rows in filled]
+        self.cache.ensure(self.blocks.required(held), soon=self.blocks.required(prompt_ends(filled)))
+        for source, target in (copy for one in held for copy in self.blocks.reserve(*one)):
+            self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
         inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)

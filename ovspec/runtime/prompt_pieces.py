@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.tables import Rows, is_verification
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
@@ -50,6 +51,11 @@ def _cut(rows: Rows, prefill: SparsePrefill, block_size: int) -> Iterator[Rows]:
 def _last(asked: int, behind: int, length: int) -> int:
     """Of the last so many rows, those in a piece with so many rows behind it."""
     return min(max(asked - behind, 0), length)
+
+
+def prompt_ends(batch: Sequence[Rows]) -> list[tuple[CachedSequence, int]]:
+    """The sequences whose prompts the batch reads, and how many tokens each has once it was read."""
+    return [(rows.sequence, rows.text_length) for rows in batch if rows.is_prompt]
 
 
 def verified(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:

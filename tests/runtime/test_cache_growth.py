@@ -66,6 +66,24 @@ def test_a_cache_that_cannot_grow_says_what_it_has_room_for() -> None:
         cache.ensure(65)
 
 
+def test_a_cache_grows_once_for_what_is_needed_soon() -> None:
+    sizes: list[int] = []
+
+    def counted(element_type: ov.Type, shape: list[int]) -> HostBlocks:
+        sizes.append(shape[0])
+        return HostBlocks(element_type, shape)
+
+    spec = CacheTensor("value_cache.0", ov.Type.f32, (2, 16, 8))
+    cache = KVCache(Mock(), [spec], counted)
+    for needed in (16, 200, 500):
+        cache.ensure(needed, soon=500)
+    assert sizes == [500]
+    cache = KVCache(Mock(), [spec], counted)
+    cache.max_bytes = 300 * cache.block_bytes
+    cache.ensure(16, soon=500)
+    assert sizes == [500, 300], "no more than the limit"
+
+
 @pytest.mark.parametrize(
     ("block", "shares", "reason"),
     [

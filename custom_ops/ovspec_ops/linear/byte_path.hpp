@@ -58,15 +58,17 @@ template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
                                        const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
                                        const PanelTarget& target) {
+    panels::fetch_target(target, row, R);
     const std::uint8_t* block = packed + row / block_rows * layout.bytes;
     const std::size_t first = row % block_rows;
     constexpr std::size_t parts = panel_width / lanes, V = panels::vectors_together(R);
+    const std::size_t at_once = V == parts ? layout.group_size : stretch;
     Vec total[parts][R] = {};
     const std::uint8_t* weights = panel + w.data_at();
     for (std::size_t g = 0; g < w.groups; g++) {
         Vec of_group[parts / V][V][R] = {};
-        for (std::size_t k = 0; k < layout.group_size; k += stretch) {
-            const std::size_t left = layout.group_size - k, some = left < stretch ? left : stretch;
+        for (std::size_t k = 0; k < layout.group_size; k += at_once) {
+            const std::size_t left = layout.group_size - k, some = left < at_once ? left : at_once;
             for (std::size_t p = 0; p < parts; p += V) {
                 Vec acc[V][R];
                 __builtin_memcpy(acc, of_group[p / V], sizeof(acc));

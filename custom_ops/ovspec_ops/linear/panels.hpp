@@ -93,6 +93,15 @@ template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t 
     }
 }
 
+// Fetches the lines of rows row to row + rows that write() will fill. Rows of an output lie kilobytes apart
+// and mostly in no cache: without it a tile of a prompt waits as long as for 400 of its inputs.
+OVSPEC_INLINE void fetch_target(const PanelTarget& target, std::size_t row, std::size_t rows) {
+    constexpr std::size_t line = 64 / sizeof(float);
+    for (std::size_t r = row; r < row + rows; r++)
+        for (std::size_t i = 0; i < target.width; i += line)
+            __builtin_prefetch(target.y + r * target.stride + i, 1);
+}
+
 // Values of a row's `lanes` neurons from `first` of the panel on.
 OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t first, Vec value) {
     float* to = target.y + row * target.stride + first;

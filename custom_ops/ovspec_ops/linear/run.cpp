@@ -13,6 +13,9 @@ constexpr std::size_t tasks_of_thread = 4;
 // Rows that are computed together: their weights are read once, and up to about 4,000 inputs their digits fit
 // in the L2 cache.
 constexpr std::size_t round_rows = 256;
+// Rounds whose rows are packed before a product begins. Their tasks are shared by the threads as a whole:
+// waiting for each other after every round took a tenth of a prompt's time.
+constexpr std::size_t wave_rounds = 4;
 
 // Never destroyed: plugin threads may outlive static objects.
 Pool<FloatBuffer>& buffers() {
@@ -52,6 +55,30 @@ void set_targets(const LinearOutput* outputs, std::size_t row, std::size_t first
     }
 }
 
+// Rows that are multiplied together, in packed blocks.
+struct Round {
+    RowBlocks blocks;
+    std::size_t block_bytes;
+
+    Round(const LinearKernels& kernels, const LinearWeights& weights, std::size_t rows)
+        : blocks(kernels.blocks(weights, rows)), block_bytes(kernels.packed_bytes(weights, blocks.most)) {}
+};
+
+// Rounds that are packed together: all but the last have round_rows rows.
+struct Wave {
+    std::size_t rows, rounds;
+    Round full, last;
+
+    Wave(const LinearKernels& kernels, const LinearWeights& weights, std::size_t count)
+        : rows(count), rounds((count + round_rows - 1) / round_rows),
+          full(kernels, weights, std::min(count, round_rows)),
+          last(kernels, weights, count - (rounds - 1) * round_rows) {}
+
+    const Round& of(std::size_t round) const { return round + 1 < rounds ? full : last; }
+    std::size_t blocks() const { return (rounds - 1) * full.blocks.count + last.blocks.count; }
+    std::size_t round_bytes() const { return full.blocks.count * full.block_bytes; }
+};
+
 } // namespace
 
 void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, const LinearOutput* outputs,
@@ -64,23 +91,25 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     const std::size_t task_panels = panels_of_task(panels, rows, std::min(rows, round_rows) * row_work),
                       tasks = (panels + task_panels - 1) / task_panels;
     auto packed_rows = buffers().take();
-    for (std::size_t row = 0; row < rows; row += round_rows) {
-        const std::size_t some = std::min(round_rows, rows - row);
-        const RowBlocks blocks = kernels.blocks(weights, some);
-        const std::size_t block_bytes = kernels.packed_bytes(weights, blocks.most);
+    for (std::size_t row = 0; row < rows; row += wave_rounds * round_rows) {
+        const Wave wave(kernels, weights, std::min(wave_rounds * round_rows, rows - row));
         auto* packed = reinterpret_cast<std::uint8_t*>(
-            packed_rows->reserve(blocks.count * block_bytes / sizeof(float) + 1));
-        parallel_items(blocks.count, 4 * some * weights.inputs, [&](std::size_t block) {
-            const std::size_t first = blocks.begin(block), count = blocks.begin(block + 1) - first;
-            kernels.pack(weights, x + (row + first) * weights.inputs, count, blocks.most,
-                         packed + block * block_bytes);
+            packed_rows->reserve(wave.rounds * wave.round_bytes() / sizeof(float) + 1));
+        parallel_items(wave.blocks(), 4 * wave.rows * weights.inputs, [&](std::size_t item) {
+            const std::size_t round = item / wave.full.blocks.count, block = item % wave.full.blocks.count;
+            const Round& of = wave.of(round);
+            const std::size_t first = of.blocks.begin(block), count = of.blocks.begin(block + 1) - first;
+            kernels.pack(weights, x + (row + round * round_rows + first) * weights.inputs, count,
+                         of.blocks.most, packed + round * wave.round_bytes() + block * of.block_bytes);
         });
-        parallel_items(tasks, some * row_work, [&](std::size_t task) {
-            const std::size_t first = task * task_panels, of_task = std::min(task_panels, panels - first);
+        parallel_items(wave.rounds * tasks, wave.rows * row_work, [&](std::size_t item) {
+            const std::size_t round = item / tasks, first = item % tasks * task_panels;
+            const std::size_t of_task = std::min(task_panels, panels - first);
+            const std::size_t some = wave.of(round).blocks.rows;
             PanelTarget targets[most_panels];
-            set_targets(outputs, row, first, of_task, targets);
+            set_targets(outputs, row + round * round_rows, first, of_task, targets);
             auto scratch = buffers().take();
-            kernels.product(weights, first, of_task, packed, some, targets,
+            kernels.product(weights, first, of_task, packed + round * wave.round_bytes(), some, targets,
                             scratch->reserve(kernels.scratch_floats(weights, some)));
         });
     }

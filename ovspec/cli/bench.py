@@ -22,6 +22,7 @@ from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_serve import serve
 from ovspec.cli.bench_trace import trace
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     int_list,
     json_option,
@@ -61,32 +62,28 @@ VERIFY_COMMON = (
 
 @bench.command(cls=ShortHelpCommand, common=VERIFY_COMMON)
 @source_options
-@click.option("--context", default="4096,16384", show_default=True, help="Tokens in the cache.")
-@click.option("--tokens", default="1,4,8", show_default=True, help="New tokens of a pass.")
-@click.option(
-    "--budget",
-    type=int,
-    default=DEFAULT_BUDGET,
-    show_default=True,
-    help="Tokens of the context that a sparse pass reads; 0: all of them.",
+@default_option("--context", "4096,16384", "Tokens in the cache.")
+@default_option("--tokens", "1,4,8", "New tokens of a pass.")
+@default_option(
+    "--budget", DEFAULT_BUDGET, "Tokens of the context that a sparse pass reads; 0: all of them.", type=int
 )
 @click.option(
     "--backend",
     help=f"What to time: {', '.join(BACKENDS)}.  [default: {','.join(DEFAULT_BACKENDS)}; elsewhere than on a "
     "CPU stock,sparse_stock]",
 )
-@click.option(
+@typed_option(
     "--kv-cache-precision",
-    type=click.Choice(list(CACHE_PRECISIONS)),
-    help="Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
+    click.Choice(list(CACHE_PRECISIONS)),
+    "Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
 )
 @weight_options
-@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
+@default_option("--device", "CPU", "OpenVINO device.")
 @linear_option
 @property_option
-@click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
+@default_option("--repeat", 7, "Timed passes per figure.")
 @json_option
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw time against context to FILE.png.")
+@typed_option("--plot", PATH, "Draw time against context to FILE.png.")
 def verify(
     context: str,
     tokens: str,
@@ -138,15 +135,10 @@ def verify(
 
 
 @bench.command()
-@click.option("--vocab-size", type=int, default=32000, show_default=True, help="Vocabulary of both models.")
-@click.option(
-    "--num-assistant-tokens",
-    type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS),
-    default=5,
-    show_default=True,
-)
-@click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@default_option("--vocab-size", 32000, "Vocabulary of both models.")
+@default_option("--num-assistant-tokens", 5, type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS))
+@default_option("--steps", 200, "Timed steps per setting.")
+@json_flag
 def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:
     """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()

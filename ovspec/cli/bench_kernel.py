@@ -9,26 +9,23 @@ from rich.table import Table
 
 from ovspec.bench.kernel import QUANT_MODES, KernelBench
 from ovspec.cli.bench_options import check_operations
+from ovspec.cli.option_forms import default_option, json_flag
 from ovspec.cli.options import int_list
 from ovspec.cli.output import print_table
 from ovspec.runtime.compile import CACHE_PRECISIONS
 
 
 @click.command()
-@click.option("--context", default="4096,16384", show_default=True, help="Tokens in the cache.")
-@click.option("--tokens", default="1,4,8,32", show_default=True, help="Rows of a call.")
-@click.option("--heads", type=int, default=16, show_default=True, help="Query heads.")
-@click.option("--kv-heads", type=int, default=8, show_default=True, help="Key and value heads.")
-@click.option("--head-size", type=int, default=128, show_default=True, help="Channels of a head.")
-@click.option(
-    "--kv-cache-precision", type=click.Choice(list(CACHE_PRECISIONS)), default="u8", show_default=True
-)
-@click.option(
-    "--quant-mode", type=click.Choice(QUANT_MODES), default="BY_TOKEN", show_default=True, help="Of u8 keys."
-)
+@default_option("--context", "4096,16384", "Tokens in the cache.")
+@default_option("--tokens", "1,4,8,32", "Rows of a call.")
+@default_option("--heads", 16, "Query heads.")
+@default_option("--kv-heads", 8, "Key and value heads.")
+@default_option("--head-size", 128, "Channels of a head.")
+@default_option("--kv-cache-precision", "u8", type=click.Choice(list(CACHE_PRECISIONS)))
+@default_option("--quant-mode", "BY_TOKEN", "Of u8 keys.", type=click.Choice(QUANT_MODES))
 @click.option("--isa", help="Instruction sets, in turn, e.g. avx512vnni,avx2.  [the one in use]")
-@click.option("--repeat", type=int, default=7, show_default=True, help="Timed calls per figure.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@default_option("--repeat", 7, "Timed calls per figure.")
+@json_flag
 def kernel(
     context: str,
     tokens: str,

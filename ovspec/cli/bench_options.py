@@ -11,6 +11,7 @@ import click
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
 from ovspec.cli.help import GENERAL, option_group
+from ovspec.cli.option_forms import PATH, typed_option
 from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -21,14 +22,12 @@ _SIZES = ("layers", "vocab_size", "weight_format")
 
 source_options = option_group(
     GENERAL,
-    click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
+    typed_option("--model", PATH, "Folder of an exported model."),
     click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
-    click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
-    click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
-    click.option(
-        "--weight-format",
-        type=click.Choice(WEIGHT_FORMATS),
-        help="With --shape: format of the weights.  [int8]",
+    typed_option("--layers", int, "With --shape: fewer layers than the real model has."),
+    typed_option("--vocab-size", int, "With --shape: another vocabulary than 32000."),
+    typed_option(
+        "--weight-format", click.Choice(WEIGHT_FORMATS), "With --shape: format of the weights.  [int8]"
     ),
 )
 

@@ -11,6 +11,7 @@ from ovspec.bench.record import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_options
 from ovspec.cli.eval import generation_options
+from ovspec.cli.option_forms import PATH
 from ovspec.cli.options import (
     memory_options,
     model_option,
@@ -27,9 +28,7 @@ from ovspec.eval import read_prompts
 @click.command()
 @model_option
 @prompts_options
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The trace."
-)
+@click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The trace.")
 @property_option
 @drafting_options
 @verify_options

@@ -21,6 +21,7 @@ from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMe
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     data_option,
     model_option,
@@ -56,42 +57,31 @@ COMMON = (
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @model_option
 @data_option('Texts, one JSON value per line: a string, or an object such as {"text": "..."}.')
-@click.option(
-    "--anchors", type=int, help="Number of anchor layers.  [default: as many as the default rule has]"
-)
-@click.option(
+@typed_option("--anchors", int, "Number of anchor layers.  [default: as many as the default rule has]")
+@typed_option(
     "--overlap",
-    type=float,
-    help="Instead: as few anchors as let every layer's list overlap its anchor's this much, 0 to 1.",
+    float,
+    "Instead: as few anchors as let every layer's list overlap its anchor's this much, 0 to 1.",
 )
-@click.option(
+@typed_option(
     "--target-kl",
-    type=float,
-    help="Set attention, experts and channels so that together they cost at most this mean KL per "
+    float,
+    "Set attention, experts and channels so that together they cost at most this mean KL per "
     "position, in nats, as `ovspec eval fidelity` reports it.",
 )
-@click.option(
+@default_option(
     "--positions",
+    512,
+    "With --target-kl: positions at which settings are compared with dense passes, over all texts.",
     type=click.IntRange(ROWS),
-    default=512,
-    show_default=True,
-    help="With --target-kl: positions at which settings are compared with dense passes, over all texts.",
 )
-@click.option(
-    "--max-texts", type=click.IntRange(1), default=16, show_default=True, help="Texts to read at most."
-)
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens to read of a text."
-)
-@click.option(
-    "--stride",
-    type=click.IntRange(ROWS),
-    default=128,
-    show_default=True,
-    help="Tokens between two selections that are compared.",
+@default_option("--max-texts", 16, "Texts to read at most.", type=COUNT)
+@default_option("--max-tokens", 4096, "Tokens to read of a text.", type=COUNT)
+@default_option(
+    "--stride", 128, "Tokens between two selections that are compared.", type=click.IntRange(ROWS)
 )
 @property_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 @weight_options
 @selection_options
 def calibrate(

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from ovspec.cli.generate import print_piece
+from ovspec.cli.option_forms import default_option, json_flag
 from ovspec.cli.output import print_table
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
@@ -82,8 +83,8 @@ MODES = (
 
 
 @click.command()
-@click.option("--max-new-tokens", type=click.IntRange(2, 4096), default=96, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@default_option("--max-new-tokens", 96, type=click.IntRange(2, 4096))
+@json_flag
 def demo(max_new_tokens: int, as_json: bool) -> int:
     """Generate with the embedded demo pair: plain decoding, verification dense, sparse and committed, prompt
     lookup, and an EAGLE-3 head, side by side.

@@ -10,6 +10,7 @@ import click
 from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.eval_lm import lm
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
 from ovspec.cli.output import print_table, save_text, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
@@ -47,20 +48,18 @@ COMMON = (
 # The default of `generate` is lossless. This command measures lossy settings, so sparse is its default.
 @evaluate.command(cls=ShortHelpCommand, common=COMMON, context_settings={"default_map": {"verify": "sparse"}})
 @prompts_options
-@click.option("--context", type=click.IntRange(1), help="Cut longer prompts to their last tokens.")
-@click.option(
+@typed_option("--context", COUNT, "Cut longer prompts to their last tokens.")
+@default_option(
     "--reference",
+    "dense",
+    "Compare with dense verification of the same drafts, or with plain decoding.",
     type=click.Choice(["dense", "plain"]),
-    default="dense",
-    show_default=True,
-    help="Compare with dense verification of the same drafts, or with plain decoding.",
 )
-@click.option(
+@default_option(
     "--low-margin",
+    0.1,
+    "Dense top-1 less top-2 log-probability below which a decision is one of low margin.",
     type=click.FloatRange(0),
-    default=0.1,
-    show_default=True,
-    help="Dense top-1 less top-2 log-probability below which a decision is one of low margin.",
 )
 @click.option("--budgets", help="Sweep of --budget, e.g. 256,512,1024.")
 @click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
@@ -68,7 +67,7 @@ COMMON = (
 @click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
 @click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
 @json_option
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
+@typed_option("--plot", PATH, "Draw divergence against speed to FILE.png.")
 @pipeline_options
 def fidelity(
     prompts: Path,

@@ -9,6 +9,7 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, PATH, typed_option
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
 
 COMMON = (
@@ -28,10 +29,8 @@ COMMON = (
 @click.option(
     "--tasks", required=True, metavar="NAME[,NAME...]", help="Tasks of the harness, or of --include-path."
 )
-@click.option(
-    "--include-path", type=click.Path(path_type=Path), metavar="DIR", help="Folder with tasks of your own."
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first examples of a task.")
+@typed_option("--include-path", PATH, "Folder with tasks of your own.", metavar="DIR")
+@typed_option("--limit", COUNT, "Only the first examples of a task.")
 @click.argument("harness", nargs=-1, metavar="[-- OPTIONS]")
 @max_context_option
 @pipeline_options

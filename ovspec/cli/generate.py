@@ -13,6 +13,7 @@ from openvino_genai import ChatHistory
 
 from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import PATH, typed_option
 from ovspec.cli.pipeline_options import (
     answer_options,
     generation_options,
@@ -36,7 +37,7 @@ COMMON = (
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
+@typed_option("--prompt-file", PATH, "File with the prompt.")
 @click.option("--system", help="System message in front of the prompt, through the model's chat template.")
 @click.option(
     "--jsonl",

@@ -20,6 +20,7 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
+from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_table
 from ovspec.memory.memory_plan import plan_memory
@@ -35,23 +36,21 @@ from ovspec_ops.self_check import self_check as run_self_check
 
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
-@click.option("--context", type=int, help="With FOLDER: plan the memory for so many tokens.")
+@click.argument("folder", required=False, type=PATH)
+@typed_option("--context", int, "With FOLDER: plan the memory for so many tokens.")
 @click.option(
     "--bandwidth",
     is_flag=True,
     help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
 )
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="With --self-check: compute a text through this model in random splits and compare bits.",
+@typed_option(
+    "--model", PATH, "With --self-check: compute a text through this model in random splits and compare bits."
 )
 @click.option("--device", default="CPU", help="With --self-check: check this device, and write a report.")
-@click.option("--splits", type=click.IntRange(1), help="Random splits of --model.  [default: 30]")
+@typed_option("--splits", COUNT, "Random splits of --model.  [default: 30]")
 @property_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def info(
     folder: Path | None,
     context: int | None,

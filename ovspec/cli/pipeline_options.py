@@ -11,6 +11,7 @@ import click
 from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import GENERAL, Command, option_group
+from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import (
     backend_options,
     memory_limit_from,
@@ -39,21 +40,17 @@ def _check_seed(context: click.Context, option: click.Parameter, seed: int | Non
     return seed
 
 
-max_context_option = click.option(
-    "--max-context",
-    type=int,
-    help="Tokens of prompt and answer for which memory must suffice; see info.",
+max_context_option = typed_option(
+    "--max-context", int, "Tokens of prompt and answer for which memory must suffice; see info."
 )
-prefix_option = click.option(
+prefix_option = typed_option(
     "--prefix-cache",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File of `ovspec cache save`: what prompts begin with.",
+    click.Path(dir_okay=False, path_type=Path),
+    "File of `ovspec cache save`: what prompts begin with.",
 )
 _length_options = option_group(
     GENERAL,
-    click.option(
-        "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
-    ),
+    default_option("--max-new-tokens", 100, "Most tokens to generate."),
     max_context_option,
     click.option(
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
@@ -63,16 +60,14 @@ _length_options = option_group(
 _sampling_options = option_group(
     "Sampling",
     click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
-    click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
-    click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
-    click.option("--top-k", type=int, help="Sample from the k most probable tokens."),
-    click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability."),
-    click.option(
-        "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
-    ),
-    click.option("--presence-penalty", type=float, help="Penalty on tokens of the output.  [default: 0.0]"),
-    click.option("--frequency-penalty", type=float, help="The same, times their number.  [default: 0.0]"),
-    click.option("--seed", type=int, callback=_check_seed, help="Seed of the random streams.  [default: 0]"),
+    typed_option("--temperature", float, "Sampling temperature.  [default: 1.0]"),
+    typed_option("--top-p", float, "Nucleus sampling.  [default: 1.0]"),
+    typed_option("--top-k", int, "Sample from the k most probable tokens."),
+    typed_option("--min-p", float, "Drop tokens below this share of the largest probability."),
+    typed_option("--repetition-penalty", float, "Penalty on tokens of prompt and output.  [default: 1.0]"),
+    typed_option("--presence-penalty", float, "Penalty on tokens of the output.  [default: 0.0]"),
+    typed_option("--frequency-penalty", float, "The same, times their number.  [default: 0.0]"),
+    typed_option("--seed", int, "Seed of the random streams.  [default: 0]", callback=_check_seed),
 )
 
 

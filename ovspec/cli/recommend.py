@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 
 from ovspec.cli.generate import read_prompt
+from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     draft_folder,
     memory_limit_from,
@@ -48,19 +49,18 @@ class Trial:
 
 
 @click.command()
-@click.argument("model", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("model", metavar="DIR", type=PATH)
 @click.option("-p", "--prompt", help="A prompt as you use the model for.  [default: a story]")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with such a prompt.")
-@click.option("--max-new-tokens", type=click.IntRange(8, 4096), default=64, show_default=True)
-@click.option(
+@typed_option("--prompt-file", PATH, "File with such a prompt.")
+@default_option("--max-new-tokens", 64, type=click.IntRange(8, 4096))
+@default_option(
     "--draft-model",
-    default="auto",
-    show_default=True,
-    help="Folder of the draft model; auto: the one exported with the model; none: go without.",
+    "auto",
+    "Folder of the draft model; auto: the one exported with the model; none: go without.",
 )
 @property_option
 @memory_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def recommend(
     model: Path,
     prompt: str | None,

@@ -12,7 +12,7 @@ Given the draft, the expected number of accepted tokens is exact, so that only t
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import numpy as np
@@ -144,9 +144,7 @@ class Pair:
 
 def main() -> None:
     """Print a row for every rule and length."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=3000, help="that the target writes")
     parser.add_argument("--tokens", type=int, default=100, help="of a text")
     parser.add_argument("--temperature", type=float, default=1.0)

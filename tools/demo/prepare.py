@@ -9,10 +9,10 @@ to evaluate an existing model); without it a byte-level BPE of 4,096 tokens is t
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,9 +127,7 @@ def pack(tokenizer: PreTrainedTokenizerBase, documents: list[str]) -> NDArray[np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the texts")
     parser.add_argument("out", type=Path, help="folder for the packed tokens and the tokenizer")
     parser.add_argument("--tokenizer", type=Path, help="checkpoint folder whose tokenizer to use")

@@ -106,6 +106,14 @@ class KernelBench:
         if self.quant_mode not in QUANT_MODES:
             raise ValueError(f"--quant-mode {self.quant_mode}: expected one of {', '.join(QUANT_MODES)}")
 
+    def title(self) -> str:
+        """What is timed, in a line."""
+        mode = f" {self.quant_mode.lower().replace('_', ' ')}" if self.precision == "u8" else ""
+        return (
+            f"{self.heads} heads, {self.kv_heads} KV heads, head size {self.head_size}, keys "
+            f"{self.precision}{mode}; median of {self.repeat}"
+        )
+
     def run(self) -> list[KernelTiming]:
         """Time everything, the instruction sets in turn, and leave the one in use as it was."""
         before = loader.active_isa()

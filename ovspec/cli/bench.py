@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS
 from ovspec.bench.host import HostBench
@@ -32,10 +31,9 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_rows
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 DEFAULT_BUDGET = 2048
@@ -46,12 +44,8 @@ def bench() -> None:
     """Measure on this machine."""
 
 
-bench.add_command(decode)
-bench.add_command(schedule)
-bench.add_command(kernel)
-bench.add_command(memory)
-bench.add_command(serve)
-bench.add_command(trace)
+for command in (decode, schedule, kernel, memory, serve, trace):
+    bench.add_command(command)
 
 
 VERIFY_COMMON = (
@@ -90,10 +84,7 @@ def verify(
     budget: int,
     backend: str | None,
     kv_cache_precision: str | None,
-    device: str,
-    linear: LinearBackend | None,
     properties: tuple[str, ...],
-    repeat: int,
     json_path: str | None,
     plot: Path | None,
     **options: Any,
@@ -113,19 +104,17 @@ def verify(
         raise ValueError(
             "--budget 0: nothing would be limited; give --expert-budget or --ffn-density as well"
         )
-    device = resolve_device(device)
-    backends = tuple(backend.split(",")) if backend else DEFAULT_BACKENDS
-    if not backend and not is_cpu(device):
-        backends = ("stock", "sparse_stock")
+    device = resolve_device(options["device"])
+    usual = DEFAULT_BACKENDS if is_cpu(device) else ("stock", "sparse_stock")
     timing = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
         sparse=sparse,
-        repeat=repeat,
-        backends=backends,
+        repeat=options["repeat"],
+        backends=tuple(backend.split(",")) if backend else usual,
         properties=chosen,
-        linear=linear,
+        linear=options["linear"],
         device=device,
     )
     check_outputs(json_path, plot)
@@ -146,7 +135,5 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
         click.echo(json.dumps({"records": list(map(asdict, records))}, indent=2))
         return
     click.echo(f"synthetic models, vocabulary {vocab_size}, {num_assistant_tokens} draft tokens a step")
-    table = Table("setting", "steps", "median ms", "90% below ms")
-    for record in records:
-        table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
-    print_table(table)
+    rows = [(r.setting, str(r.steps), f"{r.median_ms:.2f}", f"{r.p90_ms:.2f}") for r in records]
+    print_rows(("setting", "steps", "median ms", "90% below ms"), rows)

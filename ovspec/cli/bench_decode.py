@@ -8,6 +8,7 @@ import click
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.decode import MODES, DecodeBench
+from ovspec.bench.decode_report import DecodeReport
 from ovspec.cli.bench_options import read_source, run_and_show, source_options
 from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
@@ -57,4 +58,4 @@ def decode(
         properties=properties_from(properties),
         **{name: options[name] for name in ("context", "draft_budget", "max_new_tokens", "repeat")},
     )
-    run_and_show(bench, json_path, native="native" in {MODES[name] for name in bench.modes})
+    run_and_show(bench, json_path, "native" in {MODES[name] for name in bench.modes}, DecodeReport)

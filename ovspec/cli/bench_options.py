@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,23 @@ def check_outputs(json_path: str | None, plot: Path | None = None) -> None:
         check_plot(plot)
 
 
-def run_and_show(bench: Any, json_path: str | None, native: bool = True) -> Any:
+def run_and_show(
+    bench: Any, json_path: str | None, native: bool = True, report_of: Callable[[Any, Any], Any] | None = None
+) -> Any:
     """Run a benchmark with a progress bar, and print its report or write it to the file of `--json`.
 
     Args:
-        bench: has `num_steps` and `run`, whose report has `as_json`, `lines`, `table` and `notes`.
+        bench: has `num_steps` and `run`.
         json_path: of `--json`.
         native: whether it runs native operations, which are checked first.
+        report_of: makes the report of the bench and its measurements; `None`: `run` returns the report.
+            It has `as_json`, `lines`, `table` and `notes`.
     """
     check_outputs(json_path)
     if native:
         check_operations()
-    report = with_progress(bench.num_steps, bench.run)
+    found = with_progress(bench.num_steps, bench.run)
+    report = found if report_of is None else report_of(bench, found)
     if not write_json(report.as_json(), json_path):
         for line in report.lines():
             click.echo(line)

@@ -9,6 +9,7 @@ import click
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.schedule import WORKLOADS, ScheduleBench
+from ovspec.bench.schedule_report import ScheduleReport
 from ovspec.bench.source import ModelSource
 from ovspec.cli.bench_options import run_and_show
 from ovspec.cli.option_forms import PATH, default_option, typed_option
@@ -71,4 +72,4 @@ def schedule(
         properties=properties_from(properties),
         **options,
     )
-    run_and_show(bench, json_path)
+    run_and_show(bench, json_path, report_of=ScheduleReport)

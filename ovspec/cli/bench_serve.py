@@ -41,15 +41,11 @@ def serve(
     base_url: str,
     model: str | None,
     api_key: str | None,
-    num_prompts: int,
-    concurrency: int,
-    request_rate: float | None,
-    max_tokens: int,
     prompts: Path | None,
     prompt_words: int,
-    chat: bool,
     extra: tuple[str, ...],
     json_path: str | None,
+    **options: Any,
 ) -> int:
     """Measure a server under load: TTFT, TPOT, ITL, E2EL, acceptance.
 
@@ -59,22 +55,11 @@ def serve(
     """
     client, fields = ServeClient(base_url, api_key), extra_fields(extra)
     check_outputs(json_path)
-    texts = (
-        [prompt.text for prompt in read_prompts(prompts)]
-        if prompts is not None
-        else random_prompts(num_prompts + 1, prompt_words, seed=time.time_ns())
-    )
-    bench = ServeBench(
-        client,
-        model or client.model(),
-        texts,
-        num_prompts,
-        concurrency,
-        request_rate,
-        max_tokens,
-        chat,
-        {"temperature": 0, **fields},
-    )
+    if prompts is not None:
+        texts = [prompt.text for prompt in read_prompts(prompts)]
+    else:
+        texts = random_prompts(options["num_prompts"] + 1, prompt_words, seed=time.time_ns())
+    bench = ServeBench(client, model or client.model(), texts, extra={"temperature": 0, **fields}, **options)
     report = run_and_show(bench, json_path, native=False)
     return 1 if report.errors else 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,14 @@ def print_table(table: Table) -> None:
     if needed.minimum > console.width:
         console = Console(file=sys.stdout, width=needed.maximum, soft_wrap=True)
     console.print(table)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print a table of text cells under the names of its columns."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
 
 
 def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:

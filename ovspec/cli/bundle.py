@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -39,7 +40,7 @@ def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: b
     draft = draft_folder(folder, draft_model)
     with step_display() as progress:
         report = write_bundle(folder, out, draft, wheels, progress)
-    click.echo(json.dumps(report.as_json(), indent=2) if as_json else summary(report))
+    click.echo(json.dumps(asdict(report), indent=2) if as_json else summary(report))
 
 
 def summary(report: BundleReport) -> str:

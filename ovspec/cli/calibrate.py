@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
 from ovspec.calibrate.target_calibration import TargetCalibration
@@ -31,7 +29,7 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_rows
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
@@ -110,7 +108,8 @@ def calibrate(
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
-    texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
+    limit = min(max_tokens, config.model.max_position_embeddings or max_tokens)
+    texts = tokenized(model, read_texts(data)[:max_texts], limit)
     chosen_properties = dict(properties_from(properties))
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
@@ -183,11 +182,6 @@ def check_anchors(anchors: int | None, layers: tuple[int, ...]) -> None:
         )
 
 
-def position_limit(config: OvspecConfig) -> int:
-    """Tokens that the model can read."""
-    return config.model.max_position_embeddings or sys.maxsize
-
-
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:
     """Token ids of the texts, of each at most so many."""
     tokenizer = read_tokenizer(folder)
@@ -229,6 +223,7 @@ def report(
     measured: LayerOverlap, chosen: tuple[int, ...], settings: SparseVerify, path: Path
 ) -> dict[str, object]:
     """What `--json` prints."""
+    default = measured.default_anchors()
     return {
         "config": str(path),
         "verify": settings.to_json(),
@@ -237,25 +232,21 @@ def report(
         "layers": list(measured.layers),
         "overlap": [[round(float(value), 4) for value in row] for row in measured.overlap],
         "overlap_with_anchor": [round(value, 4) for value in measured.with_anchor(chosen)],
-        "default_anchor_layers": list(measured.default_anchors()),
-        "overlap_with_default_anchor": [
-            round(value, 4) for value in measured.with_anchor(measured.default_anchors())
-        ],
+        "default_anchor_layers": list(default),
+        "overlap_with_default_anchor": [round(value, 4) for value in measured.with_anchor(default)],
     }
 
 
 def show(measured: LayerOverlap, chosen: tuple[int, ...], path: Path) -> None:
     """Print the table."""
     default = measured.default_anchors()
-    table = Table("layer", "anchor", "overlap with it", "overlap with the default rule's")
-    for layer, mine, rule in zip(
-        measured.layers, measured.with_anchor(chosen), measured.with_anchor(default), strict=True
-    ):
+    overlaps = [measured.with_anchor(anchors) for anchors in (chosen, default)]
+    rows = []
+    for layer, mine, rule in zip(measured.layers, *overlaps, strict=True):
         anchor = max(anchor for anchor in chosen if anchor <= layer)
-        name = "itself" if anchor == layer else str(anchor)
-        table.add_row(str(layer), name, f"{mine:.2f}", f"{rule:.2f}")
-    print_table(table)
-    means = [sum(values) / len(values) for values in map(measured.with_anchor, (chosen, default))]
+        rows.append([str(layer), "itself" if anchor == layer else str(anchor), f"{mine:.2f}", f"{rule:.2f}"])
+    print_rows(("layer", "anchor", "overlap with it", "overlap with the default rule's"), rows)
+    means = [sum(values) / len(values) for values in overlaps]
     click.echo(
         f"{measured.passes} selections in {measured.tokens} tokens; mean overlap {means[0]:.2f} with "
         f"{len(chosen)} anchors, {means[1]:.2f} with the default rule's {len(default)}"

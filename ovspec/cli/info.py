@@ -22,7 +22,7 @@ from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
 from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_rows, print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
@@ -87,10 +87,7 @@ def info(
         facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
     if self_check:
-        facts["self_check"] = [
-            {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
-            for c in checks
-        ]
+        facts["self_check"] = [{**asdict(check), "ok": check.ok} for check in checks]
     rows = check_rows(model, splits or 30, properties_from(properties)) if model is not None else None
     if rows is not None:
         facts["rows"] = asdict(rows)
@@ -271,19 +268,21 @@ def show_estimate(estimate: dict[str, Any]) -> None:
 
 def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
     """Print facts as a table."""
-    table = Table(title=title.replace("_", " "), title_justify="left", show_header=isinstance(rows, list))
+    title = title.replace("_", " ")
     if isinstance(rows, list):
-        for column in ("operation", "instruction set", "error", "tolerance", "ok"):
-            table.add_column(column)
-        for row in rows:
-            table.add_row(
+        cells = [
+            (
                 str(row["name"]),
                 str(row["isa"]),
                 f"{row['error']:.1e}",
                 f"{row['tolerance']:.1e}",
                 "ok" if row["ok"] else "FAILED",
             )
-    else:
-        for key, value in rows.items():
-            table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+            for row in rows
+        ]
+        print_rows(("operation", "instruction set", "error", "tolerance", "ok"), cells, title)
+        return
+    table = Table(title=title, title_justify="left", show_header=False)
+    for key, value in rows.items():
+        table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
     print_table(table)

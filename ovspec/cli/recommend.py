@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ovspec.cli.generate import read_prompt
 from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
@@ -21,7 +20,7 @@ from ovspec.cli.options import (
     properties_from,
     property_option,
 )
-from ovspec.cli.output import print_table, with_progress
+from ovspec.cli.output import print_rows, with_progress
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -149,13 +148,14 @@ def _options(best: Trial, draft_model: str) -> str:
 
 
 def _show(trials: list[Trial], plain: Trial) -> None:
-    table = Table("drafter", "tokens a round", "tokens/s", "of plain", "mean acceptance length")
-    for trial in trials:
-        table.add_row(
+    rows = [
+        (
             trial.drafter,
             str(trial.num_assistant_tokens or "-"),
             f"{trial.tokens_per_s:.1f}",
             f"{trial.tokens_per_s / plain.tokens_per_s:.2f}",
             f"{trial.mean_acceptance_length:.2f}",
         )
-    print_table(table)
+        for trial in trials
+    ]
+    print_rows(("drafter", "tokens a round", "tokens/s", "of plain", "mean acceptance length"), rows)

@@ -186,8 +186,4 @@ class Subject:
             Precisions `inference`, `key_cache`, `value_cache`, what computes `linear` layers, and
             `row_bits`, to how many bits our operations round rows; `None` where there are none.
         """
-        return {
-            **precisions(self.runner),
-            "linear": self.runner.linear,
-            "row_bits": self.runner.row_bits,
-        }
+        return {**precisions(self.runner), "linear": self.runner.linear, "row_bits": self.runner.row_bits}

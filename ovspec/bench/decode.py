@@ -14,12 +14,7 @@ from openvino_genai import GenerationConfig
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
 from ovspec.bench.memory import models_fit
-from ovspec.bench.rounds import (
-    check_at_least,
-    check_names,
-    check_positions,
-    rotated,
-)
+from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
@@ -148,12 +143,7 @@ class DecodeBench:
         tick(f"compiling {name}")
         # The clone shares the weights.
         runner = load_runner(
-            TracedRunner,
-            name,
-            model.clone(),
-            self.source.anchor_layers,
-            self.properties,
-            self.sparse,
+            TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties, self.sparse
         )
         rng = np.random.default_rng(0)
         # A pass writes the whole draft to the cache before acceptance.

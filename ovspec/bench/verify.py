@@ -13,13 +13,7 @@ from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Su
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.memory import models_fit
 from ovspec.bench.report import Record, Report
-from ovspec.bench.rounds import (
-    Spread,
-    check_at_least,
-    check_names,
-    check_positions,
-    rotated,
-)
+from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.memory.device_memory import device_bytes

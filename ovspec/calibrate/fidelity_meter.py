@@ -53,11 +53,7 @@ class FidelityMeter:
     """
 
     def __init__(
-        self,
-        runner: ModelRunner,
-        texts: Sequence[NDArray[np.int64]],
-        positions: int,
-        chunk: int,
+        self, runner: ModelRunner, texts: Sequence[NDArray[np.int64]], positions: int, chunk: int
     ) -> None:
         self._runner = runner
         greedy = {"do_sample": False, "num_assistant_tokens": ROWS - 1, "ignore_eos": True}

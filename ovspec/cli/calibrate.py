@@ -35,13 +35,7 @@ from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify.verify_config import (
-    AMOUNT_FIELDS,
-    CHANNEL_FIELDS,
-    EXPERT_FIELDS,
-    SparseVerify,
-    calibrated,
-)
+from ovspec.verify.verify_config import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify, calibrated
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
 from ovspec_transforms import moe_layers

@@ -101,10 +101,7 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
             click.secho(f"\n{mode.heading}\n", bold=True)
             click.echo(click.style(f"...{prompt[-80:]}", dim=True), nl=False)
         results[mode.label] = pipeline.generate(
-            [prompt],
-            max_new_tokens=max_new_tokens,
-            streamer=None if as_json else print_piece,
-            **mode.options,
+            [prompt], max_new_tokens=max_new_tokens, streamer=None if as_json else print_piece, **mode.options
         )
         if not as_json:
             click.echo()

@@ -85,9 +85,7 @@ def serve(**options: Any) -> None:
     key = os.environ.get("OVSPEC_API_KEY")
     if key is not None and not options["api_keys"]:
         options["api_keys"] = (key,)
-    limits = Limits(
-        **{entry.name: options.pop(entry.name) for entry in fields(Limits)},
-    )
+    limits = Limits(**{entry.name: options.pop(entry.name) for entry in fields(Limits)})
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         host=options.pop("host"),

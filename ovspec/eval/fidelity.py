@@ -151,11 +151,7 @@ class FidelityEval:
         return resolve(config, eos, pipeline.drafts)
 
     def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, Any]:
-        return {
-            **(self.drafting if drafts else {}),
-            "do_sample": False,
-            "max_new_tokens": max_new_tokens,
-        }
+        return {**(self.drafting if drafts else {}), "do_sample": False, "max_new_tokens": max_new_tokens}
 
     def _encode(
         self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo

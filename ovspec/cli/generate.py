@@ -27,7 +27,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.jsonl import lines_of
+from ovspec_models.jsonl import numbered_lines, read_utf8
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -89,31 +89,24 @@ def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
 
 def read_requests(name: str) -> list[dict[str, Any]]:
     """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is given."""
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        lines = lines_of(data)
-    except OSError as error:
-        raise ValueError(f"--jsonl {name}: {error.strerror}; give a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--jsonl {name} is not UTF-8 ({error}); convert it") from error
+    where = f"--jsonl {name}"
+    read = sys.stdin.buffer.read if name == "-" else Path(name).read_bytes
     requests = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(where, lambda: read().decode("utf-8")):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"--jsonl {name}: line {number} is no JSON ({error}); correct it") from None
+            raise ValueError(f"{where}: line {number} is no JSON ({error}); correct it") from None
         fields = value if isinstance(value, dict) else {}
         prompt, system = fields.get("prompt"), fields.get("system", "")
         if not isinstance(prompt, str) or not prompt.strip() or not isinstance(system, str):
             raise ValueError(
-                f"--jsonl {name}: line {number} holds no prompt; expected an object such as "
+                f"{where}: line {number} holds no prompt; expected an object such as "
                 '{"prompt": "...", "system": "..."}'
             )
         requests.append(value)
     if not requests:
-        raise ValueError(f'--jsonl {name} holds no line; write {{"prompt": "..."}} into each')
+        raise ValueError(f'{where} holds no line; write {{"prompt": "..."}} into each')
     return requests
 
 
@@ -128,21 +121,12 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     if prompt is not None and prompt_file is not None:
         raise ValueError("--prompt and --prompt-file exclude each other: give one")
     if prompt_file is not None:
-        try:
-            prompt = prompt_file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(
-                f"--prompt-file {prompt_file}: {error.strerror}; give a file that can be read"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"--prompt-file {prompt_file} is not UTF-8 ({error}); convert it") from error
+        file = prompt_file
+        prompt = read_utf8(f"--prompt-file {file}", lambda: file.read_text(encoding="utf-8"))
     if prompt is None:
         if sys.stdin.isatty():
             raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
-        try:
-            prompt = sys.stdin.buffer.read().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the prompt on standard input is not UTF-8 ({error}); convert it") from error
+        prompt = read_utf8("the prompt on standard input", lambda: sys.stdin.buffer.read().decode("utf-8"))
     if not prompt.strip():
         raise ValueError("the prompt is empty: give --prompt TEXT or --prompt-file FILE")
     return prompt
@@ -182,20 +166,16 @@ def summary_line(metrics: PerfMetrics) -> str:
 
 def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
     """A mode of verification as a JSON value, with the settings that are in force."""
-    if verify == "dense":
-        return "dense"
     if isinstance(verify, CommitVerify):
         return {"mode": "commit", "interval": verify.interval, "sparse": asdict(verify.sparse)}
-    assert isinstance(verify, SparseVerify)
-    return {"mode": "sparse", **asdict(verify)}
+    return {"mode": "sparse", **asdict(verify)} if isinstance(verify, SparseVerify) else verify
 
 
 def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics, prefill = results.perf_metrics, pipeline.prefill
-    plain = (
-        drafting.choice is None and pipeline.verify == "dense"
-    )  # nothing stands in for the model's own decoding
+    # Then nothing stands in for the model's own decoding.
+    plain = drafting.choice is None and pipeline.verify == "dense"
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,

@@ -45,23 +45,6 @@ class TrainSettings:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a training stands.
-
-    Attributes:
-        step: steps that are done.
-        steps: of all epochs.
-        loss: of the last step, nats per token, mean over the steps of the training-time test.
-        tokens: that it learnt from.
-    """
-
-    step: int
-    steps: int
-    loss: float
-    tokens: int
-
-
 class Eagle3Training:
     """A head while it is trained.
 
@@ -121,8 +104,11 @@ class Eagle3Training:
         """Of all epochs."""
         return int(self._ends[-1])
 
-    def run(self) -> Iterator[Progress]:
-        """Train from where it stands to the end, a step at a time."""
+    def run(self) -> Iterator[tuple[float, int]]:
+        """Train from where it stands to the end; each step's loss, and tokens that it learnt from.
+
+        The loss is in nats per token, mean over the steps of the training-time test.
+        """
         begin = 0
         for epoch, end in enumerate(self._ends):
             if self.step < end:
@@ -148,7 +134,7 @@ class Eagle3Training:
         self.net.train()
         return found
 
-    def _advance(self, batch: list[Text]) -> Progress:
+    def _advance(self, batch: list[Text]) -> tuple[float, int]:
         progress = self.step / self.steps
         warm_up = min(1.0, (self.step + 1) / max(1.0, _WARM_UP * self.steps))
         for group in self._optimizer.param_groups:
@@ -175,8 +161,7 @@ class Eagle3Training:
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
         self._optimizer.step()
         self.step += 1
-        mean = sum(loss.item() for loss in losses) / len(losses)
-        return Progress(self.step, self.steps, mean, sum(map(len, batch)))
+        return sum(loss.item() for loss in losses) / len(losses), sum(map(len, batch))
 
     def _inputs(self, batch: list[Text], readings: list[Reading]) -> tuple[Tensor, Tensor]:
         states = _padded([reading.states for reading in readings], self._device)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 
+from ovspec.calibrate.calibration import ROWS
 from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
@@ -16,9 +17,6 @@ from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
-
-# Rows of a verification pass: the last accepted token and a draft of five.
-ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,11 @@ drafting_options = option_group(
         "--commit-interval", int, "Commit: tokens between dense passes.  [default: adapted, 16 to 32]"
     ),
 )
+# Options that say nothing where nobody drafts.
+_OF_DRAFTS = (
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("tree_depth", "branching_factor"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +90,7 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
         if not isinstance(choice, (Suffix, Auto)):
             raise ValueError(f"--suffix-corpus {corpus} needs --drafter suffix or auto")
         choice = type(choice)(corpus)
-    for key in (
-        "num_assistant_tokens",
-        "num_assistant_tokens_schedule",
-        "assistant_confidence_threshold",
-        "tree_depth",
-        "branching_factor",
-    ):
+    for key in _OF_DRAFTS:
         if choice is None and options.get(key):
             raise ValueError(
                 f"--{key.replace('_', '-')} {options[key]} needs a draft model or a drafter: give "

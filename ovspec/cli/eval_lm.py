@@ -13,14 +13,7 @@ from ovspec.cli.option_forms import COUNT, PATH, typed_option
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
 
 COMMON = (
-    "model",
-    "tasks",
-    "include_path",
-    "limit",
-    "draft_model",
-    "drafter",
-    "verify",
-    "budget",
+    *("model", "tasks", "include_path", "limit", "draft_model", "drafter", "verify", "budget"),
     "properties",
 )
 
@@ -49,10 +42,8 @@ def lm(
     if any(word.split("=")[0] in ("--model", "--model_args", "-a") for word in harness):
         raise ValueError("--model and --model_args of the harness: the model is the pipeline; leave them out")
     arguments = ["--tasks", tasks]
-    if include_path is not None:
-        arguments += ["--include_path", str(include_path)]
-    if limit is not None:
-        arguments += ["--limit", str(limit)]
+    for name, value in (("--include_path", include_path), ("--limit", limit)):
+        arguments += [] if value is None else [name, str(value)]
     folder = options["model"]
     pipeline = serving_pipeline(options)
     from ovspec.eval.harness import run_harness

@@ -36,13 +36,9 @@ property_option = click.option(
     metavar="KEY=VALUE",
     help="OpenVINO property, e.g. INFERENCE_PRECISION_HINT=f32; repeatable.",
 )
-
-
 json_option = click.option(
     "--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them."
 )
-
-
 prompts_options = option_group(
     GENERAL,
     typed_option(
@@ -55,41 +51,32 @@ prompts_options = option_group(
     typed_option("--limit", COUNT, "Only the first prompts of the file."),
     default_option("--max-new-tokens", 128, "Tokens per prompt.", type=click.IntRange(2)),
 )
-
-
-experts_option = typed_option(
-    "--experts",
-    click.Choice(["native", "stock"]),
-    "Routed experts of a mixture: ovspec's operation, or OpenVINO's.  [default: as --attention]",
-)
-
-
-ffn_option = typed_option(
-    "--ffn",
-    click.Choice(["native", "stock"]),
-    "Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
-    "their channels are limited]",
-)
-
-
+_NATIVE_OR_STOCK = click.Choice(["native", "stock"])
 linear_option = typed_option(
     "--linear",
-    click.Choice(["native", "stock"]),
+    _NATIVE_OR_STOCK,
     "Linear layers: ovspec's operation, or OpenVINO's.  [default: native, unless --attention is stock]",
 )
-
-
 backend_options = option_group(
     "Device and operations",
     default_option("--device", "CPU", "OpenVINO device."),
     typed_option(
         "--attention",
-        click.Choice(["native", "stock"]),
+        _NATIVE_OR_STOCK,
         "Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  "
         "[default: native on CPU]",
     ),
-    experts_option,
-    ffn_option,
+    typed_option(
+        "--experts",
+        _NATIVE_OR_STOCK,
+        "Routed experts of a mixture: ovspec's operation, or OpenVINO's.  [default: as --attention]",
+    ),
+    typed_option(
+        "--ffn",
+        _NATIVE_OR_STOCK,
+        "Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
+        "their channels are limited]",
+    ),
     linear_option,
     property_option,
 )

@@ -116,13 +116,7 @@ class Timing:
 
 
 class Subject:
-    """One compiled model with a cache full of random keys and values, ready for any context.
-
-    Args:
-        runner: the compiled model.
-        max_context: tokens that the cache must hold.
-        vocab_size: token ids are drawn below it.
-    """
+    """One compiled model with a cache full of random keys and values for `max_context` tokens."""
 
     def __init__(self, runner: ModelRunner, max_context: int, vocab_size: int) -> None:
         self.runner = runner
@@ -135,10 +129,7 @@ class Subject:
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.
 
-        Args:
-            context: tokens in the cache before the pass.
-            tokens: rows of the pass.
-            sparse: what it may read, `None` for all.
+        `sparse`: what it may read, `None` for all.
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context

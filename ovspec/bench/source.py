@@ -83,11 +83,7 @@ class ModelSource:
         )
 
     def check_stock(self, option: str) -> None:
-        """Refuse a stock measurement of a model whose IR contains native operations.
-
-        Args:
-            option: the option that asks for stock.
-        """
+        """Refuse the option that asks for stock if the model's IR contains native operations."""
         if self.operations:
             raise ValueError(
                 f"{option}: {self.name} holds our operations ({', '.join(self.operations)}), so that it "

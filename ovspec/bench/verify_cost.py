@@ -38,10 +38,7 @@ def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float | None)
 
     What is not reading is left out: at many rows the arithmetic takes longer than the memory.
 
-    Args:
-        info: the model.
-        weights: what its passes read of them.
-        bandwidth: GB (1e9 bytes) per second, or `None` for bytes alone.
+    `bandwidth`: GB (1e9 bytes) per second, or `None` for bytes alone.
     """
     token = info.kv_cache_bytes_per_token("u8", "BY_TOKEN") / info.num_kv_layers
     budget = SparseVerify()

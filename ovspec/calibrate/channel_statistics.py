@@ -15,13 +15,8 @@ from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
 class ChannelStatistics:
     """Activated gates of verification passes, layer by layer.
 
-    The score of a channel in a pass is that of GatedMLP: the largest magnitude over the rows.
-
-    Args:
-        model: extended by the observed outputs.
-
-    Attributes:
-        layers: its gated MLPs.
+    The score of a channel in a pass is that of GatedMLP: the largest magnitude over the rows. The model is
+    extended by the observed outputs; `layers` are its gated MLPs.
     """
 
     def __init__(self, model: ov.Model) -> None:
@@ -39,11 +34,7 @@ class ChannelStatistics:
             self._covered[layer.index] += np.cumsum(energy) / max(energy.sum(), 1e-30)
 
     def densities(self, covered: float) -> tuple[float, ...]:
-        """Per layer, the share of channels with this share of the squared scores, averaged over passes.
-
-        Args:
-            covered: 0 to 1.
-        """
+        """Per layer, the share of channels with a share (0 to 1) of the squared scores, mean over passes."""
         return tuple(share_of(total / self._passes, covered) for total in self._covered)
 
 

@@ -15,11 +15,7 @@ from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_
 class ExpertStatistics:
     """Routing weights of verification passes, layer by layer.
 
-    Args:
-        model: extended by the observed outputs.
-
-    Attributes:
-        layers: its layers with experts.
+    The model is extended by the observed outputs; `layers` are its layers with experts.
     """
 
     def __init__(self, model: ov.Model) -> None:
@@ -48,11 +44,7 @@ class ExpertStatistics:
         return [mass / self._passes for mass in self._mass]
 
     def budgets(self, covered: float) -> tuple[int, ...]:
-        """Per layer, the fewest experts per pass with this share of its routing weight on average.
-
-        Args:
-            covered: 0 to 1.
-        """
+        """Per layer, the fewest experts per pass with a share (0 to 1) of its routing weight on average."""
         found = []
         for layer, total in zip(self.layers, self._covered, strict=True):
             curve = total / self._passes

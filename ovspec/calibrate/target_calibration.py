@@ -70,12 +70,10 @@ class TargetCalibration:
         """Measure candidates until all parts together meet the target.
 
         Args:
-            folder: of the model.
             selecting: selection settings with the chosen anchors.
             texts: i64 `[tokens]` each.
             positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
-            properties: OpenVINO properties.
         """
         parts = self.parts()
         runner = ModelRunner(

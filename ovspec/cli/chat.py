@@ -74,11 +74,7 @@ def _next_message(interactive: bool) -> str | None:
 class Turns:
     """The messages of a chat, and what is forgotten of them.
 
-    Args:
-        pipeline: answers.
-        system: the system message, if there is one.
-        settings: of every answer.
-        drops: forget the oldest turns where the model's positions end, instead of ending the chat.
+    `drops`: forget the oldest turns where the model's positions end, instead of ending the chat.
     """
 
     def __init__(

@@ -123,10 +123,7 @@ def settings_from(
 ) -> list[Setting]:
     """The settings to compare: the one that the verification options describe, or a sweep over it.
 
-    Args:
-        verify: the mode.
-        swept: texts of the sweep options by field.
-        prefill: how prompts are read.
+    `swept`: texts of the sweep options by field.
     """
     given = {name: text for name, text in swept.items() if text is not None}
     options = [sweep_option(name) for name in given]

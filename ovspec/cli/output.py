@@ -47,9 +47,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
 def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:
     """Run long work, with a progress bar if standard error is a terminal.
 
-    Args:
-        num_steps: number of times that the work calls its argument.
-        run: the work; it calls its argument at the begin of each step.
+    The work calls its argument at the begin of each step, `num_steps` times.
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

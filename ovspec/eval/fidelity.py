@@ -88,11 +88,7 @@ class FidelityEval:
         return 2 + len(self.prompts) * (2 + 2 * len(self.settings))
 
     def run(self, on_step: OnStep) -> Report:
-        """Measure everything.
-
-        Args:
-            on_step: called with a description of each step.
-        """
+        """Measure everything; `on_step` is called with a description of each step."""
         info = ModelInfo.read(self.model)
         drafts = self.drafter is not None
         on_step("load the reference")

@@ -122,13 +122,7 @@ class Result:
     metrics: PerfMetrics
 
     def summary(self, references: list[Reference], reference: PerfMetrics, low_margin: float) -> Summary:
-        """Over all prompts.
-
-        Args:
-            references: in the order of the prompts.
-            reference: metrics of all of them.
-            low_margin: a margin below it is low.
-        """
+        """Over all prompts; `reference`: metrics of all references; a margin below `low_margin` is low."""
         speed, reference_speed = tokens_per_s(self.metrics), tokens_per_s(reference)
         diverged = [outcome for outcome in self.outcomes if outcome.first_divergence is not None]
         decisions = [decision for outcome in self.outcomes for decision in outcome.decisions]

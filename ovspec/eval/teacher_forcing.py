@@ -63,20 +63,12 @@ class TeacherForcing:
             runner.prefill(self._cached, text, prefill_chunk, is_prompt=True)
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
-        """Compare a setting with dense passes at every token after the first.
-
-        Args:
-            sparse: what the passes may read; `None` makes them dense.
-        """
+        """Compare a setting with dense passes at every token after the first; `None` is dense."""
         rows = zip(self._dense, self.run(sparse), self._tokens[1:], strict=True)
         return [decide(dense, row, token) for dense, row, token in rows]
 
     def run(self, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:
-        """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for.
-
-        Args:
-            sparse: what the passes may read; `None` makes them dense.
-        """
+        """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for."""
         verifier, self.metrics = Verifier(self._runner), RawPerfMetrics()
         meter = Meter(self.metrics)
         self._cached.rollback(len(self._prompt))

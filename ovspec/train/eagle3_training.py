@@ -49,13 +49,10 @@ class Eagle3Training:
     """A head while it is trained.
 
     Args:
-        target: folder of the target.
+        target: its folder; `properties` are OpenVINO's for it.
         config: as config.json of a published head.
         boundaries: of the target, whose states it reads.
         ids: i64, the target's id of each of the head's tokens.
-        texts: to learn from, and held out.
-        settings: how.
-        properties: OpenVINO properties of the target.
     """
 
     def __init__(
@@ -168,12 +165,7 @@ class Eagle3Training:
         return states, _padded(batch, self._device)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write where it stands; the file is whole or unchanged.
-
-        Args:
-            path: of the file.
-            about: what the training is of, which `resume` compares.
-        """
+        """Write where it stands, and what it is a training of; the file is whole or unchanged."""
         state = {
             "about": about,
             "step": self.step,

@@ -71,14 +71,11 @@ def write_head(
     folder: Path,
     weight_format: str | None,
 ) -> None:
-    """Write the checkpoint and the IR into a folder.
+    """Write the checkpoint and the IR of a head for `target` into a folder.
 
     Args:
-        net: the head.
         config: its config.json.
         ids: i64 `[draft vocabulary]`, the target's ids.
-        target: that it drafts for.
-        folder: to write to.
         weight_format: of the IR, as `export_head`.
     """
     checkpoint = folder / CHECKPOINT

@@ -29,7 +29,7 @@ DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. Its
 # graph contains selection, which costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
-SPARSE = ("sparse", "sparse_stock")
+SPARSE = frozenset({"sparse", "sparse_stock"})
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
@@ -102,6 +102,7 @@ class Timing:
     Attributes:
         ms: milliseconds.
         density: share of the context's cache that its attention read.
+        cache_bytes: of keys and values in that share.
         selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
             its own.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
@@ -110,6 +111,7 @@ class Timing:
 
     ms: float
     density: float
+    cache_bytes: float
     selection_ms: float | None = None
     experts_read: float | None = None
     ffn_density: float | None = None
@@ -123,6 +125,7 @@ class Subject:
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self._sequence = random_context(runner, max_context, self._rng)
+        self._bytes_per_token = self._cache_bytes_per_token()
         # OpenVINO packs weights when they are first used.
         self.time_pass(1, 1, None)
 
@@ -138,9 +141,11 @@ class Subject:
         self._sequence.rollback(context)
         stats, attention = self.runner.last_pass, self.runner.attention
         selects = sparse is not None and attention.selects and attention.backend == "native"
+        density = stats.attended_tokens / stats.context_tokens
         return Timing(
             stats.duration / 1e3,
-            stats.attended_tokens / stats.context_tokens,
+            density,
+            density * (context + tokens) * self._bytes_per_token,
             self._selection_ms() if selects else None,
             sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
             sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
@@ -154,8 +159,7 @@ class Subject:
         )
         return float(microseconds / 1e3)
 
-    @property
-    def cache_bytes_per_token(self) -> float:
+    def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""
         specs = [
             spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)

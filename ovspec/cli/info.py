@@ -34,6 +34,11 @@ from ovspec_models.families import family_of
 from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_ops.self_check import self_check as run_self_check
 
+_SHAPE = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
+    "max_position_embeddings",
+)
+
 
 @click.command()
 @click.argument("folder", required=False, type=PATH)
@@ -128,8 +133,7 @@ def installation() -> dict[str, object]:
         "devices": core.available_devices,
         **{
             name: core.get_property(name, "FULL_DEVICE_NAME")
-            for name in core.available_devices
-            if is_gpu(name)
+            for name in filter(is_gpu, core.available_devices)
         },
         "extension": str(ovspec_ops.extension_path()),
         "instruction_sets": ovspec_ops.available_isas(),
@@ -203,12 +207,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "model_type": model.model_type,
         "weight_format": model.weight_format(),
         "weight_bytes": model.weight_bytes,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_position_embeddings,
+        **{name: getattr(model, name) for name in _SHAPE},
         "sliding_windows": sorted({window for window in model.layer_windows if window}),
         "layers_with_window": sum(1 for window in model.layer_windows if window),
         "kv_cache_bytes_per_token_u8": model.kv_cache_bytes_per_token("u8", "BY_TOKEN"),

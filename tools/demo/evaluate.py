@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -87,14 +88,8 @@ def tokens_per_step(agreement: list[list[bool]], num_assistant_tokens: int) -> f
     for row in agreement:
         position = 0
         while position < len(row):
-            accepted = 0
-            while (
-                accepted < num_assistant_tokens
-                and position + accepted < len(row)
-                and row[position + accepted]
-            ):
-                accepted += 1
-            gained = min(accepted + 1, len(row) - position)
+            accepted = [*takewhile(bool, row[position : position + num_assistant_tokens])]
+            gained = min(len(accepted) + 1, len(row) - position)
             position, tokens, steps = position + gained, tokens + gained, steps + 1
     return tokens / steps
 

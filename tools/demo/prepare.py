@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from documents import write_manifest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -151,15 +150,9 @@ def main() -> None:
             np.save(arguments.out / f"{name}{suffix}.npy", packed)
             counts[name + suffix] = len(packed)
             print(f"{name + suffix:14} {len(documents):6} documents {len(packed):10,} tokens")
-    write_manifest(
-        arguments.out,
-        {
-            "seed": arguments.seed,
-            "tokens": counts,
-            "books": texts.train_titles,
-            "books_held": texts.held_titles,
-        },
-    )
+    facts = {"seed": arguments.seed, "tokens": counts}
+    facts |= {"books": texts.train_titles, "books_held": texts.held_titles}
+    (arguments.out / "corpus.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     absent = [title for title in HELD_TITLES if title not in texts.held_titles]
     if absent:
         print(f"not in {arguments.data}, so not among the held-out books: {'; '.join(absent)}")

@@ -33,8 +33,6 @@ class KernelTiming:
 
     Attributes:
         context, tokens: tokens in the cache and rows of the call.
-        isa: instruction set.
-        ms: milliseconds.
         cache_bytes: bytes of keys and values that a call reads.
         multiply_adds: of both products of attention, without what masks hide.
     """

@@ -12,7 +12,7 @@ from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
-from ovspec_models.synthetic import build_model, weight_bytes
+from ovspec_models.synthetic import WEIGHT_FORMATS, build_model, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class ModelSource:
 
     @classmethod
     def from_shape(
-        cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str
+        cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str | None
     ) -> ModelSource:
-        """Random weights of a named shape."""
-        shape = get_shape(name, layers, vocab_size)
+        """Random weights of a named shape; `None`: its own layers, 32000 tokens, int8."""
+        shape, weight_format = get_shape(name, layers, vocab_size), weight_format or WEIGHT_FORMATS[0]
         return cls(
             name=name,
             synthetic=True,

@@ -35,10 +35,10 @@ class ChannelStatistics:
 
     def densities(self, covered: float) -> tuple[float, ...]:
         """Per layer, the share of channels with a share (0 to 1) of the squared scores, mean over passes."""
-        return tuple(share_of(total / self._passes, covered) for total in self._covered)
+        counts = [points_to(total / self._passes, covered) for total in self._covered]
+        return tuple(round(count / len(total), 4) for count, total in zip(counts, self._covered, strict=True))
 
 
-def share_of(curve: NDArray[np.floating], covered: float) -> float:
-    """The fraction of the points of a rising curve that it needs to reach a height."""
-    count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, len(curve))
-    return round(count / len(curve), 4)
+def points_to(curve: NDArray[np.floating], height: float) -> int:
+    """The points of a rising curve that it needs to reach a height, at most all."""
+    return min(int(np.searchsorted(curve, height - 1e-9)) + 1, len(curve))

@@ -8,6 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.calibrate.channel_statistics import points_to
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_routing
 
@@ -45,9 +46,5 @@ class ExpertStatistics:
 
     def budgets(self, covered: float) -> tuple[int, ...]:
         """Per layer, the fewest experts per pass with a share (0 to 1) of its routing weight on average."""
-        found = []
-        for layer, total in zip(self.layers, self._covered, strict=True):
-            curve = total / self._passes
-            count = int(np.searchsorted(curve, covered - 1e-9)) + 1
-            found.append(min(max(count, layer.top_k), layer.experts))
-        return tuple(found)
+        pairs = zip(self.layers, self._covered, strict=True)
+        return tuple(max(points_to(total / self._passes, covered), layer.top_k) for layer, total in pairs)

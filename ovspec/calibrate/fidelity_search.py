@@ -40,7 +40,6 @@ class Chosen:
     """The setting chosen for a part.
 
     Attributes:
-        name: of the part.
         fields: of `SparseVerify`.
         alone: their fidelity without the other parts; `None` if the part stays dense.
         saved: the largest share of a dense pass's reading that a candidate saves within the part's share of

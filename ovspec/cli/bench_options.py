@@ -18,7 +18,7 @@ from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
 
-_SIZES = ("layers", "vocab_size", "weight_format")
+SIZES = ("layers", "vocab_size", "weight_format")
 
 
 source_options = option_group(
@@ -36,13 +36,12 @@ source_options = option_group(
 def read_source(options: dict[str, Any]) -> ModelSource:
     """The model to time, from the options of `source_options`, which are taken out."""
     model, shape = options.pop("model"), options.pop("shape")
-    sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in _SIZES}
+    sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in SIZES}
     if (model is None) == (shape is None):
         given = "both" if model else "none"
         raise ValueError(f"give either --model DIR or --shape NAME ({', '.join(SHAPES)}), got {given}")
     if shape is not None:
-        layers, vocab_size, weight_format = sizes.values()
-        return ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0])
+        return ModelSource.from_shape(shape, *sizes.values())
     for name, value in sizes.items():
         if value is not None:
             raise ValueError(f"{name} {value} needs --shape: the model in {model} has fixed sizes")

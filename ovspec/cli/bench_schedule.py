@@ -11,7 +11,7 @@ from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.schedule_report import ScheduleReport
 from ovspec.bench.source import ModelSource
-from ovspec.cli.bench_options import run_and_show
+from ovspec.cli.bench_options import SIZES, run_and_show
 from ovspec.cli.option_forms import PATH, default_option, typed_option
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
@@ -45,10 +45,6 @@ from ovspec_models.synthetic import WEIGHT_FORMATS
 def schedule(
     model: Path | None,
     draft_model: str,
-    shape: str,
-    layers: int | None,
-    vocab_size: int | None,
-    weight_format: str | None,
     acceptance: str,
     workload: str,
     lengths: str,
@@ -65,7 +61,7 @@ def schedule(
     bench = ScheduleBench(
         model=folder,
         draft_model=draft_folder(folder, draft_model, options["drafter"]),
-        source=ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0]),
+        source=ModelSource.from_shape(*(options.pop(name) for name in ("shape", *SIZES))),
         trace=AcceptanceTrace.of(acceptance),
         workloads=tuple(workload.split(",")),
         lengths=int_list("--lengths", lengths),

@@ -70,12 +70,7 @@ _OF_DRAFTS = (
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """What the options ask for.
-
-    Attributes:
-        model: folder of the draft model, if there is one.
-        choice: the drafter, if there is one.
-    """
+    """What the options ask for: the draft model's folder and the drafter, if there are any."""
 
     model: Path | None
     choice: DrafterChoice | None

@@ -15,7 +15,6 @@ from ovspec.cli.options import float_list, int_list, json_option, prompts_option
 from ovspec.cli.output import print_table, save_text, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Report, Setting, plot_fidelity, read_prompts, sweep
-from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
@@ -72,10 +71,6 @@ COMMON = (
 def fidelity(
     prompts: Path,
     limit: int | None,
-    context: int | None,
-    max_new_tokens: int,
-    reference: ReferenceMode,
-    low_margin: float,
     json_path: str | None,
     plot: Path | None,
     **options: Any,
@@ -86,6 +81,7 @@ def fidelity(
     position of the dense output, and these are compared. A round has 5 draft tokens by default.
     """
     swept = {name: options.pop(option) for name, option in SWEEPS.items()}
+    chosen = {name: options.pop(name) for name in ("context", "max_new_tokens", "reference", "low_margin")}
     choice = PipelineChoice.of(options)
     settings = settings_from(choice.verify, swept, choice.prefill)
     check_outputs(json_path, plot)
@@ -98,10 +94,7 @@ def fidelity(
         drafter=drafter.name if drafter else None,
         draft_model=choice.drafting.model,
         drafting=generation_options(options, drafter is not None),
-        reference=reference,
-        max_new_tokens=max_new_tokens,
-        context=context,
-        low_margin=low_margin,
+        **chosen,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)
     show(report, json_path)

@@ -35,8 +35,7 @@ class Trial:
     """One setting: its drafter, draft tokens a round, and what was measured.
 
     Attributes:
-        drafter: its name, "none" for plain decoding.
-        num_assistant_tokens: draft tokens a round, 0 for plain decoding.
+        drafter, num_assistant_tokens: "none" and 0 for plain decoding.
         tokens_per_s: the best of the runs, behind the first token.
         mean_acceptance_length: tokens emitted per round.
     """

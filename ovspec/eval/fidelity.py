@@ -71,12 +71,6 @@ class FidelityEval:
     low_margin: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 2:
-            raise ValueError(
-                f"max_new_tokens={self.max_new_tokens}: expected at least 2; the first token is the prefill's"
-            )
-        if self.context is not None and self.context < 1:
-            raise ValueError(f"context={self.context}: expected a number of tokens of at least 1")
         if not 0 <= self.low_margin < np.inf:
             raise ValueError(
                 f"low_margin={self.low_margin:g}: expected a difference of log-probabilities, at least 0"

@@ -23,13 +23,7 @@ CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
-    """Sizes of a head that the user may choose.
-
-    Attributes:
-        draft_vocab_size: tokens that it can draft.
-        intermediate_size: of its feed-forward layer.
-        boundaries: of the target, whose states it reads.
-    """
+    """Sizes of a head that the user may choose; it reads the states of the target's `boundaries`."""
 
     draft_vocab_size: int
     intermediate_size: int

@@ -27,10 +27,8 @@ class Report:
     """Where a training stands.
 
     Attributes:
-        step: steps that are done.
-        steps: of all epochs.
+        step, steps: those that are done, and those of all epochs.
         loss: mean since the last report, nats per token; `None` before the first step.
-        held_out: agreement on the held-out texts.
         tokens_per_second: that were learnt from since the last report.
     """
 

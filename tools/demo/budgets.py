@@ -25,7 +25,7 @@ import ovspec
 from ovspec.calibrate.calibration import ROWS
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
-from ovspec.calibrate.fidelity_meter import Fidelity, FidelityMeter
+from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import read_model
@@ -96,13 +96,8 @@ def print_table(
         found = meter.measure(sparse)
         accepted = results.perf_metrics.get_mean_acceptance_length()
         cells = (f"{found.loss:.3f}", f"{found.agreement:.3f}", f"{found.kl:.3f}", f"{accepted:.2f}")
-        print("|", " | ".join((name, _read(found), *cells)), "|", flush=True)
-
-
-def _read(found: Fidelity) -> str:
-    if found.experts_read:
-        return f"{found.experts_read:.1f} experts"
-    return f"{found.ffn_density:.2f}"
+        read = f"{found.experts_read:.1f} experts" if found.experts_read else f"{found.ffn_density:.2f}"
+        print("|", " | ".join((name, read, *cells)), "|", flush=True)
 
 
 def main() -> None:

@@ -50,7 +50,6 @@ def load_runner(
     """Compile one of the models behind the backends.
 
     Args:
-        runner: its class.
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
             our operations where the model has what they compute; "portable" limits attention and experts
@@ -60,7 +59,6 @@ def load_runner(
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
-        device: OpenVINO device.
     """
     if name == "stock":
         return runner(model, device, AttentionConfig("stock"), properties, plugin_defaults=True)

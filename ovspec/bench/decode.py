@@ -50,9 +50,7 @@ class DecodeRecord:
     """One generation; durations are means in milliseconds, `None` where there was none.
 
     Attributes:
-        tokens_per_second: of the whole generation.
         tokens_per_pass: tokens that a verification yielded.
-        commits: dense passes over provisional tokens.
         density: share of the context's cache that verification read, commits included.
         experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
     """
@@ -72,7 +70,6 @@ class DecodeBench:
     """What to time.
 
     Attributes:
-        source: the model.
         context: tokens in the cache before the first new one.
         trace: decides how many draft tokens are accepted in every mode that drafts.
         sparse: what sparse passes may read.

@@ -93,13 +93,10 @@ class ScheduleBench:
         source: the model of the workload `long`, behind a random context.
         context: tokens of that context.
         trace: decides how many of its draft tokens are accepted.
-        workloads: out of `WORKLOADS`.
         lengths: fixed numbers of draft tokens; 0, plain decoding, is among them.
-        max_new_tokens: of a generation.
         skip_tokens: tokens of a generation before the clock runs.
         repeat: timed rounds, in each of which every setting generates once; one more warms up.
         cold: whether `auto` starts every generation without what it has learned.
-        properties: OpenVINO properties.
     """
 
     model: Path

@@ -76,11 +76,7 @@ class Timing:
 
 
 class ServeClient:
-    """Sends requests to a server.
-
-    Args:
-        base_url: of the server, with or without `/v1`.
-        key: its API key, if it wants one.
+    """Sends requests to a server; `base_url` is with or without `/v1`.
 
     Raises:
         ValueError: no address of a server.

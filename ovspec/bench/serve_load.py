@@ -24,17 +24,13 @@ class ServeBench:
     """One measurement of a server.
 
     Attributes:
-        client: of the server.
         model: the name in the requests.
         prompts: texts, taken in turn.
         num_prompts: requests in all.
         concurrency: requests at a time, at most.
         request_rate: requests that come per second, at random times (Poisson); one that comes when
             `concurrency` others run begins when one of them has ended. `None`: all come at once.
-        max_tokens: of an answer.
-        chat: whether the prompts are messages.
         extra: further fields of the requests.
-        seed: of the times at which requests begin.
     """
 
     client: ServeClient

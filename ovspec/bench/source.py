@@ -21,9 +21,7 @@ class ModelSource:
 
     Attributes:
         name: name of the shape or the folder.
-        synthetic: whether its weights are random.
         weight_format: int8, int4, fp16, bf16 or fp32.
-        weight_bytes: bytes of the weights.
         anchor_layers: calibrated anchor layers; `None`: default rule.
         operations: native operations in its IR.
     """

@@ -33,7 +33,6 @@ class VerifyBench:
     """What to time.
 
     Attributes:
-        source: the model.
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
         sparse: what the sparse backends may read.
@@ -41,7 +40,6 @@ class VerifyBench:
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
-        device: OpenVINO device.
     """
 
     source: ModelSource

@@ -17,12 +17,9 @@ class PassCost:
     """The estimate for one pass.
 
     Attributes:
-        context: tokens in the cache.
-        rows: tokens of the pass.
         dense_bytes: weights, and the keys and values of the whole context.
         sparse_bytes: the same with the default `SparseVerify`.
         dense_ms: time to read the dense bytes at the bandwidth at hand; `None` where it was not measured.
-        sparse_ms: the same of the sparse ones.
     """
 
     context: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_rows
+from ovspec.cli.output import print_json, print_rows
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
@@ -132,7 +131,7 @@ def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) 
     """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()
     if as_json:
-        click.echo(json.dumps({"records": list(map(asdict, records))}, indent=2))
+        print_json({"records": list(map(asdict, records))})
         return
     click.echo(f"synthetic models, vocabulary {vocab_size}, {num_assistant_tokens} draft tokens a step")
     rows = [(r.setting, str(r.steps), f"{r.median_ms:.2f}", f"{r.p90_ms:.2f}") for r in records]

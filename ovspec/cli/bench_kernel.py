@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from ovspec.bench.kernel import QUANT_MODES, KernelBench
 from ovspec.cli.bench_options import check_operations
 from ovspec.cli.option_forms import default_option, json_flag
 from ovspec.cli.options import int_list
-from ovspec.cli.output import print_rows
+from ovspec.cli.output import print_json, print_rows
 from ovspec.runtime.compile import CACHE_PRECISIONS
 
 
@@ -41,7 +40,7 @@ def kernel(context: str, tokens: str, isa: str | None, as_json: bool, **options:
     check_operations()
     timings = bench.run()
     if as_json:
-        click.echo(json.dumps({"records": [timing.as_json() for timing in timings]}, indent=2))
+        print_json({"records": [timing.as_json() for timing in timings]})
         return
     click.echo(bench.title())
     rows = [

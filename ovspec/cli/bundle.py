@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ovspec.bundle.bundle import Wheels
 from ovspec.cli.export import step_display
 from ovspec.cli.option_forms import PATH, default_option, json_flag
 from ovspec.cli.options import draft_folder
+from ovspec.cli.output import print_json
 
 
 @click.command()
@@ -40,7 +40,10 @@ def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: b
     draft = draft_folder(folder, draft_model)
     with step_display() as progress:
         report = write_bundle(folder, out, draft, wheels, progress)
-    click.echo(json.dumps(asdict(report), indent=2) if as_json else summary(report))
+    if as_json:
+        print_json(asdict(report))
+    else:
+        click.echo(summary(report))
 
 
 def summary(report: BundleReport) -> str:

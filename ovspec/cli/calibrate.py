@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import fields, replace
@@ -29,7 +28,7 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_rows
+from ovspec.cli.output import print_json, print_rows
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
@@ -129,7 +128,7 @@ def calibrate(
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
-        click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
+        print_json(body | target_report(target, found, target_kl))
     else:
         show(measured, chosen, path)
         if found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,7 +11,7 @@ from rich.table import Table
 
 from ovspec.cli.generate import print_piece
 from ovspec.cli.option_forms import default_option, json_flag
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_json, print_table
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -107,9 +106,7 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
             click.echo()
     same = {label: result.texts == results["plain"].texts for label, result in results.items()}
     if as_json:
-        click.echo(
-            json.dumps({label: as_record(result, same[label]) for label, result in results.items()}, indent=2)
-        )
+        print_json({label: as_record(result, same[label]) for label, result in results.items()})
     else:
         show(results, same)
     differing = [mode.label for mode in MODES if not why_lossy(mode.verify) and not same[mode.label]]

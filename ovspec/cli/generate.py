@@ -14,6 +14,7 @@ from openvino_genai import ChatHistory
 from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import PATH, typed_option
+from ovspec.cli.output import print_json
 from ovspec.cli.pipeline_options import (
     answer_options,
     generation_options,
@@ -74,7 +75,7 @@ def generate(
     streamer = None if as_json else print_piece
     results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
     if as_json:
-        click.echo(json.dumps(report(results, pipeline, drafting), indent=2))
+        print_json(report(results, pipeline, drafting))
     else:
         click.echo()
         click.echo(summary_line(results.perf_metrics), err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
 from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
-from ovspec.cli.output import print_rows, print_table
+from ovspec.cli.output import print_json, print_rows, print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
@@ -97,7 +96,7 @@ def info(
     if rows is not None:
         facts["rows"] = asdict(rows)
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
         estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
         if "identical_output" in facts:

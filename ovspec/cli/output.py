@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,13 +62,17 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
     Returns:
         Whether it was printed; then nothing else may be printed to standard output.
     """
-    text = json.dumps(body, indent=2)
     if path == "-":
-        click.echo(text)
+        print_json(body)
         return True
     if path is not None:
-        save_text(text, Path(path))
+        save_text(json.dumps(body, indent=2), Path(path))
     return False
+
+
+def print_json(body: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(body, indent=2))
 
 
 def save_text(text: str, path: Path) -> None:

@@ -87,10 +87,8 @@ class PipelineChoice:
     """The pipeline that a command's options describe.
 
     Attributes:
-        model: folder of the target.
         verify: how drafts are verified.
         prefill: how prompts are read; `None`: densely.
-        drafting: who drafts.
         arguments: the other arguments of `LLMPipeline`.
     """
 
@@ -149,11 +147,7 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
 
 
 def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
-    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
-
-    Raises:
-        ValueError: as `pipeline_from`.
-    """
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults."""
     given = {**options, "do_sample": False}
     pipeline, _ = pipeline_from(given)
     _set_defaults(pipeline, given)
@@ -161,11 +155,7 @@ def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
 
 
 def serving_outline(options: dict[str, Any]) -> Outline:
-    """What makes the requests of a `serving_pipeline`, in another process.
-
-    Raises:
-        ValueError: as `pipeline_from`, as far as options and files are at fault.
-    """
+    """What makes the requests of a `serving_pipeline`, in another process."""
     given = {**options, "do_sample": False}
     given.pop("prefix_cache", None)
     outline = PipelineChoice.of(given).outline()

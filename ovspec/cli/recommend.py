@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -20,7 +19,7 @@ from ovspec.cli.options import (
     properties_from,
     property_option,
 )
-from ovspec.cli.output import print_rows, with_progress
+from ovspec.cli.output import print_json, print_rows, with_progress
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -101,7 +100,7 @@ def recommend(
     command = f"ovspec generate -m {shlex.quote(str(model))} {_options(best, draft_model)}{given}"
     if as_json:
         body = {"trials": [asdict(trial) for trial in trials], "best": asdict(best), "command": command}
-        click.echo(json.dumps(body, indent=2))
+        print_json(body)
         return
     _show(trials, plain)
     gain = best.tokens_per_s / plain.tokens_per_s

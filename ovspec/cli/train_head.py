@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import data_option, properties_from, property_option
+from ovspec.cli.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
@@ -124,11 +124,7 @@ def train_head(
         info, texts, sizes, settings, output, properties_from(properties), options["weight_format"], show
     )
     if as_json:
-        click.echo(
-            json.dumps(
-                {"output": str(output), "kind": kind, **_agreement(found), "reports": reports}, indent=2
-            )
-        )
+        print_json({"output": str(output), "kind": kind, **_agreement(found), "reports": reports})
     else:
         click.echo(
             f"trained {output}: {found.tokens_per_pass:.2f} tokens per pass held out; try: "

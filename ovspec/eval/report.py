@@ -39,14 +39,10 @@ def precisions(runner: ModelRunner) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results of one run of `ovspec eval fidelity`.
+    """Results of one run of `ovspec eval fidelity`; settings of the run as in `FidelityEval`.
 
     Attributes:
-        drafter: name of what drafts; `None` for decoding without drafts.
-        draft_model: folder of the draft model, if there is one.
-        reference: "dense" verification of the same drafts, or "plain" decoding.
         num_assistant_tokens: draft tokens per round at most, 0 without a drafter.
-        low_margin: dense margin in nats below which a decision counts as one of low margin.
         precisions: in force, from `precisions`.
         references: dense outputs, one per prompt.
         reference_metrics: of all dense outputs.

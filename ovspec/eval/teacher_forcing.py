@@ -27,10 +27,8 @@ class TeacherForcing:
     values that a sparse pass makes, and later passes of the same run read those.
 
     Args:
-        runner: the target.
         settings: of the generation, with the draft tokens of a pass. Its penalties and suppressed tokens are
             part of every decision.
-        prompt: token ids.
         tokens: the reference's output, at least one token.
         prefill_chunk: rows per pass while the prompt is read.
 

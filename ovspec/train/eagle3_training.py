@@ -31,7 +31,6 @@ class TrainSettings:
     """How a head is trained.
 
     Attributes:
-        epochs: times that every text is read.
         batch_tokens: tokens of a step, padding counted.
         learning_rate: the highest; it rises over the first steps and falls to zero on a cosine.
         ttt_length: steps of the training-time test: tokens of a draft that the head learns to write.

@@ -92,13 +92,7 @@ RULES = {"coupled": coupled, "token-wise": token_wise, "block": block}
 
 
 class Pair:
-    """The demo pair, reading the same texts.
-
-    Args:
-        texts: token ids, which grow.
-        seed: of all draws.
-        temperature: of both models.
-    """
+    """The demo pair, reading the same texts, whose token ids grow."""
 
     def __init__(self, texts: list[list[int]], seed: int, temperature: float) -> None:
         folder, graph = demo_pair_path(), AttentionConfig("stock")

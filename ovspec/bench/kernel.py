@@ -46,14 +46,8 @@ class KernelTiming:
 
     def as_json(self) -> dict[str, Any]:
         """The figures by name."""
-        return {
-            "context": self.context,
-            "tokens": self.tokens,
-            "isa": self.isa,
-            "ms": self.ms,
-            "cache_gb_s": self.gb_s,
-            "gmac_s": self.gmac_s,
-        }
+        setting = {name: getattr(self, name) for name in ("context", "tokens", "isa", "ms")}
+        return {**setting, "cache_gb_s": self.gb_s, "gmac_s": self.gmac_s}
 
     @property
     def gb_s(self) -> float:

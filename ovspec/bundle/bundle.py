@@ -58,11 +58,9 @@ def write_bundle(
     Args:
         folder: model as `ovspec export` or `optimum-cli export openvino` wrote it.
         out: must not exist, or be empty. It is complete at the end, or does not exist.
-        draft_folder: the draft model, or none.
         wheels: source of the wheels of other projects: "installed" packs the installed files, "index"
             downloads the installed versions with pip. The wheel of ovspec is always packed from the installed
             files.
-        progress: called with a short description at the begin of each step.
 
     Raises:
         ValueError: an unusable folder, or an installation from which no wheel can be packed.

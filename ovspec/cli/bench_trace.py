@@ -38,7 +38,7 @@ def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, *
     """Generate greedily; record the accepted tokens of every draft and the corrections of commits."""
     verify = options["verify"]
     choice = PipelineChoice.of(options)
-    drafter = choice.drafting.choice
+    drafter = choice.drafter
     if drafter is None:
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +67,8 @@ _OF_DRAFTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """What the options ask for: the draft model's folder and the drafter, if there are any."""
-
-    model: Path | None
-    choice: DrafterChoice | None
-
-
-def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
-    """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options."""
+def drafting_from(model: Path, options: dict[str, Any]) -> tuple[Path | None, DrafterChoice | None]:
+    """The draft model's folder and the drafter, if there are any; their options are taken out."""
     draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
     folder = draft_folder(model, draft_model, name)
     choice = parse_drafter(name, folder is not None)
@@ -91,7 +82,7 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
                 f"--{key.replace('_', '-')} {options[key]} needs a draft model or a drafter: give "
                 "--draft-model DIR or --drafter NAME"
             )
-    return Drafting(folder, choice)
+    return folder, choice
 
 
 def mode_from(verify: str, mode: SparseVerify | str, interval: int | None) -> VerifyMode | str:

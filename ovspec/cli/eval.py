@@ -85,15 +85,14 @@ def fidelity(
     choice = PipelineChoice.of(options)
     settings = settings_from(choice.verify, swept, choice.prefill)
     check_outputs(json_path, plot)
-    drafter = choice.drafting.choice
     evaluation = FidelityEval(
         model=choice.model,
         make_pipeline=choice.start,
         prompts=read_prompts(prompts)[:limit],
         settings=settings,
-        drafter=drafter.name if drafter else None,
-        draft_model=choice.drafting.model,
-        drafting=generation_options(options, drafter is not None),
+        drafter=choice.drafter.name if choice.drafter else None,
+        draft_model=choice.draft,
+        drafting=generation_options(options, choice.drafter is not None),
         **chosen,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)

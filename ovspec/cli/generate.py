@@ -11,11 +11,11 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import PATH, typed_option
 from ovspec.cli.output import print_json
 from ovspec.cli.pipeline_options import (
+    PipelineChoice,
     answer_options,
     generation_options,
     pipeline_from,
@@ -64,18 +64,18 @@ def generate(
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
-    pipeline, drafting = pipeline_from(options)
+    pipeline, choice = pipeline_from(options)
     settings = generation_options(options)
     if jsonl is not None:
         for request in requests:
             results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
-            answer = {**request, **report(results, pipeline, drafting)}
+            answer = {**request, **report(results, pipeline, choice)}
             click.echo(json.dumps(answer, ensure_ascii=False))
         return
     streamer = None if as_json else print_piece
     results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
     if as_json:
-        print_json(report(results, pipeline, drafting))
+        print_json(report(results, pipeline, choice))
     else:
         click.echo()
         click.echo(summary_line(results.perf_metrics), err=True)
@@ -172,11 +172,11 @@ def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
     return {"mode": "sparse", **asdict(verify)} if isinstance(verify, SparseVerify) else verify
 
 
-def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -> dict[str, object]:
+def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoice) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics, prefill = results.perf_metrics, pipeline.prefill
     # Then nothing stands in for the model's own decoding.
-    plain = drafting.choice is None and pipeline.verify == "dense"
+    plain = choice.drafter is None and pipeline.verify == "dense"
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
@@ -184,7 +184,7 @@ def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -
         "prefill": {"mode": "sparse", **asdict(prefill)} if prefill else "dense",
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
-        "drafter": drafting.choice.name if drafting.choice else None,
-        "draft_model": str(drafting.model) if drafting.model else None,
+        "drafter": choice.drafter.name if choice.drafter else None,
+        "draft_model": str(choice.draft) if choice.draft else None,
         "metrics": metrics.summary(),
     }

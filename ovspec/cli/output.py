@@ -21,14 +21,9 @@ Result = TypeVar("Result")
 _PIPE_WIDTH = 140
 
 
-def output_console() -> Console:
-    """A console for tables on standard output."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-
-
 def print_table(table: Table) -> None:
     """Print a table whole: in a terminal that is too narrow, lines are wrapped and nothing is cut off."""
-    console = output_console()
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     unlimited = console.options.update(width=10_000, max_width=10_000)
     needed = Measurement.get(console, unlimited, table)
     if needed.minimum > console.width:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
+from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import GENERAL, Command, option_group
 from ovspec.cli.option_forms import default_option, typed_option
@@ -23,6 +23,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.drafters import DrafterChoice
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
@@ -89,13 +90,15 @@ class PipelineChoice:
     Attributes:
         verify: how drafts are verified.
         prefill: how prompts are read; `None`: densely.
+        draft: folder of the draft model, if there is one.
         arguments: the other arguments of `LLMPipeline`.
     """
 
     model: Path
     verify: VerifyMode
     prefill: SparsePrefill | None
-    drafting: Drafting
+    draft: Path | None
+    drafter: DrafterChoice | None
     arguments: dict[str, Any]
 
     @classmethod
@@ -103,22 +106,22 @@ class PipelineChoice:
         """Take the options of `pipeline_options` out; a command need not have all of them."""
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
-        prefill, drafting = prefill_from(options), drafting_from(model, options)
+        prefill, (draft, drafter) = prefill_from(options), drafting_from(model, options)
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
         arguments |= properties_from(options.pop("properties"))
-        return cls(model, parse_verify(verify), prefill, drafting, arguments)
+        return cls(model, parse_verify(verify), prefill, draft, drafter, arguments)
 
     def start(
         self, verify: VerifyMode | None = None, drafts: bool = True, sparse_prompts: bool = True
     ) -> LLMPipeline:
         """Start the pipeline; with another `verify`, without drafts or with dense prompts where asked for."""
-        draft = self.drafting.model if drafts else None
+        draft = self.draft if drafts else None
         return LLMPipeline(
             self.model,
             draft_model=None if draft is None else draft_model(draft),
-            drafter=self.drafting.choice if drafts else None,
+            drafter=self.drafter if drafts else None,
             verify=self.verify if verify is None else verify,
             prefill=(self.prefill if sparse_prompts else None) or "dense",
             **self.arguments,
@@ -128,10 +131,10 @@ class PipelineChoice:
         """The pipeline without its models, for a process that only makes its requests."""
         info = ModelInfo.read(self.model)
         verify = calibrated_mode(self.verify, OvspecConfig.load(self.model))
-        return Outline(info, verify, self.drafting.choice, max_context=self.arguments["max_context"])
+        return Outline(info, verify, self.drafter, max_context=self.arguments["max_context"])
 
 
-def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
+def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, PipelineChoice]:
     """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
     prefix = options.pop("prefix_cache", None)
     choice = PipelineChoice.of(options)
@@ -143,7 +146,7 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
             load_prefix(pipeline, prefix)
         except ValueError as error:
             click.echo(f"ovspec: warning: --prefix-cache is not used: {error}", err=True)
-    return pipeline, choice.drafting
+    return pipeline, choice
 
 
 def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:

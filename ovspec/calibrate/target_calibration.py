@@ -20,7 +20,6 @@ from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
 
@@ -85,7 +84,7 @@ class TargetCalibration:
             experts=experts or ExpertConfig(optional=True),
             ffn=ffn_config("native", _first("channels", parts, self._given)),
         )
-        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)))
         if not meter.positions:
             raise ValueError(
                 f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"

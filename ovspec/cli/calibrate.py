@@ -33,7 +33,6 @@ from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify, calibrated
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
@@ -186,9 +185,7 @@ def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) ->
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading texts", total=sum(map(len, texts)))
-        return meter.measure(
-            texts, stride, DEFAULT_MAX_NUM_BATCHED_TOKENS, lambda tokens: progress.advance(task, tokens)
-        )
+        return meter.measure(texts, stride, lambda tokens: progress.advance(task, tokens))
 
 
 def with_settings(old: SparseVerify | None, given: SparseVerify, anchors: tuple[int, ...]) -> SparseVerify:

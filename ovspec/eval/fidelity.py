@@ -21,7 +21,6 @@ from ovspec.generation.inputs import encode, eos_token_ids
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
@@ -194,7 +193,7 @@ class FidelityEval:
     ) -> tuple[float, list[list[Decision]]]:
         """The dense margin of the first token; and of every setting, its decisions about the others."""
         announce("verify its tokens, dense")
-        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens)
         try:
             found = []
             for setting in self.settings:

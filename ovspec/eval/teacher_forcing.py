@@ -16,6 +16,7 @@ from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import SparseVerify
 
 
@@ -30,7 +31,6 @@ class TeacherForcing:
         settings: of the generation, with the draft tokens of a pass. Its penalties and suppressed tokens are
             part of every decision.
         tokens: the reference's output, at least one token.
-        prefill_chunk: rows per pass while the prompt is read.
 
     Attributes:
         metrics: what the passes of the last run read.
@@ -42,7 +42,6 @@ class TeacherForcing:
         settings: GenerationSettings,
         prompt: SequenceOf[int],
         tokens: SequenceOf[int],
-        prefill_chunk: int,
     ) -> None:
         self._runner = runner
         self._settings = settings
@@ -50,7 +49,7 @@ class TeacherForcing:
         self._tokens = list(tokens)
         self._cached = CachedSequence()
         text = np.array(self._prompt, np.int64)
-        logits = runner.prefill(self._cached, text, prefill_chunk)
+        logits = runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS)
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token after a dense prompt.
         self.first = self._start().processor.process(logits[0]).copy()
@@ -58,7 +57,7 @@ class TeacherForcing:
         self._dense = [row.copy() for row in self.run(None)]
         if runner.attention.prefill is not None:
             runner.release(self._cached)
-            runner.prefill(self._cached, text, prefill_chunk, is_prompt=True)
+            runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS, is_prompt=True)
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
         """Compare a setting with dense passes at every token after the first; `None` is dense."""

@@ -88,7 +88,7 @@ def print_table(
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
             pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=draft, verify=verify, **F32)
-            known[rule] = FidelityMeter(runner, texts, LENGTH // 2, 512), pipeline
+            known[rule] = FidelityMeter(runner, texts, LENGTH // 2), pipeline
         meter, pipeline = known[rule]
         if name != "dense":
             pipeline.verify = sparse

@@ -30,22 +30,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-SHAPES = {
-    "target": {
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "draft": {
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    },
-}
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+SHAPES = {"target": (256, 768, 6, 4, 2), "draft": (128, 384, 2, 2, 1)}
 LEARNING_RATE = {"target": 1.5e-3, "draft": 3e-3}
 # Share of rows by kind; the names of the packed streams, and the two synthetic kinds.
 MIXTURE = {"recall": 0.15, "repeat": 0.15, "books": 0.28, "sums": 0.20, "stories": 0.22}
@@ -88,7 +80,7 @@ def new_model(role: str, vocab_size: int) -> Qwen3ForCausalLM:
         eos_token_id=0,
         pad_token_id=1,
         rope_theta=100_000.0,
-        **SHAPES[role],
+        **dict(zip(SIZES, SHAPES[role], strict=True)),
     )
     return Qwen3ForCausalLM(config)
 

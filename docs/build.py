@@ -67,7 +67,8 @@ def _described(name: str, thing: Any) -> Iterator[str]:
     own = (getattr(thing, "__module__", "") or "").startswith("ovspec")
     if not own:
         yield f"## {name}"
-        yield f"As in `{thing.__module__.split('.')[0]}`." if hasattr(thing, "__module__") else _alias(thing)
+        known = getattr(thing, "__module__", None)
+        yield f"As in `{known.split('.')[0]}`." if known else f"An alias: `{thing}`."
         return
     yield f"## {name}{_signature(thing)}"
     yield _doc(thing)
@@ -84,10 +85,6 @@ def _described(name: str, thing: Any) -> Iterator[str]:
         else:
             continue
         yield _doc(plain)
-
-
-def _alias(thing: object) -> str:
-    return f"An alias: `{thing}`."
 
 
 def _doc(thing: object) -> str:

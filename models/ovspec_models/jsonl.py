@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 TEXT_KEYS = ("text", "prompt", "question")
@@ -17,25 +18,35 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
     Raises:
         ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
     """
-    try:
-        lines = lines_of(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{option} {path}: {error.strerror}; give a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{option} {path} is not UTF-8 ({error}); convert it") from error
-    texts = [_text(f"{option} {path}", number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    where = f"{option} {path}"
+    lines = numbered_lines(where, lambda: path.read_bytes().decode("utf-8"))
+    texts = [_text(where, number, line) for number, line in lines]
     if not texts:
-        raise ValueError(f'{option} {path} holds no text; write one JSON object per line: {{"text": "..."}}')
+        raise ValueError(f'{where} holds no text; write one JSON object per line: {{"text": "..."}}')
     return texts
 
 
-def lines_of(data: bytes) -> list[str]:
-    """Lines of UTF-8 text. str.splitlines would cut a JSON value at U+2028 and similar characters.
+def read_utf8(what: str, read: Callable[[], str]) -> str:
+    """What `read` returns; `what` is read, for messages.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8.
+        ValueError: it can't be read, or is not UTF-8.
     """
-    return data.decode("utf-8").split("\n")
+    try:
+        return read()
+    except OSError as error:
+        raise ValueError(f"{what}: {error.strerror}; give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is not UTF-8 ({error}); convert it") from error
+
+
+def numbered_lines(what: str, read: Callable[[], str]) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 1; as `read_utf8`.
+
+    str.splitlines would cut a JSON value at U+2028 and similar characters.
+    """
+    lines = enumerate(read_utf8(what, read).split("\n"), 1)
+    return [(number, line) for number, line in lines if line.strip()]
 
 
 def _text(where: str, number: int, line: str) -> str:

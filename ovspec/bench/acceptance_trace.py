@@ -98,10 +98,8 @@ class AcceptanceTrace:
         if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"--acceptance {path}: no trace of schema_version {SCHEMA_VERSION}; {remedy}")
         body.setdefault("nodes", [])  # of traces recorded before there were trees
-        lists = {
-            name: _integers(path, name, body.get(name))
-            for name in ("proposed", "accepted", "confirmed", "nodes")
-        }
+        names = ("proposed", "accepted", "confirmed", "nodes")
+        lists = {name: _integers(path, name, body.get(name)) for name in names}
         return cls(f"{path.name}: {body.get('source', 'unknown')}", **lists)
 
     def save(self, path: Path) -> None:

@@ -29,7 +29,7 @@ DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 # The compiled model behind each backend; `dense` and `sparse` share one, which holds the weights once. Its
 # graph contains selection, which costs a dense pass 1% (processor time, 0.6B shape, 4k and 16k tokens).
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
-SPARSE = ("sparse", "sparse_stock")
+SPARSE = frozenset({"sparse", "sparse_stock"})
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
 _SELECTION = ("/KeySummary", "/BlockSelect")
 
@@ -50,7 +50,6 @@ def load_runner(
     """Compile one of the models behind the backends.
 
     Args:
-        runner: its class.
         name: "stock" is the plain paged transformation at the plugin's default properties, what OpenVINO does
             by itself (with logits for the sampled rows alone, as GenAI's pipelines have it); "native" takes
             our operations where the model has what they compute; "portable" limits attention and experts
@@ -60,7 +59,6 @@ def load_runner(
         properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
-        device: OpenVINO device.
     """
     if name == "stock":
         return runner(model, device, AttentionConfig("stock"), properties, plugin_defaults=True)
@@ -102,6 +100,7 @@ class Timing:
     Attributes:
         ms: milliseconds.
         density: share of the context's cache that its attention read.
+        cache_bytes: of keys and values in that share.
         selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
             its own.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
@@ -110,35 +109,28 @@ class Timing:
 
     ms: float
     density: float
+    cache_bytes: float
     selection_ms: float | None = None
     experts_read: float | None = None
     ffn_density: float | None = None
 
 
 class Subject:
-    """One compiled model with a cache full of random keys and values, ready for any context.
-
-    Args:
-        runner: the compiled model.
-        max_context: tokens that the cache must hold.
-        vocab_size: token ids are drawn below it.
-    """
+    """One compiled model with a cache full of random keys and values for `max_context` tokens."""
 
     def __init__(self, runner: ModelRunner, max_context: int, vocab_size: int) -> None:
         self.runner = runner
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self._sequence = random_context(runner, max_context, self._rng)
+        self._bytes_per_token = self._cache_bytes_per_token()
         # OpenVINO packs weights when they are first used.
         self.time_pass(1, 1, None)
 
     def time_pass(self, context: int, tokens: int, sparse: SparseVerify | None) -> Timing:
         """Time one pass of `tokens` new tokens behind a context, every row sampled, and roll it back.
 
-        Args:
-            context: tokens in the cache before the pass.
-            tokens: rows of the pass.
-            sparse: what it may read, `None` for all.
+        `sparse`: what it may read, `None` for all.
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
@@ -147,9 +139,11 @@ class Subject:
         self._sequence.rollback(context)
         stats, attention = self.runner.last_pass, self.runner.attention
         selects = sparse is not None and attention.selects and attention.backend == "native"
+        density = stats.attended_tokens / stats.context_tokens
         return Timing(
             stats.duration / 1e3,
-            stats.attended_tokens / stats.context_tokens,
+            density,
+            density * (context + tokens) * self._bytes_per_token,
             self._selection_ms() if selects else None,
             sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
             sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
@@ -163,8 +157,7 @@ class Subject:
         )
         return float(microseconds / 1e3)
 
-    @property
-    def cache_bytes_per_token(self) -> float:
+    def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""
         specs = [
             spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
@@ -186,8 +179,4 @@ class Subject:
             Precisions `inference`, `key_cache`, `value_cache`, what computes `linear` layers, and
             `row_bits`, to how many bits our operations round rows; `None` where there are none.
         """
-        return {
-            **precisions(self.runner),
-            "linear": self.runner.linear,
-            "row_bits": self.runner.row_bits,
-        }
+        return {**precisions(self.runner), "linear": self.runner.linear, "row_bits": self.runner.row_bits}

@@ -6,11 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
 _BUFFER_BYTES = 1 << 30
 _BYTES_PER_THREAD = 64 << 20
-METHOD = "best of {passes} streaming reads of {gb:.1f} GB by {threads} threads (NumPy maximum over uint8)"
 _PASSES = 7
 
 
@@ -31,7 +29,7 @@ def read_bandwidth(threads: int) -> float:
 
         def one_pass() -> float:
             started = time.perf_counter()
-            list(pool.map(_read, slices))
+            list(pool.map(np.maximum.reduce, slices))
             return time.perf_counter() - started
 
         seconds = min(one_pass() for _ in range(_PASSES))
@@ -40,8 +38,5 @@ def read_bandwidth(threads: int) -> float:
 
 def method(threads: int) -> str:
     """Description of `read_bandwidth` for the output."""
-    return METHOD.format(passes=_PASSES, gb=buffer_bytes(threads) / 1e9, threads=threads)
-
-
-def _read(data: NDArray[np.uint8]) -> int:
-    return int(np.maximum.reduce(data))
+    gb = buffer_bytes(threads) / 1e9
+    return f"best of {_PASSES} streaming reads of {gb:.1f} GB by {threads} threads (NumPy maximum over uint8)"

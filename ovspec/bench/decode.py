@@ -13,14 +13,8 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.decode_report import DecodeRecord, DecodeReport
 from ovspec.bench.memory import models_fit
-from ovspec.bench.rounds import (
-    check_at_least,
-    check_names,
-    check_positions,
-    rotated,
-)
+from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
@@ -52,11 +46,30 @@ PLAIN = ("stock_plain", "plain")
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRecord:
+    """One generation; durations are means in milliseconds, `None` where there was none.
+
+    Attributes:
+        tokens_per_pass: tokens that a verification yielded.
+        density: share of the context's cache that verification read, commits included.
+        experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
+    """
+
+    tokens_per_second: float
+    tokens_per_pass: float
+    verify_ms: float | None
+    draft_ms: float | None
+    commit_ms: float | None
+    commits: int
+    density: float
+    experts_read: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeBench:
     """What to time.
 
     Attributes:
-        source: the model.
         context: tokens in the cache before the first new one.
         trace: decides how many draft tokens are accepted in every mode that drafts.
         sparse: what sparse passes may read.
@@ -100,8 +113,8 @@ class DecodeBench:
     def _models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(MODES[mode] for mode in self.modes))
 
-    def run(self, tick: Tick = lambda step: None) -> DecodeReport:
-        """Time all modes; they take turns, one generation each."""
+    def run(self, tick: Tick = lambda step: None) -> dict[str, list[DecodeRecord]]:
+        """The timed generations of each mode; the modes take turns, one generation each."""
         self._check_memory()
         tick("loading the model")
         model = self.source.load(native=any(name != "stock" for name in self._models()))
@@ -113,16 +126,7 @@ class DecodeBench:
                 record = self._generate(mode, players[MODES[mode]])
                 if turn:
                     records[mode].append(record)
-        return DecodeReport(
-            source=self.source,
-            context=self.context,
-            max_new_tokens=self.max_new_tokens,
-            trace=self.trace,
-            sparse=self.sparse,
-            interval=self.interval,
-            draft_budget=self.draft_budget,
-            records=records,
-        )
+        return records
 
     def _check_memory(self) -> None:
         tokens = self.context + self.max_new_tokens
@@ -136,12 +140,7 @@ class DecodeBench:
         tick(f"compiling {name}")
         # The clone shares the weights.
         runner = load_runner(
-            TracedRunner,
-            name,
-            model.clone(),
-            self.source.anchor_layers,
-            self.properties,
-            self.sparse,
+            TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties, self.sparse
         )
         rng = np.random.default_rng(0)
         # A pass writes the whole draft to the cache before acceptance.

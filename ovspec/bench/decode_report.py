@@ -8,50 +8,20 @@ from typing import Any
 
 from rich.table import Table
 
-from ovspec.bench.acceptance_trace import AcceptanceTrace
+from ovspec.bench.decode import DecodeBench, DecodeRecord
 from ovspec.bench.rounds import Spread
-from ovspec.bench.source import ModelSource
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
-from ovspec.verify.verify_config import SparseVerify
 
 BASELINES = ("stock_plain", "stock_speculative")
 LOSSY = ("sparse",)
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRecord:
-    """One generation; durations are means in milliseconds, `None` where there was none.
-
-    Attributes:
-        tokens_per_second: of the whole generation.
-        tokens_per_pass: tokens that a verification yielded.
-        commits: dense passes over provisional tokens.
-        density: share of the context's cache that verification read, commits included.
-        experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
-    """
-
-    tokens_per_second: float
-    tokens_per_pass: float
-    verify_ms: float | None
-    draft_ms: float | None
-    commit_ms: float | None
-    commits: int
-    density: float
-    experts_read: float
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeReport:
     """Results of one run of `ovspec bench decode`; `records` has the rounds of each mode."""
 
-    source: ModelSource
-    context: int
-    max_new_tokens: int
-    trace: AcceptanceTrace
-    sparse: SparseVerify
-    interval: int | None
-    draft_budget: int
+    bench: DecodeBench
     records: dict[str, list[DecodeRecord]]
 
     def ratio(self, mode: str, baseline: str) -> Spread:
@@ -61,21 +31,22 @@ class DecodeReport:
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, settings, and per mode its rounds and ratios."""
+        bench = self.bench
         return {
             "machine": machine(native=any(mode not in BASELINES for mode in self.records)),
             "versions": versions(),
-            "model": {"name": self.source.name, "synthetic": self.source.synthetic},
-            "context": self.context,
-            "max_new_tokens": self.max_new_tokens,
+            "model": {"name": bench.source.name, "synthetic": bench.source.synthetic},
+            "context": bench.context,
+            "max_new_tokens": bench.max_new_tokens,
             "acceptance": {
-                "source": self.trace.source,
-                "tokens_per_pass": self.trace.tokens_per_pass(),
+                "source": bench.trace.source,
+                "tokens_per_pass": bench.trace.tokens_per_pass(),
                 "decides": "which drafts are accepted, in every mode alike",
             },
-            "budget": self.sparse.budget_tokens(self.context),
-            "expert_budget": self.sparse.expert_budget,
-            "commit_interval": self.interval,
-            "draft_budget": self.draft_budget,
+            "budget": bench.sparse.budget_tokens(bench.context),
+            "expert_budget": bench.sparse.expert_budget,
+            "commit_interval": bench.interval,
+            "draft_budget": bench.draft_budget,
             "modes": {
                 mode: {
                     "lossy": mode in LOSSY,
@@ -91,12 +62,13 @@ class DecodeReport:
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""
-        kind = "random weights of this shape" if self.source.synthetic else "its own weights"
+        bench = self.bench
+        kind = "random weights of this shape" if bench.source.synthetic else "its own weights"
         return [
-            f"{self.source.name} ({kind}), context of {self.context:,} random tokens, "
-            f"{self.max_new_tokens} new tokens a generation",
-            f"a trace decides which drafts are accepted, in every mode alike: {self.trace.source}, "
-            f"{self.trace.tokens_per_pass():.2f} tokens a verification",
+            f"{bench.source.name} ({kind}), context of {bench.context:,} random tokens, "
+            f"{bench.max_new_tokens} new tokens a generation",
+            f"a trace decides which drafts are accepted, in every mode alike: {bench.trace.source}, "
+            f"{bench.trace.tokens_per_pass():.2f} tokens a verification",
             "drafts come from the trace at the cost of a lookup, but for sparse_self and layer_skip, which "
             "draft by themselves",
         ]

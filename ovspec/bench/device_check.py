@@ -118,7 +118,8 @@ class _Layer:
 
     def infer(self, pieces: list[_Piece]) -> float:
         """Run the pieces; milliseconds."""
-        dropped = [self.block_size * (_blocks(one, self.block_size) - len(one.kept)) for one in pieces]
+        size = self.block_size
+        dropped = [size * (-(-(one.past + one.rows) // size) - len(one.kept)) for one in pieces]
         tables = [[one.text.table[block] for block in one.kept] for one in pieces]
         past = [one.past - less for one, less in zip(pieces, dropped, strict=True)]
         rows = [one.rows for one in pieces]
@@ -213,10 +214,6 @@ def _error_of_trees(layer: _Layer) -> float:
 
 def _apart(text: _Text, past: int, lists: list[list[int]]) -> list[_Piece]:
     return [_Piece(text, past + row, 1, kept) for row, kept in enumerate(lists)]
-
-
-def _blocks(piece: _Piece, size: int) -> int:
-    return -(-(piece.past + piece.rows) // size)
 
 
 def _largest_error(layer: _Layer, pieces: list[_Piece]) -> float:

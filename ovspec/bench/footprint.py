@@ -76,7 +76,6 @@ class FootprintBench:
     """What to measure.
 
     Attributes:
-        source: the model.
         context: prompt tokens in the cache at the end.
         repeat: starts of each engine, in turn.
         properties: OpenVINO properties for both, beside a u8 cache by token.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
@@ -64,14 +64,13 @@ class HostBench:
             head_dim=32,
         )
 
-    def run(self, tick: Callable[[str], None] = lambda step: None) -> list[HostRecord]:
+    def run(self) -> list[HostRecord]:
         """Time every setting."""
         target, draft = (ModelRunner(build_model(self.shape(), "fp32", seed=seed)) for seed in (0, 1))
         drafter = AssistantDrafter(draft, self.vocab_size, prefill_chunk=512)
         engine = LLMEngine(target, drafter)
         records = []
         for setting, options in SETTINGS.items():
-            tick(setting)
             durations = self._durations(engine, options)
             ms = [duration / 1e3 for duration in durations]
             records.append(HostRecord(setting, len(ms), median(ms), quantiles(ms, n=10)[-1]))

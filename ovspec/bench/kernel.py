@@ -33,8 +33,6 @@ class KernelTiming:
 
     Attributes:
         context, tokens: tokens in the cache and rows of the call.
-        isa: instruction set.
-        ms: milliseconds.
         cache_bytes: bytes of keys and values that a call reads.
         multiply_adds: of both products of attention, without what masks hide.
     """
@@ -48,14 +46,8 @@ class KernelTiming:
 
     def as_json(self) -> dict[str, Any]:
         """The figures by name."""
-        return {
-            "context": self.context,
-            "tokens": self.tokens,
-            "isa": self.isa,
-            "ms": self.ms,
-            "cache_gb_s": self.gb_s,
-            "gmac_s": self.gmac_s,
-        }
+        setting = {name: getattr(self, name) for name in ("context", "tokens", "isa", "ms")}
+        return {**setting, "cache_gb_s": self.gb_s, "gmac_s": self.gmac_s}
 
     @property
     def gb_s(self) -> float:
@@ -99,12 +91,14 @@ class KernelBench:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
         if self.heads < 1 or self.heads % self.kv_heads:
             raise ValueError(f"--heads {self.heads}: expected a multiple of --kv-heads {self.kv_heads}")
-        if self.precision not in CACHE_PRECISIONS:
-            raise ValueError(
-                f"--kv-cache-precision {self.precision}: expected one of {', '.join(CACHE_PRECISIONS)}"
-            )
-        if self.quant_mode not in QUANT_MODES:
-            raise ValueError(f"--quant-mode {self.quant_mode}: expected one of {', '.join(QUANT_MODES)}")
+
+    def title(self) -> str:
+        """What is timed, in a line."""
+        mode = f" {self.quant_mode.lower().replace('_', ' ')}" if self.precision == "u8" else ""
+        return (
+            f"{self.heads} heads, {self.kv_heads} KV heads, head size {self.head_size}, keys "
+            f"{self.precision}{mode}; median of {self.repeat}"
+        )
 
     def run(self) -> list[KernelTiming]:
         """Time everything, the instruction sets in turn, and leave the one in use as it was."""

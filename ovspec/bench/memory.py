@@ -23,10 +23,7 @@ def models_fit(source: ModelSource, names: Iterable[str], tokens: int, available
 def fits_together(models: Mapping[str, int], shared: int, available: int) -> bool:
     """Whether all models fit at once.
 
-    Args:
-        models: bytes of each compiled model with its cache, by name.
-        shared: bytes that are needed in addition, once for all models.
-        available: bytes of memory available.
+    `models`: bytes of each compiled model with its cache; `shared`: bytes needed once for all of them.
     """
     largest = max(models, key=lambda name: models[name])
     needed = shared + models[largest]

@@ -19,11 +19,9 @@ def record_trace(
     source: str,
     tick: Tick = lambda step: None,
 ) -> AcceptanceTrace:
-    """Generate for every prompt and record the lengths of proposed and accepted drafts.
+    """Generate for every prompt alone and record the lengths of proposed and accepted drafts.
 
     Args:
-        pipeline: drafts and verifies.
-        prompts: prompts, each generated alone.
         settings: fields of the generation configuration.
         source: origin of the trace, stored in it.
         tick: called with a description before each prompt.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.rounds import check_at_least, check_names, rotated
-from ovspec.bench.schedule_report import ScheduleReport, WorkloadRecord
+from ovspec.bench.rounds import Interval, bootstrap, check_at_least, check_names, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
@@ -57,6 +57,32 @@ WORKLOADS: Mapping[str, dict[str, Any]] = {
 }
 
 
+@dataclass(slots=True)
+class WorkloadRecord:
+    """The rounds of a workload.
+
+    Attributes:
+        tokens_per_second: by setting, "auto" or a fixed number of draft tokens, round by round.
+        auto_lengths: mean number of draft tokens that `auto` asked for, round by round.
+        collapses: number of times that `auto` saw acceptance collapse.
+    """
+
+    tokens_per_second: dict[str, list[float]]
+    auto_lengths: list[float]
+    collapses: int
+
+    @property
+    def best(self) -> str:
+        """The fixed setting with the highest median."""
+        fixed = [setting for setting in self.tokens_per_second if setting != "auto"]
+        return max(fixed, key=lambda setting: median(self.tokens_per_second[setting]))
+
+    def ratio(self, setting: str, baseline: str) -> Interval:
+        """Tokens per second over those of another setting in the same round."""
+        pairs = zip(self.tokens_per_second[setting], self.tokens_per_second[baseline], strict=True)
+        return bootstrap([ours / theirs for ours, theirs in pairs])
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleBench:
     """What to time.
@@ -68,13 +94,10 @@ class ScheduleBench:
         source: the model of the workload `long`, behind a random context.
         context: tokens of that context.
         trace: decides how many of its draft tokens are accepted.
-        workloads: out of `WORKLOADS`.
         lengths: fixed numbers of draft tokens; 0, plain decoding, is among them.
-        max_new_tokens: of a generation.
         skip_tokens: tokens of a generation before the clock runs.
         repeat: timed rounds, in each of which every setting generates once; one more warms up.
         cold: whether `auto` starts every generation without what it has learned.
-        properties: OpenVINO properties.
     """
 
     model: Path
@@ -110,8 +133,8 @@ class ScheduleBench:
         """How often `run` calls its `tick`."""
         return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
 
-    def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
-        """Time everything; settings take turns, generation by generation."""
+    def run(self, tick: Tick = lambda step: None) -> dict[str, WorkloadRecord]:
+        """Time every workload; settings take turns, generation by generation."""
         records = {}
         text: _Player | None = None
         for name in self.workloads:
@@ -122,16 +145,7 @@ class ScheduleBench:
                 text = text or self._text_player()
                 player = text
             records[name] = self._measure(name, player, tick)
-        return ScheduleReport(
-            model=str(self.model),
-            source=self.source,
-            context=self.context,
-            trace=self.trace,
-            max_new_tokens=self.max_new_tokens,
-            skip_tokens=self.skip_tokens,
-            cold=self.cold,
-            records=records,
-        )
+        return records
 
     def _measure(self, name: str, player: _Player, tick: Tick) -> WorkloadRecord:
         settings: list[int | str] = ["auto", *self.lengths]

@@ -6,6 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -75,11 +76,7 @@ class Timing:
 
 
 class ServeClient:
-    """Sends requests to a server.
-
-    Args:
-        base_url: of the server, with or without `/v1`.
-        key: its API key, if it wants one.
+    """Sends requests to a server; `base_url` is with or without `/v1`.
 
     Raises:
         ValueError: no address of a server.
@@ -141,23 +138,10 @@ class ServeClient:
             timing.error = "the stream had no text"
         return timing
 
-    def _connection(self) -> _Closing:
+    def _connection(self) -> closing[http.client.HTTPConnection]:
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         assert self._url.hostname is not None
-        return _Closing(kind(self._url.hostname, self._url.port, timeout=_SILENCE))
-
-
-class _Closing:
-    """A connection that a `with` block closes."""
-
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> http.client.HTTPConnection:
-        return self._connection
-
-    def __exit__(self, *error: object) -> None:
-        self._connection.close()
+        return closing(kind(self._url.hostname, self._url.port, timeout=_SILENCE))
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

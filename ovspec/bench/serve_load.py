@@ -24,23 +24,19 @@ class ServeBench:
     """One measurement of a server.
 
     Attributes:
-        client: of the server.
         model: the name in the requests.
         prompts: texts, taken in turn.
-        num_requests: in all.
+        num_prompts: requests in all.
         concurrency: requests at a time, at most.
         request_rate: requests that come per second, at random times (Poisson); one that comes when
             `concurrency` others run begins when one of them has ended. `None`: all come at once.
-        max_tokens: of an answer.
-        chat: whether the prompts are messages.
         extra: further fields of the requests.
-        seed: of the times at which requests begin.
     """
 
     client: ServeClient
     model: str
     prompts: Sequence[str]
-    num_requests: int
+    num_prompts: int
     concurrency: int
     request_rate: float | None
     max_tokens: int
@@ -51,7 +47,7 @@ class ServeBench:
     @property
     def num_steps(self) -> int:
         """Number of times that `run` calls its argument."""
-        return self.num_requests
+        return self.num_prompts
 
     def run(self, advance: Callable[[str], None] = lambda step: None) -> ServeReport:
         """Send the requests, after one that does not count.
@@ -59,14 +55,14 @@ class ServeBench:
         Raises:
             ValueError: the server refuses even that one.
         """
-        first = self._ask(self.num_requests)  # not the prompt of a request that counts, if there is one more
+        first = self._ask(self.num_prompts)  # not the prompt of a request that counts, if there is one more
         if first.error:
             raise ValueError(f"the server answers with an error: {first.error}")
         times, begin = random.Random(self.seed), time.perf_counter()
         with ThreadPoolExecutor(self.concurrency) as pool:
             pending, timings = [], []
             try:
-                for number in range(self.num_requests):
+                for number in range(self.num_prompts):
                     if self.request_rate is not None:
                         time.sleep(times.expovariate(self.request_rate))
                     pending.append(pool.submit(self._ask, number))

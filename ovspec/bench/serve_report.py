@@ -35,15 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ServeReport:
-    """What the requests of a measurement took.
-
-    Attributes:
-        model: its name.
-        concurrency: requests at a time, at most.
-        request_rate: requests per second, or `None`.
-        timings: of every request.
-        seconds: of all of them.
-    """
+    """What the requests of a measurement took; settings as in `ServeBench`, `seconds` of all requests."""
 
     model: str
     concurrency: int

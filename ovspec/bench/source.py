@@ -12,7 +12,7 @@ from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
-from ovspec_models.synthetic import build_model, weight_bytes
+from ovspec_models.synthetic import WEIGHT_FORMATS, build_model, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,7 @@ class ModelSource:
 
     Attributes:
         name: name of the shape or the folder.
-        synthetic: whether its weights are random.
         weight_format: int8, int4, fp16, bf16 or fp32.
-        weight_bytes: bytes of the weights.
         anchor_layers: calibrated anchor layers; `None`: default rule.
         operations: native operations in its IR.
     """
@@ -44,10 +42,10 @@ class ModelSource:
 
     @classmethod
     def from_shape(
-        cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str
+        cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str | None
     ) -> ModelSource:
-        """Random weights of a named shape."""
-        shape = get_shape(name, layers, vocab_size)
+        """Random weights of a named shape; `None`: its own layers, 32000 tokens, int8."""
+        shape, weight_format = get_shape(name, layers, vocab_size), weight_format or WEIGHT_FORMATS[0]
         return cls(
             name=name,
             synthetic=True,
@@ -83,11 +81,7 @@ class ModelSource:
         )
 
     def check_stock(self, option: str) -> None:
-        """Refuse a stock measurement of a model whose IR contains native operations.
-
-        Args:
-            option: the option that asks for stock.
-        """
+        """Refuse the option that asks for stock if the model's IR contains native operations."""
         if self.operations:
             raise ValueError(
                 f"{option}: {self.name} holds our operations ({', '.join(self.operations)}), so that it "

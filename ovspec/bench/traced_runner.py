@@ -28,12 +28,7 @@ class TracedRunner(ModelRunner):
     _confirmations: Confirmations | None = None
 
     def replay(self, trace: AcceptanceTrace | None, commits: bool) -> None:
-        """Start to follow a trace, or stop.
-
-        Args:
-            trace: decides about the passes that follow.
-            commits: whether dense passes confirm provisional tokens; if not, they verify drafts.
-        """
+        """Start to follow a trace, or stop; with `commits`, dense passes confirm provisional tokens."""
         self._drafts = trace.drafts() if trace else None
         self._confirmations = Confirmations(trace) if trace and commits else None
 
@@ -70,10 +65,6 @@ class TraceDrafter(Drafter):
     """Proposes as many tokens as a trace says, at the cost of a lookup.
 
     A tree has a path with siblings of its nodes before them, so that what is accepted moves in the cache.
-
-    Args:
-        trace: number of tokens per draft.
-        vocab_size: token ids are below this.
     """
 
     name = "trace"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import product
+from statistics import mean, median
 
 import openvino as ov
 
@@ -13,13 +14,7 @@ from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Su
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.memory import models_fit
 from ovspec.bench.report import Record, Report
-from ovspec.bench.rounds import (
-    Spread,
-    check_at_least,
-    check_names,
-    check_positions,
-    rotated,
-)
+from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.memory.device_memory import device_bytes
@@ -38,7 +33,6 @@ class VerifyBench:
     """What to time.
 
     Attributes:
-        source: the model.
         contexts: tokens in the cache before a pass.
         tokens: rows of a pass.
         sparse: what the sparse backends may read.
@@ -46,7 +40,6 @@ class VerifyBench:
         backends: out of `BACKENDS`.
         properties: OpenVINO properties for every backend; without one, stock runs at the plugin's defaults.
         linear: backend of the linear layers of dense and sparse, as in `ModelRunner`.
-        device: OpenVINO device.
     """
 
     source: ModelSource
@@ -86,11 +79,6 @@ class VerifyBench:
         """The compiled models behind the backends, each once."""
         return tuple(dict.fromkeys(MODELS[backend] for backend in self.backends))
 
-    def fits_interleaved(self, available: int) -> bool:
-        """Whether all compiled models fit in memory at once."""
-        tokens = max(self.contexts) + max(self.tokens)
-        return models_fit(self.source, self.compiled_models, tokens, available)
-
     def run(self, tick: Tick = lambda step: None, interleaved: bool | None = None) -> Report:
         """Time everything.
 
@@ -100,12 +88,13 @@ class VerifyBench:
                 the other; `None`: interleaved if memory suffices.
         """
         if interleaved is None:
-            interleaved = self.fits_interleaved(device_bytes(self.device))
+            tokens = max(self.contexts) + max(self.tokens)
+            available = device_bytes(self.device)
+            interleaved = models_fit(self.source, self.compiled_models, tokens, available)
         tick("loading the model")
         model = self.source.load(native="native" in self.compiled_models)
         traffic = WeightTraffic.of(model)
         bandwidth, threads = 0.0, 0
-        token_bytes: dict[str, float] = {}
         timings: dict[Point, list[Timing]] = {}
         settings: dict[str, dict[str, str | int | None]] = {}
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
@@ -116,7 +105,6 @@ class VerifyBench:
                 bandwidth = read_bandwidth(threads)
             backends = {b: subjects[MODELS[b]] for b in self.backends if MODELS[b] in subjects}
             settings |= {backend: subject.settings() for backend, subject in backends.items()}
-            token_bytes |= {b: subject.cache_bytes_per_token for b, subject in backends.items()}
             timings |= self._time(backends, tick)
             # Two compiled models at once may be more than the memory holds.
             del subjects, backends
@@ -133,8 +121,8 @@ class VerifyBench:
             device=self.device,
             settings=settings,
             records=[
-                self._record(point, timings[point], weights, token_bytes[point[2]])
-                for point in self._points(self.backends)
+                self._record(point, timings[point], weights)
+                for point in product(self.contexts, self.tokens, self.backends)
             ],
             sparse=self.sparse,
         )
@@ -152,59 +140,43 @@ class VerifyBench:
             model.clone(),
             self.source.anchor_layers,
             properties,
-            self.sparse if any(MODELS[backend] == name for backend in self._sparse_backends()) else None,
+            self.sparse if any(MODELS[backend] == name for backend in SPARSE & {*self.backends}) else None,
             self.linear,
             self.device,
         )
         return Subject(runner, max_context, self.source.vocab_size)
 
-    def _sparse_backends(self) -> list[str]:
-        return [backend for backend in self.backends if backend in SPARSE]
-
-    def _points(self, backends: Mapping[str, Subject] | tuple[str, ...]) -> Iterator[Point]:
-        for context in self.contexts:
-            for tokens in self.tokens:
-                for backend in backends:
-                    yield context, tokens, backend
-
     def _time(self, backends: Mapping[str, Subject], tick: Tick) -> dict[Point, list[Timing]]:
-        timings: dict[Point, list[Timing]] = {point: [] for point in self._points(tuple(backends))}
-        for context in self.contexts:
-            for tokens in self.tokens:
-                for turn in range(1 + self.repeat):
-                    for backend in rotated(tuple(backends), turn):
-                        tick(f"context {context}, {tokens} tokens: {backend}")
-                        sparse = self.sparse if backend in SPARSE else None
-                        timing = backends[backend].time_pass(context, tokens, sparse)
-                        if turn:
-                            timings[context, tokens, backend].append(timing)
+        timings: dict[Point, list[Timing]] = {}
+        for context, tokens, turn in product(self.contexts, self.tokens, range(1 + self.repeat)):
+            for backend in rotated(tuple(backends), turn):
+                tick(f"context {context}, {tokens} tokens: {backend}")
+                sparse = self.sparse if backend in SPARSE else None
+                timing = backends[backend].time_pass(context, tokens, sparse)
+                if turn:
+                    timings.setdefault((context, tokens, backend), []).append(timing)
         return timings
 
-    def _record(
-        self, point: Point, timings: list[Timing], weight_bytes: int | None, token_bytes: float
-    ) -> Record:
+    def _record(self, point: Point, timings: list[Timing], weight_bytes: int | None) -> Record:
         context, tokens, backend = point
         ms = [timing.ms for timing in timings]
-        density = sum(timing.density for timing in timings) / len(timings)
+        cache_bytes = mean(timing.cache_bytes for timing in timings)
         selection = [timing.selection_ms for timing in timings if timing.selection_ms is not None]
-        read = None
-        if weight_bytes is not None:
-            read = weight_bytes + density * (context + tokens) * token_bytes
         return Record(
             backend=backend,
             context=context,
             tokens=tokens,
-            density=density,
+            density=mean(timing.density for timing in timings),
             budget=self.sparse.budget_tokens(context + tokens) if backend in SPARSE else None,
             experts_read=_mean_known(timing.experts_read for timing in timings),
             ffn_density=_mean_known(timing.ffn_density for timing in timings),
             ms=Spread.of(ms),
             selection_ms=median(selection) if selection else None,
-            gb_s=read / median(ms) / 1e6 if read is not None else None,
+            gb_s=None if weight_bytes is None else (weight_bytes + cache_bytes) / median(ms) / 1e6,
         )
 
 
 def _mean_known(values: Iterable[float | None]) -> float | None:
     """Mean of the known values; `None` if there are none."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return mean(known) if known else None

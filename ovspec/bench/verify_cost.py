@@ -17,12 +17,9 @@ class PassCost:
     """The estimate for one pass.
 
     Attributes:
-        context: tokens in the cache.
-        rows: tokens of the pass.
         dense_bytes: weights, and the keys and values of the whole context.
         sparse_bytes: the same with the default `SparseVerify`.
         dense_ms: time to read the dense bytes at the bandwidth at hand; `None` where it was not measured.
-        sparse_ms: the same of the sparse ones.
     """
 
     context: int
@@ -38,10 +35,7 @@ def pass_costs(info: ModelInfo, weights: WeightTraffic, bandwidth: float | None)
 
     What is not reading is left out: at many rows the arithmetic takes longer than the memory.
 
-    Args:
-        info: the model.
-        weights: what its passes read of them.
-        bandwidth: GB (1e9 bytes) per second, or `None` for bytes alone.
+    `bandwidth`: GB (1e9 bytes) per second, or `None` for bytes alone.
     """
     token = info.kv_cache_bytes_per_token("u8", "BY_TOKEN") / info.num_kv_layers
     budget = SparseVerify()

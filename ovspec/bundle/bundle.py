@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import Distribution
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ovspec
 from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, this_machine
@@ -45,10 +45,6 @@ class BundleReport:
     wheel_bytes: int
     total_bytes: int
 
-    def as_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        return asdict(self)
-
 
 def write_bundle(
     folder: Path,
@@ -62,11 +58,9 @@ def write_bundle(
     Args:
         folder: model as `ovspec export` or `optimum-cli export openvino` wrote it.
         out: must not exist, or be empty. It is complete at the end, or does not exist.
-        draft_folder: the draft model, or none.
         wheels: source of the wheels of other projects: "installed" packs the installed files, "index"
             downloads the installed versions with pip. The wheel of ovspec is always packed from the installed
             files.
-        progress: called with a short description at the begin of each step.
 
     Raises:
         ValueError: an unusable folder, or an installation from which no wheel can be packed.
@@ -85,13 +79,14 @@ def write_bundle(
             _copy_model(folder, model)
             if draft_folder is not None:
                 _copy_model(draft_folder, model / DRAFT_FOLDER)
-            _set_draft(model, DRAFT_FOLDER if draft_folder else None)
+            draft = DRAFT_FOLDER if draft_folder else None
+            _set_draft(model, draft)
             (staging / "wheels").mkdir()
             packed = [_wheel(installed, staging / "wheels", wheels, progress) for installed in distributions]
             _copy_scripts(staging)
             (staging / "requirements.txt").write_text(_requirements(distributions, packed), encoding="utf-8")
             progress("writing the manifest")
-            _write_manifest(staging, DRAFT_FOLDER if draft_folder else None)
+            _write_manifest(staging, draft)
             report = _report(staging, out, packed)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -104,18 +99,11 @@ def write_bundle(
 
 def _check_model(folder: Path) -> None:
     info = ModelInfo.read(folder)
-    missing = [
-        name
-        for name, there in (
-            ("openvino_tokenizer.xml", info.has_tokenizer),
-            ("openvino_detokenizer.xml", info.has_detokenizer),
-        )
-        if not there
-    ]
-    if missing:
-        raise ValueError(
-            f"'{folder}' has no {missing[0]}; export the model again: `ovspec export -m ... OUT`"
-        )
+    for name, there in (("tokenizer", info.has_tokenizer), ("detokenizer", info.has_detokenizer)):
+        if not there:
+            raise ValueError(
+                f"'{folder}' has no openvino_{name}.xml; export the model again: `ovspec export -m ... OUT`"
+            )
 
 
 def _check_draft(target: Path, draft: Path) -> None:

@@ -15,6 +15,7 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.native_selection import selects
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
 from ovspec.verify.verify_config import SparseVerify
 from ovspec_ops.block_select.reference import sinks_and_tail
@@ -69,7 +70,6 @@ class OverlapMeter:
     Args:
         model: folder with its IR, or the model itself.
         sparse: selection rule of the layers.
-        properties: OpenVINO properties.
         observers: called after every verification pass; their outputs are in `model`.
     """
 
@@ -93,14 +93,13 @@ class OverlapMeter:
         self.layers = tuple(sorted(int(layer) for name, _, layer in names if name == "key_summary"))
 
     def measure(
-        self, texts: Sequence[NDArray[np.int64]], stride: int, chunk: int, tick: Tick = lambda tokens: None
+        self, texts: Sequence[NDArray[np.int64]], stride: int, tick: Tick = lambda tokens: None
     ) -> LayerOverlap:
         """Read the texts; after every `stride` tokens, compare the lists of a verification pass.
 
         Args:
             texts: i64 `[tokens]` each.
             stride: tokens between two verification passes, at least 6.
-            chunk: rows per prefill pass.
             tick: called with the number of tokens that were read since the last call.
         """
         total, passes, read = np.zeros(()), 0, 0
@@ -111,7 +110,7 @@ class OverlapMeter:
                     behind = min(cached.length + stride - ROWS, len(text) - ROWS)
                     before = cached.length
                     if behind > before:
-                        self._runner.prefill(cached, text[before:behind], chunk)
+                        self._runner.prefill(cached, text[before:behind], DEFAULT_MAX_NUM_BATCHED_TOKENS)
                     overlap = self._pass(cached, text[cached.length : cached.length + ROWS])
                     if overlap is not None:
                         total, passes = total + overlap, passes + 1

@@ -15,13 +15,8 @@ from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
 class ChannelStatistics:
     """Activated gates of verification passes, layer by layer.
 
-    The score of a channel in a pass is that of GatedMLP: the largest magnitude over the rows.
-
-    Args:
-        model: extended by the observed outputs.
-
-    Attributes:
-        layers: its gated MLPs.
+    The score of a channel in a pass is that of GatedMLP: the largest magnitude over the rows. The model is
+    extended by the observed outputs; `layers` are its gated MLPs.
     """
 
     def __init__(self, model: ov.Model) -> None:
@@ -39,15 +34,11 @@ class ChannelStatistics:
             self._covered[layer.index] += np.cumsum(energy) / max(energy.sum(), 1e-30)
 
     def densities(self, covered: float) -> tuple[float, ...]:
-        """Per layer, the share of channels with this share of the squared scores, averaged over passes.
-
-        Args:
-            covered: 0 to 1.
-        """
-        return tuple(share_of(total / self._passes, covered) for total in self._covered)
+        """Per layer, the share of channels with a share (0 to 1) of the squared scores, mean over passes."""
+        counts = [points_to(total / self._passes, covered) for total in self._covered]
+        return tuple(round(count / len(total), 4) for count, total in zip(counts, self._covered, strict=True))
 
 
-def share_of(curve: NDArray[np.floating], covered: float) -> float:
-    """The fraction of the points of a rising curve that it needs to reach a height."""
-    count = min(int(np.searchsorted(curve, covered - 1e-9)) + 1, len(curve))
-    return round(count / len(curve), 4)
+def points_to(curve: NDArray[np.floating], height: float) -> int:
+    """The points of a rising curve that it needs to reach a height, at most all."""
+    return min(int(np.searchsorted(curve, height - 1e-9)) + 1, len(curve))

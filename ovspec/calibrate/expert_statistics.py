@@ -8,6 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.calibrate.channel_statistics import points_to
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_routing
 
@@ -15,11 +16,7 @@ from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_
 class ExpertStatistics:
     """Routing weights of verification passes, layer by layer.
 
-    Args:
-        model: extended by the observed outputs.
-
-    Attributes:
-        layers: its layers with experts.
+    The model is extended by the observed outputs; `layers` are its layers with experts.
     """
 
     def __init__(self, model: ov.Model) -> None:
@@ -48,14 +45,6 @@ class ExpertStatistics:
         return [mass / self._passes for mass in self._mass]
 
     def budgets(self, covered: float) -> tuple[int, ...]:
-        """Per layer, the fewest experts per pass with this share of its routing weight on average.
-
-        Args:
-            covered: 0 to 1.
-        """
-        found = []
-        for layer, total in zip(self.layers, self._covered, strict=True):
-            curve = total / self._passes
-            count = int(np.searchsorted(curve, covered - 1e-9)) + 1
-            found.append(min(max(count, layer.top_k), layer.experts))
-        return tuple(found)
+        """Per layer, the fewest experts per pass with a share (0 to 1) of its routing weight on average."""
+        pairs = zip(self.layers, self._covered, strict=True)
+        return tuple(max(points_to(total / self._passes, covered), layer.top_k) for layer, total in pairs)

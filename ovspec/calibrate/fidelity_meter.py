@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 
+from ovspec.calibrate.calibration import ROWS
 from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
@@ -16,9 +17,6 @@ from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_config import SparseVerify
-
-# Rows of a verification pass: the last accepted token and a draft of five.
-ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +47,9 @@ class FidelityMeter:
         runner: the target; its graph can limit what the settings limit.
         texts: i64 `[tokens]` each; those of fewer than 3 tokens are left out.
         positions: largest number of positions to compare per text; at most half of a text.
-        chunk: rows per pass of the beginnings.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        texts: Sequence[NDArray[np.int64]],
-        positions: int,
-        chunk: int,
-    ) -> None:
+    def __init__(self, runner: ModelRunner, texts: Sequence[NDArray[np.int64]], positions: int) -> None:
         self._runner = runner
         greedy = {"do_sample": False, "num_assistant_tokens": ROWS - 1, "ignore_eos": True}
         settings = resolve(updated(GenerationConfig(), {**greedy, "max_new_tokens": 1}), (), True)
@@ -71,7 +62,7 @@ class FidelityMeter:
             if begin < 1:
                 continue
             tokens = text.tolist()
-            self._texts.append(TeacherForcing(runner, settings, tokens[:begin], tokens[begin:], chunk))
+            self._texts.append(TeacherForcing(runner, settings, tokens[:begin], tokens[begin:]))
             self.positions += compared
 
     def measure(self, sparse: SparseVerify) -> Fidelity:
@@ -91,11 +82,6 @@ class FidelityMeter:
             ffn_density=sum(m.channels_read for m in metrics) / held if held else 1.0,
             attention_density=sum(m.attended_tokens for m in metrics) / context if context else 1.0,
         )
-
-    def release(self) -> None:
-        """Give the texts' blocks back."""
-        for forcing in self._texts:
-            forcing.release()
 
     def _apply(self, sparse: SparseVerify) -> None:
         if sparse.limits_attention and sparse.coverage is not None:

@@ -40,7 +40,6 @@ class Chosen:
     """The setting chosen for a part.
 
     Attributes:
-        name: of the part.
         fields: of `SparseVerify`.
         alone: their fidelity without the other parts; `None` if the part stays dense.
         saved: the largest share of a dense pass's reading that a candidate saves within the part's share of
@@ -113,11 +112,7 @@ def search(
     Each part first takes the last candidate within its share of the target, and stays dense if none saves
     `LEAST_SAVED`. Then the part with the largest KL steps back until all parts together meet the target.
 
-    Args:
-        measure: measures the fidelity of a setting.
-        given: settings that are not searched for.
-        parts: the parts to search.
-        target: mean KL per position, nats.
+    `given` are settings that are not searched for, `target` is the mean KL per position in nats.
     """
     dense = {name: value for part in parts for name, value in part.dense.items()}
     whole = measure(replace(given, **dense))

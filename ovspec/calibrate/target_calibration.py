@@ -18,9 +18,8 @@ from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.calibrate.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
 from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
-from ovspec.runtime.ffn_budgets import FfnConfig, ffn_config
+from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
 
@@ -49,7 +48,7 @@ class TargetCalibration:
         """The observers of the verification passes."""
         return [observer for observer in (self.experts, self.channels) if observer]
 
-    def parts(self) -> list[Part]:
+    def _parts(self) -> list[Part]:
         """The parts to search, with candidates from the statistics."""
         parts = [] if self._given.given(AMOUNT_FIELDS) else [attention_part()]
         if self.experts:
@@ -70,23 +69,22 @@ class TargetCalibration:
         """Measure candidates until all parts together meet the target.
 
         Args:
-            folder: of the model.
             selecting: selection settings with the chosen anchors.
             texts: i64 `[tokens]` each.
             positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
-            properties: OpenVINO properties.
         """
-        parts = self.parts()
+        parts = self._parts()
+        experts = expert_config("native", _first("experts", parts, self._given))
         runner = ModelRunner(
             folder,
             "CPU",
             sparse_attention("native", selecting, selecting.anchor_layers),
             properties,
-            experts=self._experts(parts),
-            ffn=self._ffn(parts),
+            experts=experts or ExpertConfig(optional=True),
+            ffn=ffn_config("native", _first("channels", parts, self._given)),
         )
-        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)), DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        meter = FidelityMeter(runner, texts, max(1, positions // len(texts)))
         if not meter.positions:
             raise ValueError(
                 f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"
@@ -94,13 +92,6 @@ class TargetCalibration:
         names = ("query", "summary", "sink_blocks", "local_blocks", "refresh_interval", "anchor_layers")
         base = replace(self._given, **{name: getattr(selecting, name) for name in names})
         return search(meter.measure, base, parts, target)
-
-    def _experts(self, parts: Sequence[Part]) -> ExpertConfig:
-        limits = expert_config("native", _first("experts", parts, self._given))
-        return limits or ExpertConfig(optional=True)
-
-    def _ffn(self, parts: Sequence[Part]) -> FfnConfig | None:
-        return ffn_config("native", _first("channels", parts, self._given))
 
 
 def _first(name: str, parts: Sequence[Part], given: SparseVerify) -> SparseVerify:

@@ -11,6 +11,7 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
 from ovspec.cli.ray_options import cluster_from, ray_options
@@ -22,19 +23,11 @@ COMMON = (
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
-@click.argument("requests", metavar="IN.jsonl", type=click.Path(path_type=Path))
-@click.argument("answers", metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@click.argument("requests", metavar="IN.jsonl", type=PATH)
+@click.argument("answers", metavar="OUT.jsonl", type=PATH)
 @click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
-@click.option(
-    "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
-)
-@click.option(
-    "--max-num-seqs",
-    type=click.IntRange(1),
-    default=16,
-    show_default=True,
-    help="Answers made at the same time.",
-)
+@typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
+@default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT)
 @max_context_option
 @ray_options
 @pipeline_options

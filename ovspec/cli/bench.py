@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS
 from ovspec.bench.host import HostBench
@@ -22,6 +20,7 @@ from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_serve import serve
 from ovspec.cli.bench_trace import trace
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     int_list,
     json_option,
@@ -31,10 +30,9 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_json, print_rows
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 DEFAULT_BUDGET = 2048
@@ -45,12 +43,8 @@ def bench() -> None:
     """Measure on this machine."""
 
 
-bench.add_command(decode)
-bench.add_command(schedule)
-bench.add_command(kernel)
-bench.add_command(memory)
-bench.add_command(serve)
-bench.add_command(trace)
+for command in (decode, schedule, kernel, memory, serve, trace):
+    bench.add_command(command)
 
 
 VERIFY_COMMON = (
@@ -61,42 +55,35 @@ VERIFY_COMMON = (
 
 @bench.command(cls=ShortHelpCommand, common=VERIFY_COMMON)
 @source_options
-@click.option("--context", default="4096,16384", show_default=True, help="Tokens in the cache.")
-@click.option("--tokens", default="1,4,8", show_default=True, help="New tokens of a pass.")
-@click.option(
-    "--budget",
-    type=int,
-    default=DEFAULT_BUDGET,
-    show_default=True,
-    help="Tokens of the context that a sparse pass reads; 0: all of them.",
+@default_option("--context", "4096,16384", "Tokens in the cache.")
+@default_option("--tokens", "1,4,8", "New tokens of a pass.")
+@default_option(
+    "--budget", DEFAULT_BUDGET, "Tokens of the context that a sparse pass reads; 0: all of them.", type=int
 )
 @click.option(
     "--backend",
     help=f"What to time: {', '.join(BACKENDS)}.  [default: {','.join(DEFAULT_BACKENDS)}; elsewhere than on a "
     "CPU stock,sparse_stock]",
 )
-@click.option(
+@typed_option(
     "--kv-cache-precision",
-    type=click.Choice(list(CACHE_PRECISIONS)),
-    help="Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
+    click.Choice(list(CACHE_PRECISIONS)),
+    "Cache precision of all backends.  [stock: the plugin's default; ours: u8]",
 )
 @weight_options
-@click.option("--device", default="CPU", show_default=True, help="OpenVINO device.")
+@default_option("--device", "CPU", "OpenVINO device.")
 @linear_option
 @property_option
-@click.option("--repeat", type=int, default=7, show_default=True, help="Timed passes per figure.")
+@default_option("--repeat", 7, "Timed passes per figure.")
 @json_option
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw time against context to FILE.png.")
+@typed_option("--plot", PATH, "Draw time against context to FILE.png.")
 def verify(
     context: str,
     tokens: str,
     budget: int,
     backend: str | None,
     kv_cache_precision: str | None,
-    device: str,
-    linear: LinearBackend | None,
     properties: tuple[str, ...],
-    repeat: int,
     json_path: str | None,
     plot: Path | None,
     **options: Any,
@@ -116,19 +103,17 @@ def verify(
         raise ValueError(
             "--budget 0: nothing would be limited; give --expert-budget or --ffn-density as well"
         )
-    device = resolve_device(device)
-    backends = tuple(backend.split(",")) if backend else DEFAULT_BACKENDS
-    if not backend and not is_cpu(device):
-        backends = ("stock", "sparse_stock")
+    device = resolve_device(options["device"])
+    usual = DEFAULT_BACKENDS if is_cpu(device) else ("stock", "sparse_stock")
     timing = VerifyBench(
         source=source,
         contexts=int_list("--context", context),
         tokens=int_list("--tokens", tokens),
         sparse=sparse,
-        repeat=repeat,
-        backends=backends,
+        repeat=options["repeat"],
+        backends=tuple(backend.split(",")) if backend else usual,
         properties=chosen,
-        linear=linear,
+        linear=options["linear"],
         device=device,
     )
     check_outputs(json_path, plot)
@@ -138,23 +123,16 @@ def verify(
 
 
 @bench.command()
-@click.option("--vocab-size", type=int, default=32000, show_default=True, help="Vocabulary of both models.")
-@click.option(
-    "--num-assistant-tokens",
-    type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS),
-    default=5,
-    show_default=True,
-)
-@click.option("--steps", type=int, default=200, show_default=True, help="Timed steps per setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@default_option("--vocab-size", 32000, "Vocabulary of both models.")
+@default_option("--num-assistant-tokens", 5, type=click.IntRange(1, MAX_NUM_ASSISTANT_TOKENS))
+@default_option("--steps", 200, "Timed steps per setting.")
+@json_flag
 def host(vocab_size: int, num_assistant_tokens: int, steps: int, as_json: bool) -> None:
     """Time a verification step without the models: tables, sampling, acceptance."""
     records = HostBench(vocab_size, num_assistant_tokens, steps).run()
     if as_json:
-        click.echo(json.dumps({"records": list(map(asdict, records))}, indent=2))
+        print_json({"records": list(map(asdict, records))})
         return
     click.echo(f"synthetic models, vocabulary {vocab_size}, {num_assistant_tokens} draft tokens a step")
-    table = Table("setting", "steps", "median ms", "90% below ms")
-    for record in records:
-        table.add_row(record.setting, str(record.steps), f"{record.median_ms:.2f}", f"{record.p90_ms:.2f}")
-    print_table(table)
+    rows = [(r.setting, str(r.steps), f"{r.median_ms:.2f}", f"{r.p90_ms:.2f}") for r in records]
+    print_rows(("setting", "steps", "median ms", "90% below ms"), rows)

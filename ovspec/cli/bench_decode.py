@@ -8,7 +8,9 @@ import click
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.decode import MODES, DecodeBench
+from ovspec.bench.decode_report import DecodeReport
 from ovspec.cli.bench_options import read_source, run_and_show, source_options
+from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
@@ -16,27 +18,20 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 
 @click.command()
 @source_options
-@click.option("--context", type=int, default=16384, show_default=True, help="Tokens in the cache.")
-@click.option(
+@default_option("--context", 16384, "Tokens in the cache.")
+@default_option(
     "--acceptance",
-    default="synthetic:3/4",
-    show_default=True,
-    metavar="TRACE",
-    help="What decides which drafts are accepted: synthetic:A/N, synthetic:A/DxN for trees of D levels and N "
+    "synthetic:3/4",
+    "What decides which drafts are accepted: synthetic:A/N, synthetic:A/DxN for trees of D levels and N "
     "nodes, or a file of `ovspec bench trace`.",
+    metavar="TRACE",
 )
-@click.option("--mode", default=DEFAULT_MODES, show_default=True, help=f"What to time: {', '.join(MODES)}.")
-@click.option("--budget", type=int, default=2048, show_default=True, help="Tokens that a sparse pass reads.")
-@click.option("--commit-interval", type=int, help="Provisional tokens before a dense pass.  [adaptive]")
-@click.option(
-    "--draft-budget",
-    type=int,
-    default=512,
-    show_default=True,
-    help="Tokens that a pass of sparse_self reads.",
-)
-@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens of a generation.")
-@click.option("--repeat", type=int, default=5, show_default=True, help="Timed generations per mode.")
+@default_option("--mode", DEFAULT_MODES, f"What to time: {', '.join(MODES)}.")
+@default_option("--budget", 2048, "Tokens that a sparse pass reads.")
+@typed_option("--commit-interval", int, "Provisional tokens before a dense pass.  [adaptive]")
+@default_option("--draft-budget", 512, "Tokens that a pass of sparse_self reads.")
+@default_option("--max-new-tokens", 128, "Tokens of a generation.")
+@default_option("--repeat", 5, "Timed generations per mode.")
 @weight_options
 @property_option
 @json_option
@@ -63,4 +58,4 @@ def decode(
         properties=properties_from(properties),
         **{name: options[name] for name in ("context", "draft_budget", "max_new_tokens", "repeat")},
     )
-    run_and_show(bench, json_path, native="native" in {MODES[name] for name in bench.modes})
+    run_and_show(bench, json_path, "native" in {MODES[name] for name in bench.modes}, DecodeReport)

@@ -10,14 +10,15 @@ from rich.table import Table
 
 from ovspec.bench.footprint import CachedStart, Footprint, FootprintBench
 from ovspec.cli.bench_options import read_source, source_options
+from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import json_option, properties_from, property_option
 from ovspec.cli.output import print_table, with_progress, write_json
 
 
 @click.command()
 @source_options
-@click.option("--context", type=int, default=16384, show_default=True, help="Prompt tokens in the cache.")
-@click.option("--repeat", type=int, default=3, show_default=True, help="Starts of each engine.")
+@default_option("--context", 16384, "Prompt tokens in the cache.")
+@default_option("--repeat", 3, "Starts of each engine.")
 @property_option
 @json_option
 def memory(

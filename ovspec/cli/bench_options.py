@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,23 @@ import click
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
 from ovspec.cli.help import GENERAL, option_group
+from ovspec.cli.option_forms import PATH, typed_option
 from ovspec.cli.output import print_table, with_progress, write_json
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
 
-_SIZES = ("layers", "vocab_size", "weight_format")
+SIZES = ("layers", "vocab_size", "weight_format")
 
 
 source_options = option_group(
     GENERAL,
-    click.option("--model", type=click.Path(path_type=Path), help="Folder of an exported model."),
+    typed_option("--model", PATH, "Folder of an exported model."),
     click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
-    click.option("--layers", type=int, help="With --shape: fewer layers than the real model has."),
-    click.option("--vocab-size", type=int, help="With --shape: another vocabulary than 32000."),
-    click.option(
-        "--weight-format",
-        type=click.Choice(WEIGHT_FORMATS),
-        help="With --shape: format of the weights.  [int8]",
+    typed_option("--layers", int, "With --shape: fewer layers than the real model has."),
+    typed_option("--vocab-size", int, "With --shape: another vocabulary than 32000."),
+    typed_option(
+        "--weight-format", click.Choice(WEIGHT_FORMATS), "With --shape: format of the weights.  [int8]"
     ),
 )
 
@@ -36,13 +36,12 @@ source_options = option_group(
 def read_source(options: dict[str, Any]) -> ModelSource:
     """The model to time, from the options of `source_options`, which are taken out."""
     model, shape = options.pop("model"), options.pop("shape")
-    sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in _SIZES}
+    sizes = {f"--{name.replace('_', '-')}": options.pop(name) for name in SIZES}
     if (model is None) == (shape is None):
         given = "both" if model else "none"
         raise ValueError(f"give either --model DIR or --shape NAME ({', '.join(SHAPES)}), got {given}")
     if shape is not None:
-        layers, vocab_size, weight_format = sizes.values()
-        return ModelSource.from_shape(shape, layers, vocab_size, weight_format or WEIGHT_FORMATS[0])
+        return ModelSource.from_shape(shape, *sizes.values())
     for name, value in sizes.items():
         if value is not None:
             raise ValueError(f"{name} {value} needs --shape: the model in {model} has fixed sizes")
@@ -58,18 +57,23 @@ def check_outputs(json_path: str | None, plot: Path | None = None) -> None:
         check_plot(plot)
 
 
-def run_and_show(bench: Any, json_path: str | None, native: bool = True) -> Any:
+def run_and_show(
+    bench: Any, json_path: str | None, native: bool = True, report_of: Callable[[Any, Any], Any] | None = None
+) -> Any:
     """Run a benchmark with a progress bar, and print its report or write it to the file of `--json`.
 
     Args:
-        bench: has `num_steps` and `run`, whose report has `as_json`, `lines`, `table` and `notes`.
+        bench: has `num_steps` and `run`.
         json_path: of `--json`.
         native: whether it runs native operations, which are checked first.
+        report_of: makes the report of the bench and its measurements; `None`: `run` returns the report.
+            It has `as_json`, `lines`, `table` and `notes`.
     """
     check_outputs(json_path)
     if native:
         check_operations()
-    report = with_progress(bench.num_steps, bench.run)
+    found = with_progress(bench.num_steps, bench.run)
+    report = found if report_of is None else report_of(bench, found)
     if not write_json(report.as_json(), json_path):
         for line in report.lines():
             click.echo(line)

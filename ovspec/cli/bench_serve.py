@@ -12,34 +12,23 @@ import click
 from ovspec.bench.serve_client import ServeClient
 from ovspec.bench.serve_load import ServeBench, random_prompts
 from ovspec.cli.bench_options import check_outputs, run_and_show
+from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import json_option
 from ovspec.eval.prompts import read_prompts
 
 
 @click.command()
-@click.option("--base-url", default="http://127.0.0.1:8000", show_default=True, help="Address of the server.")
+@default_option("--base-url", "http://127.0.0.1:8000", "Address of the server.")
 @click.option("--model", help="Name of the model.  [default: the first of the server]")
 @click.option("--api-key", envvar="OVSPEC_API_KEY", metavar="KEY", help="[env: OVSPEC_API_KEY]")
-@click.option("--num-prompts", type=click.IntRange(1), default=64, show_default=True, help="Requests in all.")
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Requests at a time."
+@default_option("--num-prompts", 64, "Requests in all.", type=COUNT)
+@default_option("--concurrency", 16, "Requests at a time.", type=COUNT)
+@typed_option(
+    "--request-rate", ABOVE_ZERO, "Requests that come per second, at random times.  [default: all at once]"
 )
-@click.option(
-    "--request-rate",
-    type=click.FloatRange(0, min_open=True),
-    help="Requests that come per second, at random times.  [default: all at once]",
-)
-@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of an answer.")
-@click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE.jsonl", help='{"prompt": "..."} per line.'
-)
-@click.option(
-    "--prompt-words",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Random words, without --prompts.",
-)
+@default_option("--max-tokens", 128, "Of an answer.", type=COUNT)
+@typed_option("--prompts", PATH, '{"prompt": "..."} per line.', metavar="FILE.jsonl")
+@default_option("--prompt-words", 64, "Random words, without --prompts.", type=COUNT)
 @click.option("--chat", is_flag=True, help="Send the prompts as messages, to /v1/chat/completions.")
 @click.option(
     "--extra",
@@ -52,15 +41,11 @@ def serve(
     base_url: str,
     model: str | None,
     api_key: str | None,
-    num_prompts: int,
-    concurrency: int,
-    request_rate: float | None,
-    max_tokens: int,
     prompts: Path | None,
     prompt_words: int,
-    chat: bool,
     extra: tuple[str, ...],
     json_path: str | None,
+    **options: Any,
 ) -> int:
     """Measure a server under load: TTFT, TPOT, ITL, E2EL, acceptance.
 
@@ -70,22 +55,11 @@ def serve(
     """
     client, fields = ServeClient(base_url, api_key), extra_fields(extra)
     check_outputs(json_path)
-    texts = (
-        [prompt.text for prompt in read_prompts(prompts)]
-        if prompts is not None
-        else random_prompts(num_prompts + 1, prompt_words, seed=time.time_ns())
-    )
-    bench = ServeBench(
-        client,
-        model or client.model(),
-        texts,
-        num_prompts,
-        concurrency,
-        request_rate,
-        max_tokens,
-        chat,
-        {"temperature": 0, **fields},
-    )
+    if prompts is not None:
+        texts = [prompt.text for prompt in read_prompts(prompts)]
+    else:
+        texts = random_prompts(options["num_prompts"] + 1, prompt_words, seed=time.time_ns())
+    bench = ServeBench(client, model or client.model(), texts, extra={"temperature": 0, **fields}, **options)
     report = run_and_show(bench, json_path, native=False)
     return 1 if report.errors else 0
 

@@ -11,6 +11,7 @@ from ovspec.bench.record import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_options
 from ovspec.cli.eval import generation_options
+from ovspec.cli.option_forms import PATH
 from ovspec.cli.options import (
     memory_options,
     model_option,
@@ -27,9 +28,7 @@ from ovspec.eval import read_prompts
 @click.command()
 @model_option
 @prompts_options
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The trace."
-)
+@click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The trace.")
 @property_option
 @drafting_options
 @verify_options
@@ -39,7 +38,7 @@ def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, *
     """Generate greedily; record the accepted tokens of every draft and the corrections of commits."""
     verify = options["verify"]
     choice = PipelineChoice.of(options)
-    drafter = choice.drafting.choice
+    drafter = choice.drafter
     if drafter is None:
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -10,26 +10,26 @@ import click
 from ovspec.bundle import BundleReport, write_bundle
 from ovspec.bundle.bundle import Wheels
 from ovspec.cli.export import step_display
+from ovspec.cli.option_forms import PATH, default_option, json_flag
 from ovspec.cli.options import draft_folder
+from ovspec.cli.output import print_json
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
-@click.option(
+@click.argument("folder", metavar="DIR", type=PATH)
+@click.argument("out", type=PATH)
+@default_option(
     "--draft-model",
-    default="auto",
-    show_default=True,
-    help="Folder of the draft model; auto: the one that was exported with the model, none: no draft.",
+    "auto",
+    "Folder of the draft model; auto: the one that was exported with the model, none: no draft.",
 )
-@click.option(
+@default_option(
     "--wheels",
+    "installed",
+    "Pack the wheels of what ovspec needs from this installation, or have pip download them.",
     type=click.Choice(["installed", "index"]),
-    default="installed",
-    show_default=True,
-    help="Pack the wheels of what ovspec needs from this installation, or have pip download them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: bool) -> None:
     """Write the model in DIR to OUT with all it needs to run on a machine like this one.
 
@@ -40,7 +40,10 @@ def bundle(folder: Path, out: Path, draft_model: str, wheels: Wheels, as_json: b
     draft = draft_folder(folder, draft_model)
     with step_display() as progress:
         report = write_bundle(folder, out, draft, wheels, progress)
-    click.echo(json.dumps(report.as_json(), indent=2) if as_json else summary(report))
+    if as_json:
+        print_json(asdict(report))
+    else:
+        click.echo(summary(report))
 
 
 def summary(report: BundleReport) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from ovspec.calibrate.calibration import ROWS, LayerOverlap, Observer, OverlapMeter
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     data_option,
     model_option,
@@ -30,19 +28,12 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_json, print_rows
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify.verify_config import (
-    AMOUNT_FIELDS,
-    CHANNEL_FIELDS,
-    EXPERT_FIELDS,
-    SparseVerify,
-    calibrated,
-)
+from ovspec.verify.verify_config import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify, calibrated
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
 from ovspec_transforms import moe_layers
@@ -56,42 +47,31 @@ COMMON = (
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @model_option
 @data_option('Texts, one JSON value per line: a string, or an object such as {"text": "..."}.')
-@click.option(
-    "--anchors", type=int, help="Number of anchor layers.  [default: as many as the default rule has]"
-)
-@click.option(
+@typed_option("--anchors", int, "Number of anchor layers.  [default: as many as the default rule has]")
+@typed_option(
     "--overlap",
-    type=float,
-    help="Instead: as few anchors as let every layer's list overlap its anchor's this much, 0 to 1.",
+    float,
+    "Instead: as few anchors as let every layer's list overlap its anchor's this much, 0 to 1.",
 )
-@click.option(
+@typed_option(
     "--target-kl",
-    type=float,
-    help="Set attention, experts and channels so that together they cost at most this mean KL per "
+    float,
+    "Set attention, experts and channels so that together they cost at most this mean KL per "
     "position, in nats, as `ovspec eval fidelity` reports it.",
 )
-@click.option(
+@default_option(
     "--positions",
+    512,
+    "With --target-kl: positions at which settings are compared with dense passes, over all texts.",
     type=click.IntRange(ROWS),
-    default=512,
-    show_default=True,
-    help="With --target-kl: positions at which settings are compared with dense passes, over all texts.",
 )
-@click.option(
-    "--max-texts", type=click.IntRange(1), default=16, show_default=True, help="Texts to read at most."
-)
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens to read of a text."
-)
-@click.option(
-    "--stride",
-    type=click.IntRange(ROWS),
-    default=128,
-    show_default=True,
-    help="Tokens between two selections that are compared.",
+@default_option("--max-texts", 16, "Texts to read at most.", type=COUNT)
+@default_option("--max-tokens", 4096, "Tokens to read of a text.", type=COUNT)
+@default_option(
+    "--stride", 128, "Tokens between two selections that are compared.", type=click.IntRange(ROWS)
 )
 @property_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 @weight_options
 @selection_options
 def calibrate(
@@ -120,7 +100,8 @@ def calibrate(
     given = sparse_from(options)
     config = folder_config(model)
     sparse = attention_of(given, config, target_kl is not None)
-    texts = tokenized(model, read_texts(data)[:max_texts], min(max_tokens, position_limit(config)))
+    limit = min(max_tokens, config.model.max_position_embeddings or max_tokens)
+    texts = tokenized(model, read_texts(data)[:max_texts], limit)
     chosen_properties = dict(properties_from(properties))
     if "CACHE_DIR" in chosen_properties:
         raise ValueError("--property CACHE_DIR: what calibration runs is not kept; leave it out")
@@ -146,7 +127,7 @@ def calibrate(
     path = config.save(model)
     if as_json:
         body = report(measured, chosen, config.verify, path)
-        click.echo(json.dumps(body | target_report(target, found, target_kl), indent=2))
+        print_json(body | target_report(target, found, target_kl))
     else:
         show(measured, chosen, path)
         if found:
@@ -193,11 +174,6 @@ def check_anchors(anchors: int | None, layers: tuple[int, ...]) -> None:
         )
 
 
-def position_limit(config: OvspecConfig) -> int:
-    """Tokens that the model can read."""
-    return config.model.max_position_embeddings or sys.maxsize
-
-
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:
     """Token ids of the texts, of each at most so many."""
     tokenizer = read_tokenizer(folder)
@@ -209,9 +185,7 @@ def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) ->
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading texts", total=sum(map(len, texts)))
-        return meter.measure(
-            texts, stride, DEFAULT_MAX_NUM_BATCHED_TOKENS, lambda tokens: progress.advance(task, tokens)
-        )
+        return meter.measure(texts, stride, lambda tokens: progress.advance(task, tokens))
 
 
 def with_settings(old: SparseVerify | None, given: SparseVerify, anchors: tuple[int, ...]) -> SparseVerify:
@@ -239,6 +213,7 @@ def report(
     measured: LayerOverlap, chosen: tuple[int, ...], settings: SparseVerify, path: Path
 ) -> dict[str, object]:
     """What `--json` prints."""
+    default = measured.default_anchors()
     return {
         "config": str(path),
         "verify": settings.to_json(),
@@ -247,25 +222,21 @@ def report(
         "layers": list(measured.layers),
         "overlap": [[round(float(value), 4) for value in row] for row in measured.overlap],
         "overlap_with_anchor": [round(value, 4) for value in measured.with_anchor(chosen)],
-        "default_anchor_layers": list(measured.default_anchors()),
-        "overlap_with_default_anchor": [
-            round(value, 4) for value in measured.with_anchor(measured.default_anchors())
-        ],
+        "default_anchor_layers": list(default),
+        "overlap_with_default_anchor": [round(value, 4) for value in measured.with_anchor(default)],
     }
 
 
 def show(measured: LayerOverlap, chosen: tuple[int, ...], path: Path) -> None:
     """Print the table."""
     default = measured.default_anchors()
-    table = Table("layer", "anchor", "overlap with it", "overlap with the default rule's")
-    for layer, mine, rule in zip(
-        measured.layers, measured.with_anchor(chosen), measured.with_anchor(default), strict=True
-    ):
+    overlaps = [measured.with_anchor(anchors) for anchors in (chosen, default)]
+    rows = []
+    for layer, mine, rule in zip(measured.layers, *overlaps, strict=True):
         anchor = max(anchor for anchor in chosen if anchor <= layer)
-        name = "itself" if anchor == layer else str(anchor)
-        table.add_row(str(layer), name, f"{mine:.2f}", f"{rule:.2f}")
-    print_table(table)
-    means = [sum(values) / len(values) for values in map(measured.with_anchor, (chosen, default))]
+        rows.append([str(layer), "itself" if anchor == layer else str(anchor), f"{mine:.2f}", f"{rule:.2f}"])
+    print_rows(("layer", "anchor", "overlap with it", "overlap with the default rule's"), rows)
+    means = [sum(values) / len(values) for values in overlaps]
     click.echo(
         f"{measured.passes} selections in {measured.tokens} tokens; mean overlap {means[0]:.2f} with "
         f"{len(chosen)} anchors, {means[1]:.2f} with the default rule's {len(default)}"

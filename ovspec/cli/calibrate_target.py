@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 
+from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.calibrate.fidelity_search import ENERGIES, Chosen, Found
 from ovspec.calibrate.target_calibration import TargetCalibration
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_rows
 from ovspec.eval.setting import Setting
 from ovspec.verify.verify_config import SparseVerify
 
@@ -37,17 +37,16 @@ def target_report(
 
 def show_target(found: Found, target_kl: float | None) -> None:
     """Print the setting of every part, and its KL alone and together with the others."""
-    table = Table("part", "reads", "KL alone", "top-1 alone")
-    for part in found.parts:
-        cost = part.alone
-        cells = [f"{cost.kl:.2g}", f"{cost.agreement:.4f}"] if cost else ["0", "1"]
-        table.add_row(part.name, _reads(part), *cells)
-    table.add_row("together", "", f"{found.joint.kl:.2g}", f"{found.joint.agreement:.4f}")
-    print_table(table)
+    rows = [(part.name, _reads(part), *_cost(part.alone)) for part in found.parts]
+    print_rows(("part", "reads", "KL alone", "top-1 alone"), [*rows, ("together", "", *_cost(found.joint))])
     click.echo(
         f"mean KL {found.joint.kl:.2g} of at most {target_kl:g} nats a position; verify='sparse' takes these "
         "settings, and is LOSSY by that"
     )
+
+
+def _cost(found: Fidelity | None) -> tuple[str, str]:
+    return (f"{found.kl:.2g}", f"{found.agreement:.4f}") if found else ("0", "1")
 
 
 def _reads(part: Chosen) -> str:

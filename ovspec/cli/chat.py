@@ -10,6 +10,7 @@ from openvino_genai import ChatHistory
 
 from ovspec.cli.generate import print_piece, summary_line
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import default_option
 from ovspec.cli.pipeline_options import (
     answer_options,
     generation_options,
@@ -29,13 +30,12 @@ _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it.
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @click.option("--system", help="System message, which stays whatever is forgotten.")
-@click.option(
+@default_option(
     "--at-context-end",
-    type=click.Choice(["drop", "stop"]),
-    default="drop",
-    show_default=True,
-    help="When no positions are left for --max-new-tokens: forget the oldest turns, or end the chat. Both "
+    "drop",
+    "When no positions are left for --max-new-tokens: forget the oldest turns, or end the chat. Both "
     "are said.",
+    type=click.Choice(["drop", "stop"]),
 )
 @click.option("--figures", is_flag=True, help="Print a line of figures behind every answer.")
 @prefix_option
@@ -74,11 +74,7 @@ def _next_message(interactive: bool) -> str | None:
 class Turns:
     """The messages of a chat, and what is forgotten of them.
 
-    Args:
-        pipeline: answers.
-        system: the system message, if there is one.
-        settings: of every answer.
-        drops: forget the oldest turns where the model's positions end, instead of ending the chat.
+    `drops`: forget the oldest turns where the model's positions end, instead of ending the chat.
     """
 
     def __init__(

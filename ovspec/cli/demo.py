@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -11,7 +10,8 @@ import click
 from rich.table import Table
 
 from ovspec.cli.generate import print_piece
-from ovspec.cli.output import print_table
+from ovspec.cli.option_forms import default_option, json_flag
+from ovspec.cli.output import print_json, print_table
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -82,8 +82,8 @@ MODES = (
 
 
 @click.command()
-@click.option("--max-new-tokens", type=click.IntRange(2, 4096), default=96, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@default_option("--max-new-tokens", 96, type=click.IntRange(2, 4096))
+@json_flag
 def demo(max_new_tokens: int, as_json: bool) -> int:
     """Generate with the embedded demo pair: plain decoding, verification dense, sparse and committed, prompt
     lookup, and an EAGLE-3 head, side by side.
@@ -100,18 +100,13 @@ def demo(max_new_tokens: int, as_json: bool) -> int:
             click.secho(f"\n{mode.heading}\n", bold=True)
             click.echo(click.style(f"...{prompt[-80:]}", dim=True), nl=False)
         results[mode.label] = pipeline.generate(
-            [prompt],
-            max_new_tokens=max_new_tokens,
-            streamer=None if as_json else print_piece,
-            **mode.options,
+            [prompt], max_new_tokens=max_new_tokens, streamer=None if as_json else print_piece, **mode.options
         )
         if not as_json:
             click.echo()
     same = {label: result.texts == results["plain"].texts for label, result in results.items()}
     if as_json:
-        click.echo(
-            json.dumps({label: as_record(result, same[label]) for label, result in results.items()}, indent=2)
-        )
+        print_json({label: as_record(result, same[label]) for label, result in results.items()})
     else:
         show(results, same)
     differing = [mode.label for mode in MODES if not why_lossy(mode.verify) and not same[mode.label]]

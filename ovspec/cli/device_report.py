@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ovspec.bench.device_check import DeviceCheck, check_device, time_device
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_rows
 from ovspec.runtime.compile import check_properties
 from ovspec.runtime.devices import openvino_core
 
@@ -63,11 +62,8 @@ def _times(device: str) -> list[dict[str, Any]]:
 
 
 def _show(checks: list[DeviceCheck], times: Any) -> None:
-    table = Table(title="attention against NumPy", title_justify="left")
-    for column in ("pattern", "inference", "cache", "error", "tolerance", "ok"):
-        table.add_column(column)
-    for check in checks:
-        table.add_row(
+    rows = [
+        (
             check.pattern,
             check.inference,
             check.cache,
@@ -75,7 +71,10 @@ def _show(checks: list[DeviceCheck], times: Any) -> None:
             f"{check.tolerance:.1e}",
             "ok" if check.ok else "FAILED",
         )
-    print_table(table)
+        for check in checks
+    ]
+    columns = ("pattern", "inference", "cache", "error", "tolerance", "ok")
+    print_rows(columns, rows, "attention against NumPy")
     for one in times:
         click.echo(
             "; ".join(f"{name} {value:.3g}" if name != "failure" else value for name, value in one.items())

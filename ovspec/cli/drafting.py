@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ovspec.cli.help import option_group
+from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import draft_folder
 from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.schedule.schedule import SCHEDULES
@@ -18,79 +18,57 @@ from ovspec.verify.verify_mode import VerifyMode
 
 drafting_options = option_group(
     "Drafting",
-    click.option(
-        "--draft-model",
-        default="auto",
-        show_default=True,
-        metavar="DIR",
-        help="DIR, auto (as exported) or none.",
-    ),
-    click.option(
+    default_option("--draft-model", "auto", "DIR, auto (as exported) or none.", metavar="DIR"),
+    typed_option(
         "--drafter",
-        type=click.Choice(NAMES),
+        click.Choice(NAMES),
+        f"{', '.join(NAMES)}.  [default: assistant if there is a draft model, else none]",
         metavar="NAME",
-        help=f"{', '.join(NAMES)}.  [default: assistant if there is a draft model, else none]",
     ),
-    click.option(
-        "--num-assistant-tokens",
-        type=int,
-        help="Draft tokens per round; for the schedule auto, the largest number.",
+    typed_option(
+        "--num-assistant-tokens", int, "Draft tokens per round; for the schedule auto, the largest number."
     ),
-    click.option(
+    typed_option(
         "--tree-depth",
-        type=click.IntRange(0),
-        help="Draft trees of so many levels and --num-assistant-tokens nodes.  [default: 0, chains]",
+        click.IntRange(0),
+        "Draft trees of so many levels and --num-assistant-tokens nodes.  [default: 0, chains]",
     ),
-    click.option(
+    typed_option(
         "--branching-factor",
-        type=click.IntRange(1),
-        help="Trees: children of a node, and nodes of a level that get some.  [default: 1]",
+        COUNT,
+        "Trees: children of a node, and nodes of a level that get some.  [default: 1]",
     ),
-    click.option(
+    typed_option(
         "--num-assistant-tokens-schedule",
-        type=click.Choice(SCHEDULES),
-        help="How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
+        click.Choice(SCHEDULES),
+        "How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
         "and acceptance.  [default: constant if a number is given, else auto]",
     ),
-    click.option(
+    typed_option(
         "--assistant-confidence-threshold",
-        type=float,
-        help="End a draft after a token that is less probable than this.",
+        float,
+        "End a draft after a token that is less probable than this.",
     ),
-    click.option("--max-ngram-size", type=int, help="Prompt lookup: longest n-gram.  [default: 3]"),
-    click.option(
-        "--suffix-corpus",
-        type=click.Path(path_type=Path),
-        help="Drafters suffix and auto: text file that is searched as well.",
-    ),
-    click.option(
+    typed_option("--max-ngram-size", int, "Prompt lookup: longest n-gram.  [default: 3]"),
+    typed_option("--suffix-corpus", PATH, "Drafters suffix and auto: text file that is searched as well."),
+    typed_option(
         "--acceptance-threshold",
-        type=float,
-        help="Accept a draft token if p/q is at least this; below 1 is lossy.  [default: 1.0, exact]",
+        float,
+        "Accept a draft token if p/q is at least this; below 1 is lossy.  [default: 1.0, exact]",
     ),
-    click.option(
-        "--commit-interval",
-        type=int,
-        help="Commit: tokens between dense passes.  [default: adapted, 16 to 32]",
+    typed_option(
+        "--commit-interval", int, "Commit: tokens between dense passes.  [default: adapted, 16 to 32]"
     ),
+)
+# Options that say nothing where nobody drafts.
+_OF_DRAFTS = (
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("tree_depth", "branching_factor"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """What the options ask for.
-
-    Attributes:
-        model: folder of the draft model, if there is one.
-        choice: the drafter, if there is one.
-    """
-
-    model: Path | None
-    choice: DrafterChoice | None
-
-
-def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
-    """Take `--draft-model`, `--drafter` and `--suffix-corpus` out of the options."""
+def drafting_from(model: Path, options: dict[str, Any]) -> tuple[Path | None, DrafterChoice | None]:
+    """The draft model's folder and the drafter, if there are any; their options are taken out."""
     draft_model, name, corpus = (options.pop(key) for key in ("draft_model", "drafter", "suffix_corpus"))
     folder = draft_folder(model, draft_model, name)
     choice = parse_drafter(name, folder is not None)
@@ -98,19 +76,13 @@ def drafting_from(model: Path, options: dict[str, Any]) -> Drafting:
         if not isinstance(choice, (Suffix, Auto)):
             raise ValueError(f"--suffix-corpus {corpus} needs --drafter suffix or auto")
         choice = type(choice)(corpus)
-    for key in (
-        "num_assistant_tokens",
-        "num_assistant_tokens_schedule",
-        "assistant_confidence_threshold",
-        "tree_depth",
-        "branching_factor",
-    ):
+    for key in _OF_DRAFTS:
         if choice is None and options.get(key):
             raise ValueError(
                 f"--{key.replace('_', '-')} {options[key]} needs a draft model or a drafter: give "
                 "--draft-model DIR or --drafter NAME"
             )
-    return Drafting(folder, choice)
+    return folder, choice
 
 
 def mode_from(verify: str, mode: SparseVerify | str, interval: int | None) -> VerifyMode | str:

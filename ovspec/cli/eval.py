@@ -10,11 +10,11 @@ import click
 from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.eval_lm import lm
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
 from ovspec.cli.output import print_table, save_text, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Report, Setting, plot_fidelity, read_prompts, sweep
-from ovspec.eval.fidelity import ReferenceMode
 from ovspec.eval.setting import sweep_option
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
@@ -47,20 +47,18 @@ COMMON = (
 # The default of `generate` is lossless. This command measures lossy settings, so sparse is its default.
 @evaluate.command(cls=ShortHelpCommand, common=COMMON, context_settings={"default_map": {"verify": "sparse"}})
 @prompts_options
-@click.option("--context", type=click.IntRange(1), help="Cut longer prompts to their last tokens.")
-@click.option(
+@typed_option("--context", COUNT, "Cut longer prompts to their last tokens.")
+@default_option(
     "--reference",
+    "dense",
+    "Compare with dense verification of the same drafts, or with plain decoding.",
     type=click.Choice(["dense", "plain"]),
-    default="dense",
-    show_default=True,
-    help="Compare with dense verification of the same drafts, or with plain decoding.",
 )
-@click.option(
+@default_option(
     "--low-margin",
+    0.1,
+    "Dense top-1 less top-2 log-probability below which a decision is one of low margin.",
     type=click.FloatRange(0),
-    default=0.1,
-    show_default=True,
-    help="Dense top-1 less top-2 log-probability below which a decision is one of low margin.",
 )
 @click.option("--budgets", help="Sweep of --budget, e.g. 256,512,1024.")
 @click.option("--rhos", help="Sweep of --rho, e.g. 0.05,0.1,0.2.")
@@ -68,15 +66,11 @@ COMMON = (
 @click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
 @click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
 @json_option
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw divergence against speed to FILE.png.")
+@typed_option("--plot", PATH, "Draw divergence against speed to FILE.png.")
 @pipeline_options
 def fidelity(
     prompts: Path,
     limit: int | None,
-    context: int | None,
-    max_new_tokens: int,
-    reference: ReferenceMode,
-    low_margin: float,
     json_path: str | None,
     plot: Path | None,
     **options: Any,
@@ -87,22 +81,19 @@ def fidelity(
     position of the dense output, and these are compared. A round has 5 draft tokens by default.
     """
     swept = {name: options.pop(option) for name, option in SWEEPS.items()}
+    chosen = {name: options.pop(name) for name in ("context", "max_new_tokens", "reference", "low_margin")}
     choice = PipelineChoice.of(options)
     settings = settings_from(choice.verify, swept, choice.prefill)
     check_outputs(json_path, plot)
-    drafter = choice.drafting.choice
     evaluation = FidelityEval(
         model=choice.model,
         make_pipeline=choice.start,
         prompts=read_prompts(prompts)[:limit],
         settings=settings,
-        drafter=drafter.name if drafter else None,
-        draft_model=choice.drafting.model,
-        drafting=generation_options(options, drafter is not None),
-        reference=reference,
-        max_new_tokens=max_new_tokens,
-        context=context,
-        low_margin=low_margin,
+        drafter=choice.drafter.name if choice.drafter else None,
+        draft_model=choice.draft,
+        drafting=generation_options(options, choice.drafter is not None),
+        **chosen,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)
     show(report, json_path)
@@ -124,10 +115,7 @@ def settings_from(
 ) -> list[Setting]:
     """The settings to compare: the one that the verification options describe, or a sweep over it.
 
-    Args:
-        verify: the mode.
-        swept: texts of the sweep options by field.
-        prefill: how prompts are read.
+    `swept`: texts of the sweep options by field.
     """
     given = {name: text for name, text in swept.items() if text is not None}
     options = [sweep_option(name) for name in given]

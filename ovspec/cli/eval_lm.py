@@ -9,17 +9,11 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import COUNT, PATH, typed_option
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
 
 COMMON = (
-    "model",
-    "tasks",
-    "include_path",
-    "limit",
-    "draft_model",
-    "drafter",
-    "verify",
-    "budget",
+    *("model", "tasks", "include_path", "limit", "draft_model", "drafter", "verify", "budget"),
     "properties",
 )
 
@@ -28,10 +22,8 @@ COMMON = (
 @click.option(
     "--tasks", required=True, metavar="NAME[,NAME...]", help="Tasks of the harness, or of --include-path."
 )
-@click.option(
-    "--include-path", type=click.Path(path_type=Path), metavar="DIR", help="Folder with tasks of your own."
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first examples of a task.")
+@typed_option("--include-path", PATH, "Folder with tasks of your own.", metavar="DIR")
+@typed_option("--limit", COUNT, "Only the first examples of a task.")
 @click.argument("harness", nargs=-1, metavar="[-- OPTIONS]")
 @max_context_option
 @pipeline_options
@@ -50,10 +42,8 @@ def lm(
     if any(word.split("=")[0] in ("--model", "--model_args", "-a") for word in harness):
         raise ValueError("--model and --model_args of the harness: the model is the pipeline; leave them out")
     arguments = ["--tasks", tasks]
-    if include_path is not None:
-        arguments += ["--include_path", str(include_path)]
-    if limit is not None:
-        arguments += ["--limit", str(limit)]
+    for name, value in (("--include_path", include_path), ("--limit", limit)):
+        arguments += [] if value is None else [name, str(value)]
     folder = options["model"]
     pipeline = serving_pipeline(options)
     from ovspec.eval.harness import run_harness

@@ -11,12 +11,13 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ovspec.cli.option_forms import PATH, default_option, typed_option
 from ovspec_models import export_model
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 
 
 @click.command()
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PATH)
 @click.option("-m", "--model", required=True, help="Model id or folder of a checkpoint.")
 @click.option("--draft-model", help="Model id or folder of the draft model, exported to OUT/draft.")
 @click.option(
@@ -29,20 +30,20 @@ from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 )
 @click.option("--medusa", help="The same for Medusa heads: config.json and medusa_lm_head.")
 @click.option("--hydra", help="The same for Hydra heads: config.json and hydra_lm_head.pt.")
-@click.option("--task", default="text-generation-with-past", show_default=True, help="Task of the export.")
-@click.option(
+@default_option("--task", "text-generation-with-past", "Task of the export.")
+@typed_option(
     "--weight-format",
-    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
-    help="Weights.  [default: optimum-intel's choice]",
+    click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
+    "Weights.  [default: optimum-intel's choice]",
 )
-@click.option("--group-size", type=int, help="int4: weights that share a scale.")
-@click.option("--ratio", type=float, help="int4: share of the layers that gets int4, the rest int8.")
+@typed_option("--group-size", int, "int4: weights that share a scale.")
+@typed_option("--ratio", float, "int4: share of the layers that gets int4, the rest int8.")
 @click.option("--sym", is_flag=True, help="Symmetric quantization.")
 @click.option("--all-layers", is_flag=True, help="int4: embeddings and the last layer too.")
-@click.option(
+@typed_option(
     "--backup-precision",
-    type=click.Choice(["none", "int8_sym", "int8_asym"]),
-    help="int4: what layers outside the ratio get.",
+    click.Choice(["none", "int8_sym", "int8_asym"]),
+    "int4: what layers outside the ratio get.",
 )
 @click.option(
     "--dataset", help="int4: texts for the data-aware methods: a name, or a file with one per line."
@@ -57,12 +58,10 @@ from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
     "--sparse-ffn", is_flag=True, help="The same for the feed-forward layers, whose weights it lays out anew."
 )
 @click.option(
-    "--allow-partial",
-    is_flag=True,
-    help="Leave layers of an unknown form as they are, and name them.",
+    "--allow-partial", is_flag=True, help="Leave layers of an unknown form as they are, and name them."
 )
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the checkpoint.")
-@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept.")
+@typed_option("--cache-dir", PATH, "Where downloads are kept.")
 @click.option("--verbose", is_flag=True, help="Let the libraries' own output through.")
 def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options: Any) -> None:
     """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.

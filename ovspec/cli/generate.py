@@ -11,9 +11,11 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.drafting import Drafting
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import PATH, typed_option
+from ovspec.cli.output import print_json
 from ovspec.cli.pipeline_options import (
+    PipelineChoice,
     answer_options,
     generation_options,
     pipeline_from,
@@ -26,7 +28,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.jsonl import lines_of
+from ovspec_models.jsonl import numbered_lines, read_utf8
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -36,7 +38,7 @@ COMMON = (
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the prompt.")
+@typed_option("--prompt-file", PATH, "File with the prompt.")
 @click.option("--system", help="System message in front of the prompt, through the model's chat template.")
 @click.option(
     "--jsonl",
@@ -62,18 +64,18 @@ def generate(
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
-    pipeline, drafting = pipeline_from(options)
+    pipeline, choice = pipeline_from(options)
     settings = generation_options(options)
     if jsonl is not None:
         for request in requests:
             results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
-            answer = {**request, **report(results, pipeline, drafting)}
+            answer = {**request, **report(results, pipeline, choice)}
             click.echo(json.dumps(answer, ensure_ascii=False))
         return
     streamer = None if as_json else print_piece
     results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
     if as_json:
-        click.echo(json.dumps(report(results, pipeline, drafting), indent=2))
+        print_json(report(results, pipeline, choice))
     else:
         click.echo()
         click.echo(summary_line(results.perf_metrics), err=True)
@@ -88,31 +90,24 @@ def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
 
 def read_requests(name: str) -> list[dict[str, Any]]:
     """The lines of `--jsonl`: objects with a `prompt`, and a `system` message where one is given."""
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        lines = lines_of(data)
-    except OSError as error:
-        raise ValueError(f"--jsonl {name}: {error.strerror}; give a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--jsonl {name} is not UTF-8 ({error}); convert it") from error
+    where = f"--jsonl {name}"
+    read = sys.stdin.buffer.read if name == "-" else Path(name).read_bytes
     requests = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(where, lambda: read().decode("utf-8")):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"--jsonl {name}: line {number} is no JSON ({error}); correct it") from None
+            raise ValueError(f"{where}: line {number} is no JSON ({error}); correct it") from None
         fields = value if isinstance(value, dict) else {}
         prompt, system = fields.get("prompt"), fields.get("system", "")
         if not isinstance(prompt, str) or not prompt.strip() or not isinstance(system, str):
             raise ValueError(
-                f"--jsonl {name}: line {number} holds no prompt; expected an object such as "
+                f"{where}: line {number} holds no prompt; expected an object such as "
                 '{"prompt": "...", "system": "..."}'
             )
         requests.append(value)
     if not requests:
-        raise ValueError(f'--jsonl {name} holds no line; write {{"prompt": "..."}} into each')
+        raise ValueError(f'{where} holds no line; write {{"prompt": "..."}} into each')
     return requests
 
 
@@ -127,21 +122,12 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     if prompt is not None and prompt_file is not None:
         raise ValueError("--prompt and --prompt-file exclude each other: give one")
     if prompt_file is not None:
-        try:
-            prompt = prompt_file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(
-                f"--prompt-file {prompt_file}: {error.strerror}; give a file that can be read"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"--prompt-file {prompt_file} is not UTF-8 ({error}); convert it") from error
+        file = prompt_file
+        prompt = read_utf8(f"--prompt-file {file}", lambda: file.read_text(encoding="utf-8"))
     if prompt is None:
         if sys.stdin.isatty():
             raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
-        try:
-            prompt = sys.stdin.buffer.read().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the prompt on standard input is not UTF-8 ({error}); convert it") from error
+        prompt = read_utf8("the prompt on standard input", lambda: sys.stdin.buffer.read().decode("utf-8"))
     if not prompt.strip():
         raise ValueError("the prompt is empty: give --prompt TEXT or --prompt-file FILE")
     return prompt
@@ -181,20 +167,16 @@ def summary_line(metrics: PerfMetrics) -> str:
 
 def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
     """A mode of verification as a JSON value, with the settings that are in force."""
-    if verify == "dense":
-        return "dense"
     if isinstance(verify, CommitVerify):
         return {"mode": "commit", "interval": verify.interval, "sparse": asdict(verify.sparse)}
-    assert isinstance(verify, SparseVerify)
-    return {"mode": "sparse", **asdict(verify)}
+    return {"mode": "sparse", **asdict(verify)} if isinstance(verify, SparseVerify) else verify
 
 
-def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -> dict[str, object]:
+def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoice) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics, prefill = results.perf_metrics, pipeline.prefill
-    plain = (
-        drafting.choice is None and pipeline.verify == "dense"
-    )  # nothing stands in for the model's own decoding
+    # Then nothing stands in for the model's own decoding.
+    plain = choice.drafter is None and pipeline.verify == "dense"
     return {
         "text": results.texts[0],
         "finish_reason": results.finish_reasons[0].name,
@@ -202,7 +184,7 @@ def report(results: DecodedResults, pipeline: LLMPipeline, drafting: Drafting) -
         "prefill": {"mode": "sparse", **asdict(prefill)} if prefill else "dense",
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
-        "drafter": drafting.choice.name if drafting.choice else None,
-        "draft_model": str(drafting.model) if drafting.model else None,
+        "drafter": choice.drafter.name if choice.drafter else None,
+        "draft_model": str(choice.draft) if choice.draft else None,
         "metrics": metrics.summary(),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from dataclasses import asdict
@@ -20,8 +19,9 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
+from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
-from ovspec.cli.output import print_table
+from ovspec.cli.output import print_json, print_rows, print_table
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
@@ -33,25 +33,28 @@ from ovspec_models.families import family_of
 from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_ops.self_check import self_check as run_self_check
 
+_SHAPE = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
+    "max_position_embeddings",
+)
+
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
-@click.option("--context", type=int, help="With FOLDER: plan the memory for so many tokens.")
+@click.argument("folder", required=False, type=PATH)
+@typed_option("--context", int, "With FOLDER: plan the memory for so many tokens.")
 @click.option(
     "--bandwidth",
     is_flag=True,
     help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
 )
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="With --self-check: compute a text through this model in random splits and compare bits.",
+@typed_option(
+    "--model", PATH, "With --self-check: compute a text through this model in random splits and compare bits."
 )
 @click.option("--device", default="CPU", help="With --self-check: check this device, and write a report.")
-@click.option("--splits", type=click.IntRange(1), help="Random splits of --model.  [default: 30]")
+@typed_option("--splits", COUNT, "Random splits of --model.  [default: 30]")
 @property_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def info(
     folder: Path | None,
     context: int | None,
@@ -88,15 +91,12 @@ def info(
         facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
     if self_check:
-        facts["self_check"] = [
-            {"name": c.name, "isa": c.isa, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
-            for c in checks
-        ]
+        facts["self_check"] = [{**asdict(check), "ok": check.ok} for check in checks]
     rows = check_rows(model, splits or 30, properties_from(properties)) if model is not None else None
     if rows is not None:
         facts["rows"] = asdict(rows)
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
         estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
         if "identical_output" in facts:
@@ -132,8 +132,7 @@ def installation() -> dict[str, object]:
         "devices": core.available_devices,
         **{
             name: core.get_property(name, "FULL_DEVICE_NAME")
-            for name in core.available_devices
-            if is_gpu(name)
+            for name in filter(is_gpu, core.available_devices)
         },
         "extension": str(ovspec_ops.extension_path()),
         "instruction_sets": ovspec_ops.available_isas(),
@@ -207,12 +206,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "model_type": model.model_type,
         "weight_format": model.weight_format(),
         "weight_bytes": model.weight_bytes,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_position_embeddings,
+        **{name: getattr(model, name) for name in _SHAPE},
         "sliding_windows": sorted({window for window in model.layer_windows if window}),
         "layers_with_window": sum(1 for window in model.layer_windows if window),
         "kv_cache_bytes_per_token_u8": model.kv_cache_bytes_per_token("u8", "BY_TOKEN"),
@@ -272,19 +266,21 @@ def show_estimate(estimate: dict[str, Any]) -> None:
 
 def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
     """Print facts as a table."""
-    table = Table(title=title.replace("_", " "), title_justify="left", show_header=isinstance(rows, list))
+    title = title.replace("_", " ")
     if isinstance(rows, list):
-        for column in ("operation", "instruction set", "error", "tolerance", "ok"):
-            table.add_column(column)
-        for row in rows:
-            table.add_row(
+        cells = [
+            (
                 str(row["name"]),
                 str(row["isa"]),
                 f"{row['error']:.1e}",
                 f"{row['tolerance']:.1e}",
                 "ok" if row["ok"] else "FAILED",
             )
-    else:
-        for key, value in rows.items():
-            table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+            for row in rows
+        ]
+        print_rows(("operation", "instruction set", "error", "tolerance", "ok"), cells, title)
+        return
+    table = Table(title=title, title_justify="left", show_header=False)
+    for key, value in rows.items():
+        table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
     print_table(table)

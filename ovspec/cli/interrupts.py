@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -34,9 +34,7 @@ class Interrupts:
         sys.unraisablehook = self._quiet
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         sys.unraisablehook = self._unraisable
         if self._handler is not None and signal.getsignal(signal.SIGINT) == self._interrupt:
             signal.signal(signal.SIGINT, self._handler)

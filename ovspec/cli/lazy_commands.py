@@ -10,11 +10,7 @@ import click
 
 
 class LazyCommands(click.Group):
-    """Imports a command's module when the command is run or its help is shown.
-
-    Args:
-        modules: per command, `module:attribute`.
-    """
+    """Imports a command when it is run or its help is shown; `modules`: `module:attribute` of each."""
 
     def __init__(self, *arguments: Any, modules: Mapping[str, str], **named: Any) -> None:
         super().__init__(*arguments, **named)

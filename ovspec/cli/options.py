@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import click
 
 from ovspec.cli.help import GENERAL, Command, option_group
+from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
@@ -19,15 +20,13 @@ from ovspec_models import OvspecConfig
 
 _SELECTION_TITLE = "Sparse verification: attention"
 
-model_option = click.option(
-    "-m", "--model", type=click.Path(path_type=Path), required=True, help="Folder with the model's IR."
-)
+model_option = click.option("-m", "--model", type=PATH, required=True, help="Folder with the model's IR.")
 
 
 def data_option(help_text: str) -> Callable[[Command], Command]:
     """`--data`, a file of texts."""
     kind = click.Path(path_type=Path)
-    return click.option("--data", type=kind, required=True, metavar="FILE.jsonl", help=help_text)
+    return typed_option("--data", kind, help_text, required=True, metavar="FILE.jsonl")
 
 
 property_option = click.option(
@@ -37,62 +36,47 @@ property_option = click.option(
     metavar="KEY=VALUE",
     help="OpenVINO property, e.g. INFERENCE_PRECISION_HINT=f32; repeatable.",
 )
-
-
 json_option = click.option(
     "--json", "json_path", metavar="FILE", help="Write the figures to FILE; - prints them."
 )
-
-
 prompts_options = option_group(
     GENERAL,
-    click.option(
+    typed_option(
         "--prompts",
-        type=click.Path(path_type=Path),
+        PATH,
+        'One JSON string or {"prompt": "..."} per line.',
         required=True,
         metavar="FILE.jsonl",
-        help='One JSON string or {"prompt": "..."} per line.',
     ),
-    click.option("--limit", type=click.IntRange(1), help="Only the first prompts of the file."),
-    click.option(
-        "--max-new-tokens", type=click.IntRange(2), default=128, show_default=True, help="Tokens per prompt."
-    ),
+    typed_option("--limit", COUNT, "Only the first prompts of the file."),
+    default_option("--max-new-tokens", 128, "Tokens per prompt.", type=click.IntRange(2)),
 )
-
-
-experts_option = click.option(
-    "--experts",
-    type=click.Choice(["native", "stock"]),
-    help="Routed experts of a mixture: ovspec's operation, or OpenVINO's.  [default: as --attention]",
-)
-
-
-ffn_option = click.option(
-    "--ffn",
-    type=click.Choice(["native", "stock"]),
-    help="Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
-    "their channels are limited]",
-)
-
-
-linear_option = click.option(
+_NATIVE_OR_STOCK = click.Choice(["native", "stock"])
+linear_option = typed_option(
     "--linear",
-    type=click.Choice(["native", "stock"]),
-    help="Linear layers: ovspec's operation, or OpenVINO's.  [default: native, unless --attention is stock]",
+    _NATIVE_OR_STOCK,
+    "Linear layers: ovspec's operation, or OpenVINO's.  [default: native, unless --attention is stock]",
 )
-
-
 backend_options = option_group(
     "Device and operations",
-    click.option("--device", default="CPU", show_default=True, help="OpenVINO device."),
-    click.option(
+    default_option("--device", "CPU", "OpenVINO device."),
+    typed_option(
         "--attention",
-        type=click.Choice(["native", "stock"]),
-        help="Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  "
+        _NATIVE_OR_STOCK,
+        "Verification attention: native is ovspec's operation, for CPUs, stock is OpenVINO's.  "
         "[default: native on CPU]",
     ),
-    experts_option,
-    ffn_option,
+    typed_option(
+        "--experts",
+        _NATIVE_OR_STOCK,
+        "Routed experts of a mixture: ovspec's operation, or OpenVINO's.  [default: as --attention]",
+    ),
+    typed_option(
+        "--ffn",
+        _NATIVE_OR_STOCK,
+        "Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
+        "their channels are limited]",
+    ),
     linear_option,
     property_option,
 )
@@ -118,22 +102,19 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 
 memory_options = option_group(
     "Memory",
-    click.option(
-        "--memory-limit",
-        type=_Size(),
-        help="Memory that may be planned for, e.g. 6GB.  [default: what is free]",
+    typed_option(
+        "--memory-limit", _Size(), "Memory that may be planned for, e.g. 6GB.  [default: what is free]"
     ),
     click.option("--no-memory-check", is_flag=True, help="Start even if the plan does not fit in memory."),
 )
 _verify_option = option_group(
     "Verification",
-    click.option(
+    default_option(
         "--verify",
+        "dense",
+        "dense, sparse (lossy) or commit.",
         type=click.Choice(["dense", "sparse", "commit"]),
-        default="dense",
-        show_default=True,
         metavar="MODE",
-        help="dense, sparse (lossy) or commit.",
     ),
 )
 _anchors_option = option_group(
@@ -173,33 +154,30 @@ def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
 
 prefill_options = option_group(
     "Prompts",
-    click.option(
+    default_option(
         "--prefill",
+        "dense",
+        "dense or sparse (lossy): how prompts are read.",
         type=click.Choice(["dense", "sparse"]),
-        default="dense",
-        show_default=True,
         metavar="MODE",
-        help="dense or sparse (lossy): how prompts are read.",
     ),
     click.option(
         "--prefill-l0", "prefill_L0", type=int, help="Sparse prefill: tokens up to which it stays dense."
     ),
-    click.option(
-        "--prefill-rho", type=float, help="Sparse prefill: share of the tokens beyond them that is read."
-    ),
-    click.option(
+    typed_option("--prefill-rho", float, "Sparse prefill: share of the tokens beyond them that is read."),
+    typed_option(
         "--prefill-coverage",
-        type=float,
-        help="Sparse prefill: share of the estimated attention to read, instead of L0 and rho.",
+        float,
+        "Sparse prefill: share of the estimated attention to read, instead of L0 and rho.",
     ),
 )
 selection_options = option_group(
     _SELECTION_TITLE,
     click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
-    click.option("--rho", type=float, help="Sparse: share of the tokens beyond L0 that is read."),
-    click.option("--budget", type=int, help="Sparse: tokens to read, instead of L0 and rho."),
-    click.option(
-        "--coverage", type=float, help="Sparse: share of the estimated attention to read instead of a budget."
+    typed_option("--rho", float, "Sparse: share of the tokens beyond L0 that is read."),
+    typed_option("--budget", int, "Sparse: tokens to read, instead of L0 and rho."),
+    typed_option(
+        "--coverage", float, "Sparse: share of the estimated attention to read instead of a budget."
     ),
     click.option(
         "--selection-query",
@@ -213,9 +191,9 @@ selection_options = option_group(
         type=click.Choice(["mean", "min_max"]),
         help="Sparse: how the keys of a block are summarised.",
     ),
-    click.option("--sink-blocks", type=int, help="Sparse: blocks at the start that are always read."),
-    click.option("--local-blocks", type=int, help="Sparse: blocks at the end that are always read."),
-    click.option("--refresh-interval", type=int, help="Sparse: verification steps that a block list serves."),
+    typed_option("--sink-blocks", int, "Sparse: blocks at the start that are always read."),
+    typed_option("--local-blocks", int, "Sparse: blocks at the end that are always read."),
+    typed_option("--refresh-interval", int, "Sparse: verification steps that a block list serves."),
 )
 weight_options = option_group(
     "Sparse verification: experts and feed-forward channels",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,14 +21,9 @@ Result = TypeVar("Result")
 _PIPE_WIDTH = 140
 
 
-def output_console() -> Console:
-    """A console for tables on standard output."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-
-
 def print_table(table: Table) -> None:
     """Print a table whole: in a terminal that is too narrow, lines are wrapped and nothing is cut off."""
-    console = output_console()
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     unlimited = console.options.update(width=10_000, max_width=10_000)
     needed = Measurement.get(console, unlimited, table)
     if needed.minimum > console.width:
@@ -36,12 +31,18 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print a table of text cells under the names of its columns."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+
+
 def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]) -> Result:
     """Run long work, with a progress bar if standard error is a terminal.
 
-    Args:
-        num_steps: number of times that the work calls its argument.
-        run: the work; it calls its argument at the begin of each step.
+    The work calls its argument at the begin of each step, `num_steps` times.
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -56,13 +57,17 @@ def write_json(body: dict[str, Any], path: str | None) -> bool:
     Returns:
         Whether it was printed; then nothing else may be printed to standard output.
     """
-    text = json.dumps(body, indent=2)
     if path == "-":
-        click.echo(text)
+        print_json(body)
         return True
     if path is not None:
-        save_text(text, Path(path))
+        save_text(json.dumps(body, indent=2), Path(path))
     return False
+
+
+def print_json(body: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(body, indent=2))
 
 
 def save_text(text: str, path: Path) -> None:

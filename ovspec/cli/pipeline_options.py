@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from ovspec.cli.drafting import Drafting, drafting_from, drafting_options, mode_from
+from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import GENERAL, Command, option_group
+from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import (
     backend_options,
     memory_limit_from,
@@ -22,6 +23,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.drafters import DrafterChoice
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
@@ -39,21 +41,17 @@ def _check_seed(context: click.Context, option: click.Parameter, seed: int | Non
     return seed
 
 
-max_context_option = click.option(
-    "--max-context",
-    type=int,
-    help="Tokens of prompt and answer for which memory must suffice; see info.",
+max_context_option = typed_option(
+    "--max-context", int, "Tokens of prompt and answer for which memory must suffice; see info."
 )
-prefix_option = click.option(
+prefix_option = typed_option(
     "--prefix-cache",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File of `ovspec cache save`: what prompts begin with.",
+    click.Path(dir_okay=False, path_type=Path),
+    "File of `ovspec cache save`: what prompts begin with.",
 )
 _length_options = option_group(
     GENERAL,
-    click.option(
-        "--max-new-tokens", type=int, default=100, show_default=True, help="Most tokens to generate."
-    ),
+    default_option("--max-new-tokens", 100, "Most tokens to generate."),
     max_context_option,
     click.option(
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
@@ -63,16 +61,14 @@ _length_options = option_group(
 _sampling_options = option_group(
     "Sampling",
     click.option("--do-sample", is_flag=True, help="Sample instead of greedy decoding."),
-    click.option("--temperature", type=float, help="Sampling temperature.  [default: 1.0]"),
-    click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1.0]"),
-    click.option("--top-k", type=int, help="Sample from the k most probable tokens."),
-    click.option("--min-p", type=float, help="Drop tokens below this share of the largest probability."),
-    click.option(
-        "--repetition-penalty", type=float, help="Penalty on tokens of prompt and output.  [default: 1.0]"
-    ),
-    click.option("--presence-penalty", type=float, help="Penalty on tokens of the output.  [default: 0.0]"),
-    click.option("--frequency-penalty", type=float, help="The same, times their number.  [default: 0.0]"),
-    click.option("--seed", type=int, callback=_check_seed, help="Seed of the random streams.  [default: 0]"),
+    typed_option("--temperature", float, "Sampling temperature.  [default: 1.0]"),
+    typed_option("--top-p", float, "Nucleus sampling.  [default: 1.0]"),
+    typed_option("--top-k", int, "Sample from the k most probable tokens."),
+    typed_option("--min-p", float, "Drop tokens below this share of the largest probability."),
+    typed_option("--repetition-penalty", float, "Penalty on tokens of prompt and output.  [default: 1.0]"),
+    typed_option("--presence-penalty", float, "Penalty on tokens of the output.  [default: 0.0]"),
+    typed_option("--frequency-penalty", float, "The same, times their number.  [default: 0.0]"),
+    typed_option("--seed", int, "Seed of the random streams.  [default: 0]", callback=_check_seed),
 )
 
 
@@ -92,17 +88,17 @@ class PipelineChoice:
     """The pipeline that a command's options describe.
 
     Attributes:
-        model: folder of the target.
         verify: how drafts are verified.
         prefill: how prompts are read; `None`: densely.
-        drafting: who drafts.
+        draft: folder of the draft model, if there is one.
         arguments: the other arguments of `LLMPipeline`.
     """
 
     model: Path
     verify: VerifyMode
     prefill: SparsePrefill | None
-    drafting: Drafting
+    draft: Path | None
+    drafter: DrafterChoice | None
     arguments: dict[str, Any]
 
     @classmethod
@@ -110,22 +106,22 @@ class PipelineChoice:
         """Take the options of `pipeline_options` out; a command need not have all of them."""
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
-        prefill, drafting = prefill_from(options), drafting_from(model, options)
+        prefill, (draft, drafter) = prefill_from(options), drafting_from(model, options)
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
         arguments |= properties_from(options.pop("properties"))
-        return cls(model, parse_verify(verify), prefill, drafting, arguments)
+        return cls(model, parse_verify(verify), prefill, draft, drafter, arguments)
 
     def start(
         self, verify: VerifyMode | None = None, drafts: bool = True, sparse_prompts: bool = True
     ) -> LLMPipeline:
         """Start the pipeline; with another `verify`, without drafts or with dense prompts where asked for."""
-        draft = self.drafting.model if drafts else None
+        draft = self.draft if drafts else None
         return LLMPipeline(
             self.model,
             draft_model=None if draft is None else draft_model(draft),
-            drafter=self.drafting.choice if drafts else None,
+            drafter=self.drafter if drafts else None,
             verify=self.verify if verify is None else verify,
             prefill=(self.prefill if sparse_prompts else None) or "dense",
             **self.arguments,
@@ -135,10 +131,10 @@ class PipelineChoice:
         """The pipeline without its models, for a process that only makes its requests."""
         info = ModelInfo.read(self.model)
         verify = calibrated_mode(self.verify, OvspecConfig.load(self.model))
-        return Outline(info, verify, self.drafting.choice, max_context=self.arguments["max_context"])
+        return Outline(info, verify, self.drafter, max_context=self.arguments["max_context"])
 
 
-def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
+def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, PipelineChoice]:
     """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
     prefix = options.pop("prefix_cache", None)
     choice = PipelineChoice.of(options)
@@ -150,15 +146,11 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, Drafting]:
             load_prefix(pipeline, prefix)
         except ValueError as error:
             click.echo(f"ovspec: warning: --prefix-cache is not used: {error}", err=True)
-    return pipeline, choice.drafting
+    return pipeline, choice
 
 
 def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
-    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
-
-    Raises:
-        ValueError: as `pipeline_from`.
-    """
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults."""
     given = {**options, "do_sample": False}
     pipeline, _ = pipeline_from(given)
     _set_defaults(pipeline, given)
@@ -166,11 +158,7 @@ def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
 
 
 def serving_outline(options: dict[str, Any]) -> Outline:
-    """What makes the requests of a `serving_pipeline`, in another process.
-
-    Raises:
-        ValueError: as `pipeline_from`, as far as options and files are at fault.
-    """
+    """What makes the requests of a `serving_pipeline`, in another process."""
     given = {**options, "do_sample": False}
     given.pop("prefix_cache", None)
     outline = PipelineChoice.of(given).outline()

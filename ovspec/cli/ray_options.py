@@ -11,6 +11,7 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import option_group
+from ovspec.cli.option_forms import ABOVE_ZERO, default_option, typed_option
 
 
 def _replicas(context: click.Context, option: click.Parameter, value: str) -> tuple[int, int]:
@@ -24,19 +25,14 @@ def _replicas(context: click.Context, option: click.Parameter, value: str) -> tu
 ray_options = option_group(
     "Cluster",
     click.option("--ray", is_flag=True, help="Answer on the cluster of RAY_ADDRESS, or on one started here."),
-    click.option(
+    default_option(
         "--replicas",
-        default="1",
-        show_default=True,
+        "1",
+        "Engines; of two numbers, as many as the load needs.",
         callback=_replicas,
         metavar="N|LEAST:MOST",
-        help="Engines; of two numbers, as many as the load needs.",
     ),
-    click.option(
-        "--replica-cpus",
-        type=click.FloatRange(0, min_open=True),
-        help="Cores that each takes.  [default: those of this machine]",
-    ),
+    typed_option("--replica-cpus", ABOVE_ZERO, "Cores that each takes.  [default: those of this machine]"),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ovspec.cli.generate import read_prompt
+from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     draft_folder,
     memory_limit_from,
@@ -20,7 +19,7 @@ from ovspec.cli.options import (
     properties_from,
     property_option,
 )
-from ovspec.cli.output import print_table, with_progress
+from ovspec.cli.output import print_json, print_rows, with_progress
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 
@@ -35,8 +34,7 @@ class Trial:
     """One setting: its drafter, draft tokens a round, and what was measured.
 
     Attributes:
-        drafter: its name, "none" for plain decoding.
-        num_assistant_tokens: draft tokens a round, 0 for plain decoding.
+        drafter, num_assistant_tokens: "none" and 0 for plain decoding.
         tokens_per_s: the best of the runs, behind the first token.
         mean_acceptance_length: tokens emitted per round.
     """
@@ -48,19 +46,18 @@ class Trial:
 
 
 @click.command()
-@click.argument("model", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("model", metavar="DIR", type=PATH)
 @click.option("-p", "--prompt", help="A prompt as you use the model for.  [default: a story]")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with such a prompt.")
-@click.option("--max-new-tokens", type=click.IntRange(8, 4096), default=64, show_default=True)
-@click.option(
+@typed_option("--prompt-file", PATH, "File with such a prompt.")
+@default_option("--max-new-tokens", 64, type=click.IntRange(8, 4096))
+@default_option(
     "--draft-model",
-    default="auto",
-    show_default=True,
-    help="Folder of the draft model; auto: the one exported with the model; none: go without.",
+    "auto",
+    "Folder of the draft model; auto: the one exported with the model; none: go without.",
 )
 @property_option
 @memory_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def recommend(
     model: Path,
     prompt: str | None,
@@ -103,7 +100,7 @@ def recommend(
     command = f"ovspec generate -m {shlex.quote(str(model))} {_options(best, draft_model)}{given}"
     if as_json:
         body = {"trials": [asdict(trial) for trial in trials], "best": asdict(best), "command": command}
-        click.echo(json.dumps(body, indent=2))
+        print_json(body)
         return
     _show(trials, plain)
     gain = best.tokens_per_s / plain.tokens_per_s
@@ -149,13 +146,14 @@ def _options(best: Trial, draft_model: str) -> str:
 
 
 def _show(trials: list[Trial], plain: Trial) -> None:
-    table = Table("drafter", "tokens a round", "tokens/s", "of plain", "mean acceptance length")
-    for trial in trials:
-        table.add_row(
+    rows = [
+        (
             trial.drafter,
             str(trial.num_assistant_tokens or "-"),
             f"{trial.tokens_per_s:.1f}",
             f"{trial.tokens_per_s / plain.tokens_per_s:.2f}",
             f"{trial.mean_acceptance_length:.2f}",
         )
-    print_table(table)
+        for trial in trials
+    ]
+    print_rows(("drafter", "tokens a round", "tokens/s", "of plain", "mean acceptance length"), rows)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand, option_group
+from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, typed_option
 from ovspec.cli.pipeline_options import (
     max_context_option,
     pipeline_options,
@@ -27,45 +27,27 @@ COMMON = (
 )
 _limit_options = option_group(
     "Limits",
-    click.option(
-        "--max-num-seqs",
-        type=click.IntRange(1),
-        default=16,
-        show_default=True,
-        help="Answers made at the same time.",
-    ),
-    click.option(
+    default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT),
+    default_option(
         "--max-queued",
+        64,
+        "Answers that wait beside them; more are refused with 429.",
         type=click.IntRange(0),
-        default=64,
-        show_default=True,
-        help="Answers that wait beside them; more are refused with 429.",
     ),
-    click.option(
-        "--max-body-bytes", type=click.IntRange(1), default=8 * 2**20, show_default=True, help="Of a request."
-    ),
-    click.option(
-        "--request-timeout",
-        type=click.FloatRange(0, min_open=True),
-        default=600.0,
-        show_default=True,
-        help="Seconds for an answer.",
-    ),
-    click.option(
+    default_option("--max-body-bytes", 8 * 2**20, "Of a request.", type=COUNT),
+    default_option("--request-timeout", 600.0, "Seconds for an answer.", type=ABOVE_ZERO),
+    default_option(
         "--client-timeout",
-        type=click.FloatRange(0, min_open=True),
-        default=30.0,
-        show_default=True,
-        help="Seconds in which a client must send its body, and read some of what is sent to it.",
+        30.0,
+        "Seconds in which a client must send its body, and read some of what is sent to it.",
+        type=ABOVE_ZERO,
     ),
 )
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: every address.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
-)
+@default_option("--host", "127.0.0.1", "0.0.0.0: every address.")
+@default_option("--port", 8000, "0: any free one.", type=click.IntRange(0, 65535))
 @click.option(
     "--api-key",
     "api_keys",
@@ -81,9 +63,7 @@ _limit_options = option_group(
     help="Origin of pages that may call from a browser, e.g. https://example.org; repeatable.  [none]",
 )
 @click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
-@click.option(
-    "--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="In place of the model's."
-)
+@typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @_limit_options
 @ray_options
 @max_context_option
@@ -105,9 +85,7 @@ def serve(**options: Any) -> None:
     key = os.environ.get("OVSPEC_API_KEY")
     if key is not None and not options["api_keys"]:
         options["api_keys"] = (key,)
-    limits = Limits(
-        **{entry.name: options.pop(entry.name) for entry in fields(Limits)},
-    )
+    limits = Limits(**{entry.name: options.pop(entry.name) for entry in fields(Limits)})
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         host=options.pop("host"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ovspec.cli.extras import need_extra
-from ovspec.cli.help import Command, ShortHelpCommand
+from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import data_option, properties_from, property_option
+from ovspec.cli.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
@@ -29,66 +29,52 @@ COMMON = (
 )
 
 
-_PATH = click.Path(path_type=Path)
-
-
-def _default(name: str, kind: Any, value: object, help_text: str) -> Callable[[Command], Command]:
-    """An option whose help shows its default."""
-    return click.option(name, type=kind, default=value, show_default=True, help=help_text)
-
-
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
-@click.option("--target", type=_PATH, required=True, metavar="DIR", help="Folder with the target's IR.")
+@typed_option("--target", PATH, "Folder with the target's IR.", required=True, metavar="DIR")
 @data_option("Texts, one JSON value per line; best are those that the target wrote.")
-@_default("--kind", click.Choice(TRAINED_KINDS), TRAINED_KINDS[0], "Of the head.")
-@click.option(
+@default_option("--kind", TRAINED_KINDS[0], "Of the head.", type=click.Choice(TRAINED_KINDS))
+@typed_option(
     "--output",
-    type=_PATH,
+    PATH,
+    "A new folder; DIR.training beside it holds the state until it is written.",
     required=True,
     metavar="DIR",
-    help="A new folder; DIR.training beside it holds the state until it is written.",
 )
-@_default("--epochs", click.IntRange(1), 2, "Times that every text is read.")
-@_default(
-    "--learning-rate",
-    click.FloatRange(0, min_open=True),
-    1e-3,
-    "The highest; it falls to zero. Large targets: 1e-4.",
+@default_option("--epochs", 2, "Times that every text is read.", type=COUNT)
+@default_option(
+    "--learning-rate", 1e-3, "The highest; it falls to zero. Large targets: 1e-4.", type=ABOVE_ZERO
 )
-@_default("--max-length", click.IntRange(8), 2048, "Longer texts are cut into pieces of so many tokens.")
-@_default("--batch-tokens", click.IntRange(16), 2048, "Tokens of a step.")
-@_default(
-    "--ttt-length",
-    click.IntRange(1),
-    5,
-    "Tokens of a draft that the head learns to write (training-time test).",
+@default_option(
+    "--max-length", 2048, "Longer texts are cut into pieces of so many tokens.", type=click.IntRange(8)
 )
-@_default(
+@default_option("--batch-tokens", 2048, "Tokens of a step.", type=click.IntRange(16))
+@default_option(
+    "--ttt-length", 5, "Tokens of a draft that the head learns to write (training-time test).", type=COUNT
+)
+@default_option(
     "--draft-vocab-size",
-    click.IntRange(2),
     32000,
     "Tokens that it can draft: the most frequent of the texts.",
+    type=click.IntRange(2),
 )
-@click.option(
-    "--intermediate-size",
-    type=click.IntRange(1),
-    help="Of its feed-forward layer.  [default: the target's]",
-)
+@typed_option("--intermediate-size", COUNT, "Of its feed-forward layer.  [default: the target's]")
 @click.option(
     "--boundaries",
     metavar="A,B,C",
     help="Of the target's N layers, after how many its state is read.  [default: 2,N/2,N-3]",
 )
-@_default(
+@default_option(
     "--held-out",
-    click.FloatRange(0, 1, min_open=True, max_open=True),
     0.02,
     "Share of the texts that is measured and not learnt from.",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
 )
-@_default("--weight-format", click.Choice(["fp32", "fp16", "int8"]), "fp16", "Weights of the head's IR.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@default_option(
+    "--weight-format", "fp16", "Weights of the head's IR.", type=click.Choice(["fp32", "fp16", "int8"])
+)
+@default_option("--seed", 0)
 @property_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_flag
 def train_head(
     target: Path,
     data: Path,
@@ -138,11 +124,7 @@ def train_head(
         info, texts, sizes, settings, output, properties_from(properties), options["weight_format"], show
     )
     if as_json:
-        click.echo(
-            json.dumps(
-                {"output": str(output), "kind": kind, **_agreement(found), "reports": reports}, indent=2
-            )
-        )
+        print_json({"output": str(output), "kind": kind, **_agreement(found), "reports": reports})
     else:
         click.echo(
             f"trained {output}: {found.tokens_per_pass:.2f} tokens per pass held out; try: "

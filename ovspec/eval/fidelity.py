@@ -21,7 +21,6 @@ from ovspec.generation.inputs import encode, eos_token_ids
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
@@ -71,12 +70,6 @@ class FidelityEval:
     low_margin: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 2:
-            raise ValueError(
-                f"max_new_tokens={self.max_new_tokens}: expected at least 2; the first token is the prefill's"
-            )
-        if self.context is not None and self.context < 1:
-            raise ValueError(f"context={self.context}: expected a number of tokens of at least 1")
         if not 0 <= self.low_margin < np.inf:
             raise ValueError(
                 f"low_margin={self.low_margin:g}: expected a difference of log-probabilities, at least 0"
@@ -88,11 +81,7 @@ class FidelityEval:
         return 2 + len(self.prompts) * (2 + 2 * len(self.settings))
 
     def run(self, on_step: OnStep) -> Report:
-        """Measure everything.
-
-        Args:
-            on_step: called with a description of each step.
-        """
+        """Measure everything; `on_step` is called with a description of each step."""
         info = ModelInfo.read(self.model)
         drafts = self.drafter is not None
         on_step("load the reference")
@@ -151,11 +140,7 @@ class FidelityEval:
         return resolve(config, eos, pipeline.drafts)
 
     def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, Any]:
-        return {
-            **(self.drafting if drafts else {}),
-            "do_sample": False,
-            "max_new_tokens": max_new_tokens,
-        }
+        return {**(self.drafting if drafts else {}), "do_sample": False, "max_new_tokens": max_new_tokens}
 
     def _encode(
         self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo
@@ -208,7 +193,7 @@ class FidelityEval:
     ) -> tuple[float, list[list[Decision]]]:
         """The dense margin of the first token; and of every setting, its decisions about the others."""
         announce("verify its tokens, dense")
-        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        forcing = TeacherForcing(pipeline.runner, settings, ids, tokens)
         try:
             found = []
             for setting in self.settings:

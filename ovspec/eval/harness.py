@@ -27,13 +27,7 @@ _DEFAULT_BATCH = 16
 
 
 class OvspecLM(TemplateLM):
-    """The model of the harness.
-
-    Args:
-        pipeline: with its setting of verification.
-        name: of the model.
-        batch_size: answers that are made at the same time.
-    """
+    """The model of the harness; it makes `batch_size` answers at the same time."""
 
     def __init__(self, pipeline: LLMPipeline, name: str, batch_size: int = _DEFAULT_BATCH) -> None:
         super().__init__()
@@ -154,13 +148,7 @@ def _progress(entries: Sequence[Any], title: str, silent: bool) -> Iterator[Any]
 
 
 def run_harness(pipeline: LLMPipeline, name: str, arguments: Sequence[str]) -> None:
-    """Run the harness's own command line with this model.
-
-    Args:
-        pipeline: answers.
-        name: of the model.
-        arguments: as of `lm_eval run`, without `--model`.
-    """
+    """Run the harness's own command line with this model; `arguments` are those of `lm_eval run`."""
 
     @register_model(_NAME)
     class _Registered(OvspecLM):

@@ -39,14 +39,10 @@ def precisions(runner: ModelRunner) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results of one run of `ovspec eval fidelity`.
+    """Results of one run of `ovspec eval fidelity`; settings of the run as in `FidelityEval`.
 
     Attributes:
-        drafter: name of what drafts; `None` for decoding without drafts.
-        draft_model: folder of the draft model, if there is one.
-        reference: "dense" verification of the same drafts, or "plain" decoding.
         num_assistant_tokens: draft tokens per round at most, 0 without a drafter.
-        low_margin: dense margin in nats below which a decision counts as one of low margin.
         precisions: in force, from `precisions`.
         references: dense outputs, one per prompt.
         reference_metrics: of all dense outputs.
@@ -143,49 +139,28 @@ class Report:
         return [self._free_running(summaries), self._teacher_forced(summaries)]
 
     def _free_running(self, summaries: list[Summary]) -> Table:
-        counted = any(summary.experts_read for summary in summaries)
-        channels = any(summary.ffn_density < 1.0 for summary in summaries)
-        prompts = any(summary.prefill_density < 1.0 for summary in summaries)
+        dense = self.reference_metrics
+        length, density = dense.get_mean_acceptance_length(), dense.get_attention_density()
+        speed = _number(tokens_per_s(dense), ".1f")
+        # The header of each column, its cell of the reference, and those of the settings.
         columns = [
-            "",
-            "identical\noutputs",
-            "diverges\nat token",
-            "matched\nprefix",
-            "accepted\nlength",
-            "density",
-            *["prompt\ndensity"] * prompts,
-            *["experts\nread"] * counted,
-            *["ffn\ndensity"] * channels,
-            "tokens/s",
-            "speed",
+            ("", self.reference, [result.setting.name for result in self.results]),
+            ("identical\noutputs", "", [f"{s.identical} of {s.prompts}" for s in summaries]),
+            ("diverges\nat token", "", [_number(s.median_first_divergence, ".0f") for s in summaries]),
+            ("matched\nprefix", "", [f"{s.matched_prefix:.2f}" for s in summaries]),
+            ("accepted\nlength", f"{length:.2f}", [f"{s.mean_acceptance_length:.2f}" for s in summaries]),
+            ("density", f"{density:.2f}", [f"{s.attention_density:.2f}" for s in summaries]),
         ]
-        metrics = self.reference_metrics
-        dense = [
-            self.reference,
-            *[""] * 3,
-            f"{metrics.get_mean_acceptance_length():.2f}",
-            f"{metrics.get_attention_density():.2f}",
-            *[""] * (prompts + counted + channels),
-            _number(tokens_per_s(metrics), ".1f"),
-            "1.00",
-        ]
-        settings = [
-            [
-                result.setting.name,
-                f"{summary.identical} of {summary.prompts}",
-                _number(summary.median_first_divergence, ".0f"),
-                f"{summary.matched_prefix:.2f}",
-                f"{summary.mean_acceptance_length:.2f}",
-                f"{summary.attention_density:.2f}",
-                *[f"{summary.prefill_density:.2f}"] * prompts,
-                *[f"{summary.experts_read:.1f}"] * counted,
-                *[f"{summary.ffn_density:.2f}"] * channels,
-                _number(summary.tokens_per_s, ".1f"),
-                _number(summary.speedup, ".2f"),
-            ]
-            for result, summary in zip(self.results, summaries, strict=True)
-        ]
-        return table_of("free running", columns, [dense, *settings], **_STYLE)
+        if any(s.prefill_density < 1.0 for s in summaries):
+            columns.append(("prompt\ndensity", "", [f"{s.prefill_density:.2f}" for s in summaries]))
+        if any(s.experts_read for s in summaries):
+            columns.append(("experts\nread", "", [f"{s.experts_read:.1f}" for s in summaries]))
+        if any(s.ffn_density < 1.0 for s in summaries):
+            columns.append(("ffn\ndensity", "", [f"{s.ffn_density:.2f}" for s in summaries]))
+        columns.append(("tokens/s", speed, [_number(s.tokens_per_s, ".1f") for s in summaries]))
+        columns.append(("speed", "1.00", [_number(s.speedup, ".2f") for s in summaries]))
+        rows = zip(*([reference, *cells] for _, reference, cells in columns), strict=True)
+        return table_of("free running", [header for header, _, _ in columns], rows, **_STYLE)
 
     def _teacher_forced(self, summaries: list[Summary]) -> Table:
         rows = []

@@ -18,7 +18,6 @@ class Reference:
     """Output of dense decoding for one prompt.
 
     Attributes:
-        line: of the prompt in its file.
         num_input_tokens: tokens of the prompt as the model got it.
         tokens: the output.
         tokens_per_s: after the first token; `None` where there was one only.
@@ -35,7 +34,6 @@ class Outcome:
     """One prompt under one setting.
 
     Attributes:
-        num_tokens: of the output.
         first_divergence: index of the first output token that is not the reference's, `None` if all are.
         divergence_margin: dense margin at that token, nats.
         tokens_per_s: after the first token; `None` where there was one only.
@@ -122,13 +120,7 @@ class Result:
     metrics: PerfMetrics
 
     def summary(self, references: list[Reference], reference: PerfMetrics, low_margin: float) -> Summary:
-        """Over all prompts.
-
-        Args:
-            references: in the order of the prompts.
-            reference: metrics of all of them.
-            low_margin: a margin below it is low.
-        """
+        """Over all prompts; `reference`: metrics of all references; a margin below `low_margin` is low."""
         speed, reference_speed = tokens_per_s(self.metrics), tokens_per_s(reference)
         diverged = [outcome for outcome in self.outcomes if outcome.first_divergence is not None]
         decisions = [decision for outcome in self.outcomes for decision in outcome.decisions]

@@ -26,9 +26,7 @@ class Scorer:
 
     A prompt is read as the pipeline reads prompts. A continuation is read in passes of verification: dense
     ones, also with commits, whose output is the dense one, or sparse ones under `SparseVerify`.
-
-    Args:
-        pipeline: with the setting; nobody else may use it meanwhile.
+    Nobody else may use the pipeline meanwhile.
     """
 
     def __init__(self, pipeline: LLMPipeline) -> None:
@@ -38,10 +36,6 @@ class Scorer:
 
     def score(self, prompt: SequenceOf[int], tokens: SequenceOf[int]) -> tuple[float, bool]:
         """The sum of the log-probabilities of `tokens` after `prompt`, and whether all are the greedy choice.
-
-        Args:
-            prompt: token ids, at least one.
-            tokens: token ids.
 
         Raises:
             ValueError: an empty prompt.

@@ -13,12 +13,7 @@ def table_of(
 ) -> Table:
     """A table whose first `names` columns are left-justified, the others right-justified.
 
-    Args:
-        title: above it.
-        columns: their headers.
-        rows: cells, as many as there are columns.
-        names: columns that name a row.
-        style: further arguments of `rich.table.Table`.
+    `style`: further arguments of `rich.table.Table`.
     """
     table = Table(title=title, title_justify="left", **style)
     for index, name in enumerate(columns):

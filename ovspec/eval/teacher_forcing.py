@@ -16,6 +16,7 @@ from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.verify.verify_config import SparseVerify
 
 
@@ -27,12 +28,9 @@ class TeacherForcing:
     values that a sparse pass makes, and later passes of the same run read those.
 
     Args:
-        runner: the target.
         settings: of the generation, with the draft tokens of a pass. Its penalties and suppressed tokens are
             part of every decision.
-        prompt: token ids.
         tokens: the reference's output, at least one token.
-        prefill_chunk: rows per pass while the prompt is read.
 
     Attributes:
         metrics: what the passes of the last run read.
@@ -44,7 +42,6 @@ class TeacherForcing:
         settings: GenerationSettings,
         prompt: SequenceOf[int],
         tokens: SequenceOf[int],
-        prefill_chunk: int,
     ) -> None:
         self._runner = runner
         self._settings = settings
@@ -52,7 +49,7 @@ class TeacherForcing:
         self._tokens = list(tokens)
         self._cached = CachedSequence()
         text = np.array(self._prompt, np.int64)
-        logits = runner.prefill(self._cached, text, prefill_chunk)
+        logits = runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS)
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token after a dense prompt.
         self.first = self._start().processor.process(logits[0]).copy()
@@ -60,23 +57,15 @@ class TeacherForcing:
         self._dense = [row.copy() for row in self.run(None)]
         if runner.attention.prefill is not None:
             runner.release(self._cached)
-            runner.prefill(self._cached, text, prefill_chunk, is_prompt=True)
+            runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS, is_prompt=True)
 
     def decisions(self, sparse: SparseVerify | None) -> list[Decision]:
-        """Compare a setting with dense passes at every token after the first.
-
-        Args:
-            sparse: what the passes may read; `None` makes them dense.
-        """
+        """Compare a setting with dense passes at every token after the first; `None` is dense."""
         rows = zip(self._dense, self.run(sparse), self._tokens[1:], strict=True)
         return [decide(dense, row, token) for dense, row, token in rows]
 
     def run(self, sparse: SparseVerify | None) -> Iterator[NDArray[np.float32]]:
-        """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for.
-
-        Args:
-            sparse: what the passes may read; `None` makes them dense.
-        """
+        """Logits f32 `[vocab]` of every token after the first, each valid until the next is asked for."""
         verifier, self.metrics = Verifier(self._runner), RawPerfMetrics()
         meter = Meter(self.metrics)
         self._cached.rollback(len(self._prompt))

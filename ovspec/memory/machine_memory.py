@@ -24,15 +24,17 @@ _V2 = _Version(("", "unified"), ("memory.max", "memory.high"), "memory.current",
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Bytes available without swapping, in the machine and in each control group that this process is in."""
-    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    machine = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return max(0, min([machine, *_group_rooms(root)]))
+    return max(0, min([_machine_bytes("MemAvailable", root), *_group_rooms(root)]))
 
 
 def total_bytes() -> int:
     """Total memory of the machine in bytes."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemTotal:"))
+    return _machine_bytes("MemTotal", Path("/"))
+
+
+def _machine_bytes(name: str, root: Path) -> int:
+    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _group_rooms(root: Path) -> Iterator[int]:

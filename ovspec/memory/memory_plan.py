@@ -31,12 +31,9 @@ class MemoryPlan:
 
     Attributes:
         context: tokens, of prompt and answer together.
-        cache_precision: of keys and values.
         available: bytes that the machine, and the control groups of this process, can give without swapping;
             or those that the user allows.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
-        process: bytes of the process beside its models.
-        device: whose memory it is.
     """
 
     context: int
@@ -141,7 +138,6 @@ def plan_memory(
     """Plan for a context, from the files of the folders only.
 
     Args:
-        info: the target.
         context: tokens that its cache shall hold.
         draft: the draft model on the same device, or none.
         properties, device: of a model whose backends are not given.

@@ -79,14 +79,10 @@ def plan_model(
     rows: int,
     token_bytes: int,
 ) -> ModelPlan:
-    """One model's plan for a context.
+    """One model's plan for a context of so many tokens.
 
     Args:
-        model: its shape.
-        sizes: its weights.
-        backends: what computes it.
         cache: what CACHE_DIR has of it.
-        context: tokens.
         rows: of a pass while a prompt is read.
         token_bytes: of keys and values of one token, all layers together.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ovspec_models.jsonl import lines_of
+from ovspec_models.jsonl import numbered_lines
 
 _EXPECTED = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
 
@@ -31,15 +31,7 @@ def read_batch(path: Path) -> list[BatchEntry]:
         ValueError: it can't be read, or a line is no request; it names the line.
     """
     entries: dict[str, BatchEntry] = {}
-    try:
-        lines = lines_of(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; give a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error}); convert it") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(str(path), lambda: path.read_bytes().decode("utf-8")):
         entry = _entry(line, f"{path}, line {number}")
         if entry.custom_id in entries:
             raise ValueError(

@@ -28,11 +28,8 @@ class Eagle3Net(nn.Module):
     def __init__(self, config: dict[str, Any], boundaries: int, embedding: Tensor) -> None:
         super().__init__()
         hidden, size, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
-        self.heads, self.kv_heads, self.size = (
-            config["num_attention_heads"],
-            config["num_key_value_heads"],
-            size,
-        )
+        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        self.size = size
         self.eps = config["rms_norm_eps"]
         self.fc = _linear(boundaries * hidden, hidden)
         self.midlayer = nn.ModuleDict(

@@ -31,7 +31,6 @@ class TrainSettings:
     """How a head is trained.
 
     Attributes:
-        epochs: times that every text is read.
         batch_tokens: tokens of a step, padding counted.
         learning_rate: the highest; it rises over the first steps and falls to zero on a cosine.
         ttt_length: steps of the training-time test: tokens of a draft that the head learns to write.
@@ -45,34 +44,14 @@ class TrainSettings:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a training stands.
-
-    Attributes:
-        step: steps that are done.
-        steps: of all epochs.
-        loss: of the last step, nats per token, mean over the steps of the training-time test.
-        tokens: that it learnt from.
-    """
-
-    step: int
-    steps: int
-    loss: float
-    tokens: int
-
-
 class Eagle3Training:
     """A head while it is trained.
 
     Args:
-        target: folder of the target.
+        target: its folder; `properties` are OpenVINO's for it.
         config: as config.json of a published head.
         boundaries: of the target, whose states it reads.
         ids: i64, the target's id of each of the head's tokens.
-        texts: to learn from, and held out.
-        settings: how.
-        properties: OpenVINO properties of the target.
     """
 
     def __init__(
@@ -121,8 +100,11 @@ class Eagle3Training:
         """Of all epochs."""
         return int(self._ends[-1])
 
-    def run(self) -> Iterator[Progress]:
-        """Train from where it stands to the end, a step at a time."""
+    def run(self) -> Iterator[tuple[float, int]]:
+        """Train from where it stands to the end; each step's loss, and tokens that it learnt from.
+
+        The loss is in nats per token, mean over the steps of the training-time test.
+        """
         begin = 0
         for epoch, end in enumerate(self._ends):
             if self.step < end:
@@ -148,7 +130,7 @@ class Eagle3Training:
         self.net.train()
         return found
 
-    def _advance(self, batch: list[Text]) -> Progress:
+    def _advance(self, batch: list[Text]) -> tuple[float, int]:
         progress = self.step / self.steps
         warm_up = min(1.0, (self.step + 1) / max(1.0, _WARM_UP * self.steps))
         for group in self._optimizer.param_groups:
@@ -175,20 +157,14 @@ class Eagle3Training:
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
         self._optimizer.step()
         self.step += 1
-        mean = sum(loss.item() for loss in losses) / len(losses)
-        return Progress(self.step, self.steps, mean, sum(map(len, batch)))
+        return sum(loss.item() for loss in losses) / len(losses), sum(map(len, batch))
 
     def _inputs(self, batch: list[Text], readings: list[Reading]) -> tuple[Tensor, Tensor]:
         states = _padded([reading.states for reading in readings], self._device)
         return states, _padded(batch, self._device)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write where it stands; the file is whole or unchanged.
-
-        Args:
-            path: of the file.
-            about: what the training is of, which `resume` compares.
-        """
+        """Write where it stands, and what it is a training of; the file is whole or unchanged."""
         state = {
             "about": about,
             "step": self.step,

@@ -23,13 +23,7 @@ CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
-    """Sizes of a head that the user may choose.
-
-    Attributes:
-        draft_vocab_size: tokens that it can draft.
-        intermediate_size: of its feed-forward layer.
-        boundaries: of the target, whose states it reads.
-    """
+    """Sizes of a head that the user may choose; it reads the states of the target's `boundaries`."""
 
     draft_vocab_size: int
     intermediate_size: int
@@ -71,14 +65,11 @@ def write_head(
     folder: Path,
     weight_format: str | None,
 ) -> None:
-    """Write the checkpoint and the IR into a folder.
+    """Write the checkpoint and the IR of a head for `target` into a folder.
 
     Args:
-        net: the head.
         config: its config.json.
         ids: i64 `[draft vocabulary]`, the target's ids.
-        target: that it drafts for.
-        folder: to write to.
         weight_format: of the IR, as `export_head`.
     """
     checkpoint = folder / CHECKPOINT

@@ -32,7 +32,7 @@ class Reading:
     """What the target says of a text.
 
     Attributes:
-        states: f32 `[tokens, sum of hidden sizes]`.
+        states: of the boundaries, f32 `[tokens, sum of hidden sizes]`.
         logits: f32 `[tokens, draft vocabulary]`, of the token after each.
         best: i64 `[tokens]`, the most probable token of the whole vocabulary.
     """
@@ -43,13 +43,7 @@ class Reading:
 
 
 class TargetPasses:
-    """A target that reads texts.
-
-    Args:
-        folder: with `openvino_model.xml`.
-        boundaries: whose states are returned.
-        properties: OpenVINO properties.
-    """
+    """The target of a folder, which reads texts; `boundaries` are those of `Reading.states`."""
 
     def __init__(self, folder: Path, boundaries: tuple[int, ...], properties: Mapping[str, object]) -> None:
         graph = AttentionConfig("stock")
@@ -58,13 +52,7 @@ class TargetPasses:
         self._rows = max(1, _PASS_LOGITS // ModelInfo.read(folder).vocab_size)
 
     def read(self, texts: Sequence[NDArray[np.int64]], ids: NDArray[np.int64]) -> list[Reading]:
-        """Read texts.
-
-        Args:
-            texts: i64 `[tokens]` each.
-            ids: the draft's vocabulary.
-
-        """
+        """Read texts, i64 `[tokens]` each; `ids` are the draft's vocabulary."""
         states, logits, best = (list[list[NDArray[Any]]]([] for _ in texts) for _ in range(3))
         cached = [CachedSequence() for _ in texts]
         for batch in _passes([len(text) for text in texts], self._rows):

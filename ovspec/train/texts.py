@@ -15,12 +15,7 @@ SHORTEST = 4
 
 @dataclass(frozen=True, slots=True)
 class TrainingTexts:
-    """Token ids of texts.
-
-    Attributes:
-        train: texts to learn from, i64 `[tokens]` each.
-        held_out: texts that are measured only.
-    """
+    """Token ids of texts, i64 `[tokens]` each; those held out are measured only."""
 
     train: list[Text]
     held_out: list[Text]

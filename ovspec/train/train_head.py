@@ -27,10 +27,8 @@ class Report:
     """Where a training stands.
 
     Attributes:
-        step: steps that are done.
-        steps: of all epochs.
+        step, steps: those that are done, and those of all epochs.
         loss: mean since the last report, nats per token; `None` before the first step.
-        held_out: agreement on the held-out texts.
         tokens_per_second: that were learnt from since the last report.
     """
 
@@ -99,17 +97,18 @@ def _run(
     report(Report(training.step, training.steps, None, found, 0.0))
     saved = since = time.monotonic()
     losses, tokens = list[float](), 0
-    for progress in training.run():
-        losses.append(progress.loss)
-        tokens += progress.tokens
-        if progress.step % every == 0 or progress.step == training.steps:
+    for loss, learnt in training.run():
+        losses.append(loss)
+        tokens += learnt
+        ended = training.step == training.steps
+        if training.step % every == 0 or ended:
             speed = tokens / (time.monotonic() - since)
             mean = sum(losses) / len(losses)
             found = training.held_out()
-            report(Report(progress.step, training.steps, mean, found, speed))
+            report(Report(training.step, training.steps, mean, found, speed))
             losses, tokens, since = [], 0, time.monotonic()
         # At the end too: what writes the head may still fail.
-        if time.monotonic() - saved > _SAVE_SECONDS or progress.step == training.steps:
+        if time.monotonic() - saved > _SAVE_SECONDS or ended:
             training.save(state, about)
             saved = time.monotonic()
     return found

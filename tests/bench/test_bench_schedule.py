@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ovspec.bench.schedule import WORKLOADS
-from ovspec.bench.schedule_report import WorkloadRecord, bootstrap
+from ovspec.bench.rounds import bootstrap
+from ovspec.bench.schedule import WORKLOADS, WorkloadRecord
 from ovspec.cli import cli
 
 TINY = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--weight-format", "fp32"]

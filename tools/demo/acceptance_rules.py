@@ -12,7 +12,7 @@ Given the draft, the expected number of accepted tokens is exact, so that only t
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import numpy as np
@@ -92,13 +92,7 @@ RULES = {"coupled": coupled, "token-wise": token_wise, "block": block}
 
 
 class Pair:
-    """The demo pair, reading the same texts.
-
-    Args:
-        texts: token ids, which grow.
-        seed: of all draws.
-        temperature: of both models.
-    """
+    """The demo pair, reading the same texts, whose token ids grow."""
 
     def __init__(self, texts: list[list[int]], seed: int, temperature: float) -> None:
         folder, graph = demo_pair_path(), AttentionConfig("stock")
@@ -144,9 +138,7 @@ class Pair:
 
 def main() -> None:
     """Print a row for every rule and length."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=3000, help="that the target writes")
     parser.add_argument("--tokens", type=int, default=100, help="of a text")
     parser.add_argument("--temperature", type=float, default=1.0)

@@ -11,7 +11,7 @@ demo draft.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +25,7 @@ import ovspec
 from ovspec.calibrate.calibration import ROWS
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
-from ovspec.calibrate.fidelity_meter import Fidelity, FidelityMeter
+from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.compile import read_model
@@ -88,7 +88,7 @@ def print_table(
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
             pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=draft, verify=verify, **F32)
-            known[rule] = FidelityMeter(runner, texts, LENGTH // 2, 512), pipeline
+            known[rule] = FidelityMeter(runner, texts, LENGTH // 2), pipeline
         meter, pipeline = known[rule]
         if name != "dense":
             pipeline.verify = sparse
@@ -96,19 +96,12 @@ def print_table(
         found = meter.measure(sparse)
         accepted = results.perf_metrics.get_mean_acceptance_length()
         cells = (f"{found.loss:.3f}", f"{found.agreement:.3f}", f"{found.kl:.3f}", f"{accepted:.2f}")
-        print("|", " | ".join((name, _read(found), *cells)), "|", flush=True)
-
-
-def _read(found: Fidelity) -> str:
-    if found.experts_read:
-        return f"{found.experts_read:.1f} experts"
-    return f"{found.ffn_density:.2f}"
+        read = f"{found.experts_read:.1f} experts" if found.experts_read else f"{found.ffn_density:.2f}"
+        print("|", " | ".join((name, read, *cells)), "|", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.py has made")
     parser.add_argument("--mixture", type=Path, help="exported folder of upcycle.py's mixture")
     parser.add_argument("--windows", type=int, default=12, help="held-out texts of each kind")

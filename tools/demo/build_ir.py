@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from ovspec_models import OvspecConfig, export_model
@@ -32,9 +32,7 @@ def build_ir(out: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=DEMO_IR, help="new folder (default: the package's own)")
     print(build_ir(parser.parse_args().out))
 

@@ -5,7 +5,6 @@ Token ids are Python ints throughout; a packed stream is one uint16 array, docum
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,10 +38,6 @@ class Corpus:
             )
         train = {name: np.load(folder / f"{name}.npy") for name in STREAMS}
         return cls(train, {name: np.load(folder / f"{name}_held.npy") for name in STREAMS})
-
-
-def write_manifest(folder: Path, facts: dict[str, object]) -> None:
-    (folder / "corpus.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def cut(stream: NDArray[np.uint16], length: int, rng: random.Random) -> list[int]:

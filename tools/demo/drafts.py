@@ -7,7 +7,7 @@ Every combination answers the same prompts in turn, greedily, and must give the 
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,7 @@ SHAPES = {
 
 def main() -> None:
     """Print a row for each kind of text and way of drafting."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="what prepare.py wrote")
     parser.add_argument("--prompts", type=int, default=30, help="of each kind of text")
     arguments = parser.parse_args()

@@ -5,14 +5,16 @@ python tools/demo/evaluate.py --data PACKED [--target tools/demo/target] [--draf
 
 from __future__ import annotations
 
-import argparse
 import random
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 import torch
 from documents import FIRST_CODE, LAST_CODE, STREAMS, Corpus, cut, encode, fact_ids, facts, question, windows
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 DEMO = Path(__file__).resolve().parent
 PROMPTS = (
@@ -34,11 +36,11 @@ def greedy(model: Qwen3ForCausalLM, prompt: list[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def loss_on(model: Qwen3ForCausalLM, rows: list[list[int]]) -> float:
+def loss_on(model: PreTrainedModel, rows: Iterable[list[int]]) -> float:
     """Return the mean cross entropy of `rows`, in nats per token."""
     losses = []
     for ids in rows:
-        row = torch.tensor([ids])
+        row = torch.tensor([ids], device=model.device)
         losses.append(cross_entropy(model(row[:, :-1]).logits[0].float(), row[0, 1:]).item())
     return sum(losses) / len(losses)
 
@@ -86,19 +88,13 @@ def tokens_per_step(agreement: list[list[bool]], num_assistant_tokens: int) -> f
     for row in agreement:
         position = 0
         while position < len(row):
-            accepted = 0
-            while (
-                accepted < num_assistant_tokens
-                and position + accepted < len(row)
-                and row[position + accepted]
-            ):
-                accepted += 1
-            gained = min(accepted + 1, len(row) - position)
+            accepted = [*takewhile(bool, row[position : position + num_assistant_tokens])]
+            gained = min(len(accepted) + 1, len(row) - position)
             position, tokens, steps = position + gained, tokens + gained, steps + 1
     return tokens / steps
 
 
-def report(arguments: argparse.Namespace) -> None:
+def report(arguments: Namespace) -> None:
     corpus = Corpus.load(arguments.data)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(arguments.target)
     # f32: bf16 logits have ties, which greedy decoding then breaks by kernel, not by model.
@@ -134,9 +130,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.py has made")
     parser.add_argument("--target", type=Path, default=DEMO / "target")
     parser.add_argument("--draft", type=Path, default=DEMO / "draft")

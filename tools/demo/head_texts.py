@@ -8,10 +8,10 @@ the target continues each greedily. With --held-out the prompts are of the held-
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from documents import STREAMS, Corpus, cut
@@ -31,9 +31,7 @@ def prompts_of(corpus: Corpus, count: int, held_out: bool, rng: random.Random) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.py has made")
     parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
     parser.add_argument("--count", type=int, default=6000, help="prompts")

@@ -9,15 +9,14 @@ to evaluate an existing model); without it a byte-level BPE of 4,096 tokens is t
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from documents import write_manifest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -127,9 +126,7 @@ def pack(tokenizer: PreTrainedTokenizerBase, documents: list[str]) -> NDArray[np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the texts")
     parser.add_argument("out", type=Path, help="folder for the packed tokens and the tokenizer")
     parser.add_argument("--tokenizer", type=Path, help="checkpoint folder whose tokenizer to use")
@@ -153,15 +150,9 @@ def main() -> None:
             np.save(arguments.out / f"{name}{suffix}.npy", packed)
             counts[name + suffix] = len(packed)
             print(f"{name + suffix:14} {len(documents):6} documents {len(packed):10,} tokens")
-    write_manifest(
-        arguments.out,
-        {
-            "seed": arguments.seed,
-            "tokens": counts,
-            "books": texts.train_titles,
-            "books_held": texts.held_titles,
-        },
-    )
+    facts = {"seed": arguments.seed, "tokens": counts}
+    facts |= {"books": texts.train_titles, "books_held": texts.held_titles}
+    (arguments.out / "corpus.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     absent = [title for title in HELD_TITLES if title not in texts.held_titles]
     if absent:
         print(f"not in {arguments.data}, so not among the held-out books: {'; '.join(absent)}")

@@ -8,35 +8,36 @@ Three rows in ten are synthetic: facts to recall from far back, and repeated pas
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from documents import Corpus, cut, recall_document, repeat_document, windows
+from evaluate import loss_on
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-SHAPES = {
-    "target": {
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "draft": {
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    },
-}
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+SHAPES = {"target": (256, 768, 6, 4, 2), "draft": (128, 384, 2, 2, 1)}
 LEARNING_RATE = {"target": 1.5e-3, "draft": 3e-3}
 # Share of rows by kind; the names of the packed streams, and the two synthetic kinds.
 MIXTURE = {"recall": 0.15, "repeat": 0.15, "books": 0.28, "sums": 0.20, "stories": 0.22}
@@ -79,7 +80,7 @@ def new_model(role: str, vocab_size: int) -> Qwen3ForCausalLM:
         eos_token_id=0,
         pad_token_id=1,
         rope_theta=100_000.0,
-        **SHAPES[role],
+        **dict(zip(SIZES, SHAPES[role], strict=True)),
     )
     return Qwen3ForCausalLM(config)
 
@@ -97,16 +98,12 @@ def schedule(step: int, progress: float) -> float:
     return min(1.0, (step + 1) / WARM_UP_STEPS) * decay
 
 
-@torch.no_grad()
-def held_out_loss(model: Qwen3ForCausalLM, corpus: Corpus, device: str) -> float:
-    """Return nats per token on the held-out books."""
+def held_out_loss(model: PreTrainedModel, stream: NDArray[np.uint16]) -> float:
+    """Return nats per token on windows of a held-out stream."""
     model.eval()
-    losses = []
-    for ids in windows(corpus.held["books"], HELD_LENGTH + 1, HELD_WINDOWS):
-        row = torch.tensor([ids], device=device)
-        losses.append(cross_entropy(model(row[:, :-1]).logits[0].float(), row[0, 1:]).item())
+    loss = loss_on(model, windows(stream, HELD_LENGTH + 1, HELD_WINDOWS))
     model.train()
-    return sum(losses) / len(losses)
+    return loss
 
 
 def loss_of(
@@ -122,7 +119,7 @@ def loss_of(
 
 
 def train(
-    model: Qwen3ForCausalLM, teacher: Qwen3ForCausalLM | None, batches: Batches, arguments: argparse.Namespace
+    model: Qwen3ForCausalLM, teacher: Qwen3ForCausalLM | None, batches: Batches, arguments: Namespace
 ) -> None:
     device, highest = arguments.device, LEARNING_RATE[arguments.role]
     optimizer = optimizer_of(model, highest)
@@ -142,7 +139,7 @@ def train(
         step += 1
         if step % arguments.every == 0:
             seconds, seen = time.monotonic() - start, step * batches.rows * batches.length
-            held = held_out_loss(model, batches.corpus, device)
+            held = held_out_loss(model, batches.corpus.held["books"])
             print(
                 f"{arguments.role} {seconds / 60:.1f} min, step {step}, {seen / 1e6:.2f} M tokens, "
                 f"loss {average:.3f}, held-out {held:.3f}, {seen / seconds:.0f} tokens/s",
@@ -150,7 +147,7 @@ def train(
             )
             save(model, batches.tokenizer, arguments.out)
     save(model, batches.tokenizer, arguments.out)
-    held = held_out_loss(model, batches.corpus, device)
+    held = held_out_loss(model, batches.corpus.held["books"])
     print(f"{arguments.role}: {step} steps, held-out {held:.3f} nats per token")
 
 
@@ -161,10 +158,8 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path)
     tokenizer.save_pretrained(out)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse() -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=list(SHAPES))
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.py has made")
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint to write")
@@ -201,11 +196,8 @@ def main() -> None:
     model.to(arguments.device)
     teacher = None
     if arguments.target is not None:
-        teacher = (
-            Qwen3ForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
-            .to(arguments.device)
-            .eval()
-        )
+        teacher = Qwen3ForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
+        teacher.to(arguments.device).eval()
     print(
         f"{arguments.role}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True
     )

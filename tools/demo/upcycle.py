@@ -8,15 +8,15 @@ times larger, so that a row costs what it cost before. The router begins at rand
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import torch
-from documents import STREAMS, Corpus, windows
+from documents import STREAMS, Corpus
 from torch.nn.functional import cross_entropy
-from train import HELD_LENGTH, Batches, optimizer_of, save
+from train import Batches, held_out_loss, optimizer_of, save
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 DEMO = Path(__file__).resolve().parent
@@ -65,20 +65,6 @@ def fill(mixture: torch.nn.Module, dense: torch.nn.Module, size: int, top_k: int
         mixture.experts.down_proj[index] = top_k * down[:, kept]
 
 
-@torch.no_grad()
-def held_out(model: Qwen3MoeForCausalLM, corpus: Corpus, count: int = 16) -> dict[str, float]:
-    """Nats per token on the held-out streams."""
-    model.eval()
-    losses = {}
-    for name in STREAMS:
-        rows = torch.tensor(list(windows(corpus.held[name], HELD_LENGTH + 1, count)))
-        logits = [model(row[None, :-1]).logits[0].float() for row in rows]
-        each = [cross_entropy(found, row[1:]).item() for found, row in zip(logits, rows, strict=True)]
-        losses[name] = sum(each) / len(each)
-    model.train()
-    return losses
-
-
 def fine_tune(
     model: Qwen3MoeForCausalLM, batches: Batches, minutes: float, every: int, bf16: bool, out: Path
 ) -> None:
@@ -102,14 +88,13 @@ def fine_tune(
             seconds = time.monotonic() - start
             print(f"step {step}, {seconds:.0f} s, loss {loss.item():.3f}", flush=True)
     save(model, batches.tokenizer, out)  # type: ignore[arg-type]
-    shown = ", ".join(f"{name} {loss:.3f}" for name, loss in held_out(model, batches.corpus).items())
+    held = batches.corpus.held
+    shown = ", ".join(f"{name} {held_out_loss(model, held[name]):.3f}" for name in STREAMS)
     print(f"{step} steps of {batches.rows * batches.length} tokens; held out, nats per token: {shown}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.py has made")
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint to write")
     parser.add_argument("--target", type=Path, default=DEMO / "target")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
+from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _LOG = logging.getLogger(__name__)
+
+# Seconds. What requests of many sizes free lies scattered over the C library's heaps. With no more memory in
+# use, a server's resident memory rose by 2 % in ten minutes of load; returning it takes a few ms.
+_GIVE_BACK_EVERY = 30.0
 
 OnOutput = Callable[[RequestOutput], object]
 
@@ -219,6 +225,7 @@ class EngineThread:
                 other.wake.notify()
 
     def _loop(self) -> None:
+        given_back = time.monotonic()
         while True:
             with self.lock:
                 while self._steps or not self._handles:
@@ -227,3 +234,6 @@ class EngineThread:
                     self._work.wait()
                 self._steps = True
             self._step(None)
+            if time.monotonic() - given_back > _GIVE_BACK_EVERY:
+                give_back_freed_memory()
+                given_back = time.monotonic()

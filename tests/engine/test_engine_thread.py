@@ -10,6 +10,7 @@ import pytest
 from engine.test_llm_engine import engine_of, settings_of
 from families import family
 
+from ovspec.engine import engine_thread
 from ovspec.engine.engine_thread import EngineThread, RequestHandle
 from ovspec.engine.request import Request, RequestOutput
 
@@ -82,3 +83,15 @@ def test_a_penalty_that_overflows_ends_no_step(thread: EngineThread) -> None:
     others = thread.submit(request("others", max_new_tokens=8))
     assert answer(thread.submit(request("tiny", max_new_tokens=8, repetition_penalty=1e-38))) == 8
     assert answer(others) == 8
+
+
+def test_a_thread_of_its_own_returns_freed_memory_as_it_steps(
+    thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load nobody else does, and the C library keeps it."""
+    returned = list[int]()
+    monkeypatch.setattr(engine_thread, "give_back_freed_memory", lambda: returned.append(1))
+    thread.start()
+    assert answer(thread.submit(request("soon", max_new_tokens=4))) == 4 and not returned
+    monkeypatch.setattr(engine_thread, "_GIVE_BACK_EVERY", 0.0)
+    assert answer(thread.submit(request("later", max_new_tokens=4))) == 4 and returned

@@ -55,8 +55,6 @@ def load_runner(
             our operations where the model has what they compute; "portable" limits attention and experts
             with stock operations; "skipping" is "native" with layers that a pass can leave out.
         model: a stateful model, which is transformed in place.
-        anchor_layers: as in `AttentionConfig`.
-        properties: OpenVINO properties that the user asked for.
         sparse: what its sparse passes may read; without it there are none.
         linear: of "native", as in `ModelRunner`.
     """
@@ -159,9 +157,9 @@ class Subject:
 
     def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""
-        specs = [
+        specs = (
             spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
-        ]
+        )
         block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
         return block / self.runner.block_size
 

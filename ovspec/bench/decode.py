@@ -77,7 +77,6 @@ class DecodeBench:
         draft_budget: tokens of the context that a drafting pass of `sparse_self` may read.
         max_new_tokens: tokens per generation.
         repeat: timed generations per mode, after one untimed warm-up.
-        modes: out of `MODES`.
         properties: OpenVINO properties for every mode; without one, stock runs at the plugin's defaults.
     """
 

@@ -162,7 +162,6 @@ def folder_of(source: ModelSource) -> Iterator[Path]:
         for path in demo_pair_path().glob("openvino_*tokenizer.*"):
             shutil.copy(path, folder)
         assert shape is not None
-        (folder / "config.json").write_text(
-            json.dumps({**asdict(shape), "eos_token_id": 0}), encoding="utf-8"
-        )
+        config = json.dumps({**asdict(shape), "eos_token_id": 0})
+        (folder / "config.json").write_text(config, encoding="utf-8")
         yield folder

@@ -68,11 +68,8 @@ class ServeReport:
     @property
     def acceptance(self) -> dict[str, float] | None:
         """The server's figures of drafts, over all requests; `None` if it gives none."""
-        found = [
-            one.metrics["speculative_decoding"]
-            for one in self.answered
-            if "speculative_decoding" in one.metrics
-        ]
+        name = "speculative_decoding"
+        found = [one.metrics[name] for one in self.answered if name in one.metrics]
         if not found:
             return None
         steps = sum(one["num_spec_steps"] for one in found)

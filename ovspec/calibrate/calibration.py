@@ -69,7 +69,6 @@ class OverlapMeter:
 
     Args:
         model: folder with its IR, or the model itself.
-        sparse: selection rule of the layers.
         observers: called after every verification pass; their outputs are in `model`.
     """
 

@@ -27,13 +27,8 @@ from ovspec_transforms import ffn_layers, moe_layers
 class TargetCalibration:
     """Searches settings for every part that the user did not set.
 
-    Args:
-        given: the user's settings, which are kept.
-        model: extended by the observed outputs.
-
-    Attributes:
-        experts: statistics of its experts; `None` if they are not searched.
-        channels: statistics of its feed-forward channels, likewise.
+    The model is extended by the observed outputs. `experts` and `channels` are the statistics of what is
+    searched, `None` of what is not.
     """
 
     def __init__(self, given: SparseVerify, model: ov.Model) -> None:

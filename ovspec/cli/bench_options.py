@@ -63,8 +63,6 @@ def run_and_show(
     """Run a benchmark with a progress bar, and print its report or write it to the file of `--json`.
 
     Args:
-        bench: has `num_steps` and `run`.
-        json_path: of `--json`.
         native: whether it runs native operations, which are checked first.
         report_of: makes the report of the bench and its measurements; `None`: `run` returns the report.
             It has `as_json`, `lines`, `table` and `notes`.

@@ -169,9 +169,8 @@ def folder_config(folder: Path) -> OvspecConfig:
 def check_anchors(anchors: int | None, layers: tuple[int, ...]) -> None:
     """Refuse a number of anchors that the model has no layers for, before the long work."""
     if anchors is not None and not 1 <= anchors <= len(layers):
-        raise ValueError(
-            f"--anchors {anchors}: expected 1 to {len(layers)}, the layers of this model that can select"
-        )
+        expected = f"1 to {len(layers)}, the layers of this model that can select"
+        raise ValueError(f"--anchors {anchors}: expected {expected}")
 
 
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:

@@ -29,9 +29,8 @@ def report_device(device: str, facts: dict[str, Any], as_json: bool) -> int:
     for check in check_device(device):
         checks.append(check)
         if not as_json:
-            click.echo(
-                f"{check.pattern}, {check.inference}, cache {check.cache}: {'ok' if check.ok else 'FAILED'}"
-            )
+            verdict = "ok" if check.ok else "FAILED"
+            click.echo(f"{check.pattern}, {check.inference}, cache {check.cache}: {verdict}")
     report = {
         **facts,
         "device": {name: str(core.get_property(device, name)) for name in _PROPERTIES},

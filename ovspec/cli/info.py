@@ -110,11 +110,9 @@ def info(
             show("memory, an estimate", memory_rows(memory))
         if estimate is not None:
             show_estimate(estimate)
-    failed = [check for check in checks if not check.ok]
+    failed = ", ".join(f"{check.name} ({check.isa})" for check in checks if not check.ok)
     if failed:
-        click.echo(
-            f"ovspec: error: self-check failed: {', '.join(f'{c.name} ({c.isa})' for c in failed)}", err=True
-        )
+        click.echo(f"ovspec: error: self-check failed: {failed}", err=True)
     if rows is not None and rows.difference:
         click.echo(f"ovspec: error: {model}: a row depends on its pass: {rows.difference}", err=True)
     return 1 if failed or (rows is not None and rows.difference) else 0

@@ -179,9 +179,8 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
     fields["do_sample"] = options["do_sample"]
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if name in fields and not options["do_sample"]:
-            raise ValueError(
-                f"--{name.replace('_', '-')} {fields[name]} needs --do-sample: greedy decoding ignores it"
-            )
+            option = f"--{name.replace('_', '-')} {fields[name]}"
+            raise ValueError(f"{option} needs --do-sample: greedy decoding ignores it")
     if "seed" in fields:
         fields["rng_seed"] = fields.pop("seed")
     return fields

@@ -103,12 +103,12 @@ def recommend(
         print_json(body)
         return
     _show(trials, plain)
+    verdict = "drafts are not worth it here"
     gain = best.tokens_per_s / plain.tokens_per_s
-    verdict = (
-        "drafts are not worth it here"
-        if best is plain
-        else f"{best.drafter}, {best.num_assistant_tokens} tokens a round: {gain:.2f} times plain decoding"
-    )
+    if best is not plain:
+        verdict = (
+            f"{best.drafter}, {best.num_assistant_tokens} tokens a round: {gain:.2f} times plain decoding"
+        )
     click.echo(f"{verdict}; {command}")
 
 

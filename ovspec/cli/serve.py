@@ -88,13 +88,10 @@ def serve(**options: Any) -> None:
     limits = Limits(**{entry.name: options.pop(entry.name) for entry in fields(Limits)})
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
-        host=options.pop("host"),
-        port=options.pop("port"),
         keys=options.pop("api_keys"),
-        origins=options.pop("origins"),
         name=name or options["model"].resolve().name,
-        chat_template=options.pop("chat_template"),
         limits=limits,
+        **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template")},
     )
     load = partial(serving_pipeline, options)
     if cluster is None:

@@ -44,9 +44,7 @@ class FidelityEval:
       compared. The first token is left out, because it comes from the prefill.
 
     Args:
-        model: folder of the target.
         make_pipeline: makes pipelines of that target that differ in verification and drafting only.
-        prompts: at least one.
         settings: at least one; they may differ in the amounts, not in the graph.
         drafter: name of what drafts, for the report; `None` decodes without drafts.
         draft_model: folder of the draft model, for the report.

@@ -125,9 +125,7 @@ class Result:
         diverged = [outcome for outcome in self.outcomes if outcome.first_divergence is not None]
         decisions = [decision for outcome in self.outcomes for decision in outcome.decisions]
         disagreements = [decision for decision in decisions if not decision.agrees]
-        matched = [
-            _matched(outcome, reference) for outcome, reference in zip(self.outcomes, references, strict=True)
-        ]
+        matched = [_matched(*pair) for pair in zip(self.outcomes, references, strict=True)]
         return Summary(
             prompts=len(self.outcomes),
             identical=len(self.outcomes) - len(diverged),
@@ -165,9 +163,9 @@ class Result:
                 "first_divergence": outcome.first_divergence,
                 "divergence_margin": outcome.divergence_margin,
                 "matched_prefix": _matched(outcome, reference),
-                "disagreements": [i + 1 for i, d in enumerate(outcome.decisions) if not d.agrees],
+                "disagreements": [i for i, d in enumerate(outcome.decisions, 1) if not d.agrees],
                 "low_margin_positions": [
-                    i + 1 for i, d in enumerate(outcome.decisions) if d.margin < low_margin
+                    i for i, d in enumerate(outcome.decisions, 1) if d.margin < low_margin
                 ],
                 "kl": [decision.kl for decision in outcome.decisions],
                 "tokens_per_s": outcome.tokens_per_s,

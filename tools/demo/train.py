@@ -198,9 +198,8 @@ def main() -> None:
     if arguments.target is not None:
         teacher = Qwen3ForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
         teacher.to(arguments.device).eval()
-    print(
-        f"{arguments.role}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True
-    )
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{arguments.role}: {parameters / 1e6:.2f} M parameters", flush=True)
     rng = random.Random(arguments.seed)
     batches = Batches(corpus, tokenizer, arguments.length, arguments.batch_tokens // arguments.length, rng)
     train(model, teacher, batches, arguments)

@@ -58,8 +58,8 @@ def unrolled(model: ov.Model, steps: int) -> ov.Model:
         part = model.clone()
         rows = 1 if step else FIRST_ROWS
         names = [port.get_any_name() for port in part.inputs]
-        fixed = {name: shape for name, shape in _FIXED.items() if name in names}
-        part.reshape({**fixed, "input_ids": [rows], "position_ids": [rows]})
+        shapes = {**_FIXED, "input_ids": [rows], "position_ids": [rows]}
+        part.reshape({name: shape for name, shape in shapes.items() if name in names})
         logits = part.get_results()[0].input(0).get_source_output()
         vocab = logits.get_partial_shape()[-1].get_length()
         if noise is None:

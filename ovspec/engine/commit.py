@@ -16,8 +16,8 @@ from ovspec.engine.verifier import Verifier
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE
 
-# Rows of a pass. More of them share no more weights, as it is bound by products then, but their logits take
-# memory: 64 users' commits at once would take 4,096 rows, 2.5 GB with a vocabulary of 152,000.
+# Rows of a pass. From some 64 rows on its products take the time, so larger passes gain nothing, but their
+# logits take memory: the commits of 64 users in one pass are 4,096 rows, 2.5 GB with a vocabulary of 152,000.
 _MOST_ROWS = 2 * (MAX_INTERVAL + 1)
 
 
@@ -61,7 +61,7 @@ def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> tuple[list[t
 
 
 def _passes(states: SequenceOf[RequestState]) -> list[list[RequestState]]:
-    """The requests that each pass takes."""
+    """The requests of each pass: in their order, as many as its rows allow."""
     passes, rows = list[list[RequestState]](), _MOST_ROWS
     for state in states:
         own = len(state.sequence.provisional) + 1

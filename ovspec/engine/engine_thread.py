@@ -15,8 +15,8 @@ from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _LOG = logging.getLogger(__name__)
 
-# Seconds. What requests of many sizes free lies scattered over the C library's heaps. With no more memory in
-# use, a server's resident memory rose by 2 % in ten minutes of load; returning it takes a few ms.
+# Seconds. The C library keeps what requests free: the resident memory of a server rose by 2 % in ten minutes
+# of load, with no more memory in use. Returning it takes up to 10 ms.
 _GIVE_BACK_EVERY = 30.0
 
 OnOutput = Callable[[RequestOutput], object]

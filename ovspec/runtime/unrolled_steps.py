@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
 #: token before it is computed again.
 FIRST_ROWS = 2
-_MOST_STEPS = 8  # nodes grow with them: 4 steps of the demo draft compile in 0.5 s
+_MOST_STEPS = 8  # the graph grows with them: one of 4 steps of the demo draft compiles in 0.5 s
 _MOST_GRAPHS = 2
 _NOISE, _SCALE, _TOKENS = "noise", "inverse_temperature", "tokens"
 # What every step has anew; all else is the first step's, or does not change.
@@ -167,7 +167,7 @@ class UnrolledGraph:
 
 @dataclass(slots=True)
 class _Rounds:
-    """Those of one number of steps: how many there were, and the graph that is compiled for them."""
+    """Drafting rounds of one number of steps: how many there were, and the graph compiled for them."""
 
     count: int = 0
     compiling: Future[ov.CompiledModel | None] | None = None

@@ -17,6 +17,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.runtime.unrolled_steps import FIRST_ROWS, UnrolledSteps
+from ovspec.runtime.warm_up import warm_up
 from ovspec.sampling.tree_acceptance import ROOT
 from ovspec.verify.verify_config import SparseVerify
 
@@ -147,6 +148,10 @@ class AssistantDrafter(Drafter):
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the draft model's cache."""
         self.runner.limit_cache(None, cached_bytes)
+
+    def warm_up(self, rows: int) -> None:
+        """Compute the draft model's largest pass."""
+        warm_up(self.runner, rows)
 
     def begin(self, sequence: Sequence) -> None:
         """Begin with what the draft model's cache has of the sequence."""

@@ -86,6 +86,11 @@ class AutoDrafter(Drafter):
         for drafter in self.drafters:
             drafter.limit_cache(cached_bytes)
 
+    def warm_up(self, rows: int) -> None:
+        """Warm every drafter up."""
+        for drafter in self.drafters:
+            drafter.warm_up(rows)
+
     def begin(self, sequence: Sequence) -> None:
         """Tell every drafter."""
         for drafter in self.drafters:

@@ -14,7 +14,8 @@ from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.runtime.tables import FEATURES, Rows
+from ovspec.runtime.warm_up import warm_up
 
 
 @dataclass(slots=True)
@@ -88,6 +89,11 @@ class CachedHead(Drafter):
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the head's cache."""
         self.runner.limit_cache(None, cached_bytes)
+
+    def warm_up(self, rows: int) -> None:
+        """Compute the head's largest pass."""
+        shape = self.runner.compiled.input(FEATURES).get_partial_shape()
+        warm_up(self.runner, rows, shape[-1].get_length())
 
     def begin(self, sequence: Sequence) -> None:
         """Begin with what both caches have of the sequence: without states there are no entries."""

@@ -146,6 +146,10 @@ class Drafter(ABC):
         """Keep so much of sequences that have ended in the drafter's own cache."""
         return
 
+    def warm_up(self, rows: int) -> None:
+        """Compute the largest pass, of so many rows, before the first request; see `runtime.warm_up`."""
+        return
+
     def begin(self, sequence: Sequence) -> None:
         """A sequence is about to run."""
         return

@@ -13,12 +13,11 @@ from ovspec.engine.accept import accept
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
 from ovspec.engine.verifier import Verifier
-from ovspec.verify.commit_verify import MAX_INTERVAL
+from ovspec.runtime.warm_up import MOST_SAMPLED
 from ovspec.verify.limits import DENSE
 
-# Rows of a pass. From some 64 rows on its products take the time, so larger passes gain nothing, but their
-# logits take memory: the commits of 64 users in one pass are 4,096 rows, 2.5 GB with a vocabulary of 152,000.
-_MOST_ROWS = 2 * (MAX_INTERVAL + 1)
+# The commits of 64 users in one pass would be 4,096 rows, and 2.5 GB of logits with a vocabulary of 152,000.
+_MOST_ROWS = MOST_SAMPLED
 
 
 def take_provisional(state: RequestState, tokens: list[int], writers: list[Writer]) -> None:

@@ -22,6 +22,7 @@ from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runtime.warm_up import warm_up
 from ovspec.schedule.schedule import Plan
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
@@ -39,7 +40,7 @@ class LLMEngine:
         target: the model whose output is generated.
         drafter: proposes tokens; without one every step is plain decoding.
         verify: how requests are verified that do not say.
-        max_num_batched_tokens: rows of prompts that a pass reads at most.
+        max_num_batched_tokens: rows of a pass at most; those of commits are 128 at most.
         max_num_seqs: requests that run at a time; others wait.
         max_model_len: positions of the model.
         config: calibrated values of the model, which complete a mode.
@@ -76,6 +77,12 @@ class LLMEngine:
         self._meters: dict[int, Meter] = {}
         self._outputs: list[RequestOutput] = []  # of a step that was cut short as well
         self.verify = verify
+
+    def warm_up(self) -> None:
+        """Compute the largest passes that requests can ask for, so that memory has its size before them."""
+        warm_up(self.target, self._scheduler.max_num_batched_tokens)
+        if self.drafter:
+            self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
 
     def check(self, request: Request) -> int:
         """The most tokens that the answer may have; any thread may ask.

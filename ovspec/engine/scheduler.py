@@ -76,7 +76,8 @@ class Scheduler:
 
     Args:
         blocks: of the target's cache.
-        max_num_batched_tokens: rows of prompts that a pass reads at most.
+        max_num_batched_tokens: rows of a pass at most, of prompts, drafts and plain steps together; so many
+            requests run at a time at most. A whole piece of a prompt is read even if others decode beside it.
         max_num_seqs: requests that run at a time.
         prompt_piece: tokens of a prompt that one pass reads all or none.
     """
@@ -86,7 +87,7 @@ class Scheduler:
     ) -> None:
         self._blocks = blocks
         self._prompt_piece = prompt_piece
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.waiting: deque[RequestState] = deque()
         self.running: list[RequestState] = []
@@ -96,7 +97,8 @@ class Scheduler:
     def admit(self) -> list[RequestState]:
         """Let requests run that wait, as far as there is room for their prompts; these requests."""
         admitted, passed_over = [], []
-        while self.waiting and len(self.running) < self.max_num_seqs:
+        most = min(self.max_num_seqs, self.max_num_batched_tokens)
+        while self.waiting and len(self.running) < most:
             state = self.waiting.popleft()
             if self._is_being_read(state):
                 passed_over.append(state)
@@ -115,13 +117,13 @@ class Scheduler:
         Where the cache is full the youngest requests are preempted; they wait, and are read again.
         """
         decoding = [state for state in self.running if state.unread == 0]
-        left = self._max_num_batched_tokens
+        left = self.max_num_batched_tokens
         if decoding:
             unread = len(self.running) - len(decoding) + len(self.waiting)
             # Something must advance: in a full cache only the oldest surely does.
             decodes = self._blocks.spare is None or decoding[0] is self.running[0]
             due = decodes and self.costs.is_due
-            left = 0 if due else self.costs.rows(left, len(decoding), unread)
+            left = 0 if due else self.costs.rows(left - len(decoding), len(decoding), unread)
         chunks: list[Chunk] = []
         promised, advancing = 0, list[RequestState]()
         for state in list(self.running):
@@ -155,13 +157,16 @@ class Scheduler:
         whole = (begin + most) // piece * piece - begin
         return whole if whole > 0 else 0 if others else min(end - begin, piece - begin % piece)
 
-    def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
-        """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""
+    def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int:
+        """Draft tokens that each request has room for, in the cache and beside the other rows of a pass."""
+        each = max(1, len(decoding))
+        rows = self.max_num_batched_tokens - len(decoding) - sum(chunk.tokens for chunk in chunks)
+        room = max(0, rows) // each
         if (spare := self._blocks.spare) is None:
-            return None
+            return room
         spare -= sum(self._missing(state, 1) for state in decoding)
         spare -= sum(self._missing(chunk.state, chunk.tokens) for chunk in chunks)
-        return max(0, spare) // max(1, len(decoding)) * self._blocks.block_size
+        return min(room, max(0, spare) // each * self._blocks.block_size)
 
     def preempt(self, state: RequestState) -> None:
         """Take a request's blocks; it waits before all others."""

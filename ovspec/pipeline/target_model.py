@@ -93,7 +93,7 @@ class TargetChoices:
 
         Args:
             max_context: tokens that it is asked to hold; `None`: any few, and so the models alone.
-            max_num_batched_tokens: rows of a pass while a prompt is read.
+            max_num_batched_tokens: rows of a pass at most.
             limit: bytes that it may take; `None`: what the machine has, infinity: whatever it takes.
 
         Raises:

@@ -12,7 +12,7 @@ from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
-"""Rows of a pass while a prompt is read."""
+"""Rows of a pass at most."""
 
 Read = tuple[float, float]
 

@@ -55,6 +55,7 @@ def in_this_process(load: Callable[[], LLMPipeline], max_num_seqs: int) -> Itera
     pipeline = load()
     engine = pipeline.engine.engine
     engine.max_num_seqs = max_num_seqs
+    engine.warm_up()
     gauges = {
         "num_requests_running": lambda: engine.num_requests_running,
         "num_requests_waiting": lambda: engine.num_requests_waiting,

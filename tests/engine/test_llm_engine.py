@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from openvino_genai import GenerationConfig, GenerationFinishReason
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import MAX_INTERVAL, CommitVerify
 
 COMMIT = CommitVerify(SPARSE, interval=5)
@@ -217,15 +218,47 @@ def test_log_probabilities_and_writers_of_accepted_drafts_are_the_targets(verify
     assert not metrics.is_lossy
 
 
+@pytest.fixture
+def rows_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModelRunner], list[int]]:
+    """Rows of every pass of a runner from now on."""
+
+    def watch(runner: ModelRunner) -> list[int]:
+        rows, forward = list[int](), runner.forward
+        monkeypatch.setattr(
+            runner, "forward", lambda b: (rows.append(sum(len(r.tokens) for r in b)), forward(b))[1]
+        )
+        return rows
+
+    return watch
+
+
+@pytest.mark.parametrize("most", [3, 24, 64])
+def test_a_pass_has_no_more_rows_than_allowed(rows_of: Callable[[ModelRunner], list[int]], most: int) -> None:
+    """Chunks of prompts, drafts and plain steps together."""
+    want = {str(number): alone(number, "assistant") for number in (0, 1, 2, 4, 6, 7)}
+    engine = engine_of("assistant", max_num_batched_tokens=most)
+    rows = rows_of(engine.target)
+    assert collect(engine, iter([[0, 1, 2], [], [], [4, 6, 7]])) == want
+    assert most / 2 < max(rows) <= most
+
+
+@pytest.mark.parametrize("rows", [1, 20, 200])
+def test_warming_up_leaves_nothing_behind(rows_of: Callable[[ModelRunner], list[int]], rows: int) -> None:
+    engine = engine_of("assistant", max_num_batched_tokens=rows)
+    passes = rows_of(engine.target), rows_of(engine.drafter.runner)
+    engine.warm_up()
+    assert passes == ([rows], [rows])
+    for blocks in (engine.target.blocks, engine.drafter.runner.blocks):
+        assert blocks.usage == 0
+    assert engine.generate([CASES[0].request()])["alone"] == alone(0, "prompt_lookup")
+
+
 def test_commits_of_many_requests_do_not_share_a_pass_that_is_too_large(
-    monkeypatch: pytest.MonkeyPatch,
+    rows_of: Callable[[ModelRunner], list[int]],
 ) -> None:
     """The logits of a pass take memory by its rows."""
-    engine, rows = engine_of("prompt_lookup", max_num_batched_tokens=64), list[int]()
-    forward = engine.target.forward
-    monkeypatch.setattr(
-        engine.target, "forward", lambda b: (rows.append(sum(len(r.tokens) for r in b)), forward(b))[1]
-    )
+    engine = engine_of("prompt_lookup", max_num_batched_tokens=64)
+    rows = rows_of(engine.target)
     late = CommitVerify(SPARSE, interval=MAX_INTERVAL)
     cases = [Case(n, {"max_new_tokens": 70, "ignore_eos": True}, late) for n in range(5)]
     want = [engine.generate([replace(case, verify="dense").request()])["alone"] for case in cases]

@@ -33,7 +33,8 @@ for number in range(int(count)):
         print(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
 """
 
-# The prompts come again, as what is learned of each length of pass is kept.
+# The prompts come again, as what is learned of each length of pass is kept. After 2,000 calls each length
+# that there is has come so often that it has its graph (`FixedGraphs`).
 CALLS = """
 import os, sys
 import ovspec
@@ -45,7 +46,7 @@ draft = ovspec.draft_model(demo_pair_path() / "draft") if drafter == "assistant"
 pipeline = ovspec.LLMPipeline(demo_pair_path(), "CPU", draft_model=draft, drafter=drafter, **F32)
 for number in range(10_000):
     pipeline.generate(f"Once upon a time number {number % 50} there was", max_new_tokens=4)
-    if number in (499, 9_999):
+    if number in (1_999, 9_999):
         pages = int(open("/proc/self/statm").read().split()[1])
         print(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
 """

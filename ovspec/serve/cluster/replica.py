@@ -18,6 +18,7 @@ class Replica:
     def __init__(self, load: Callable[[], LLMPipeline], max_num_seqs: int) -> None:
         self._engine = load().engine
         self._engine.engine.max_num_seqs = max_num_seqs
+        self._engine.engine.warm_up()
 
     async def answer(self, request: Request) -> AsyncIterator[RequestOutput]:
         """The outputs of a request; when nobody wants them any more, the request is aborted."""

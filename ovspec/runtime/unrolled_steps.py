@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,16 +9,14 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors
-from ovspec.runtime.fixed_graphs import COMPILER, PASSES
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import Rows, build_tables
 from ovspec_transforms import SAMPLED_TOKENS_INDICES
-
-_LOG = logging.getLogger(__name__)
 
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
 #: token before it is computed again.
@@ -166,15 +162,6 @@ class UnrolledGraph:
 
 
 @dataclass(slots=True)
-class _Rounds:
-    """Drafting rounds of one number of steps: how many there were, and the graph compiled for them."""
-
-    count: int = 0
-    compiling: Future[ov.CompiledModel | None] | None = None
-    graph: UnrolledGraph | None = None
-
-
-@dataclass(slots=True)
 class UnrolledSteps:
     """Compiles a graph for a number of drafting steps, beside the passes, once there were 128 such rounds.
 
@@ -192,8 +179,10 @@ class UnrolledSteps:
     runner: ModelRunner
     vocab_size: int
     duration: float = 0.0
-    _rounds: dict[int, _Rounds] = field(default_factory=dict)
-    _asked: int = 0
+    _graphs: BackgroundCompile[UnrolledGraph] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._graphs = BackgroundCompile(self.runner.cache, _MOST_GRAPHS)
 
     @classmethod
     def of(cls, runner: ModelRunner, vocab_size: int) -> UnrolledSteps | None:
@@ -205,17 +194,7 @@ class UnrolledSteps:
         """Count a round of so many steps; the graph for it, `None` where there is none yet."""
         if not 1 < steps <= _MOST_STEPS:
             return None
-        rounds = self._rounds.setdefault(steps, _Rounds())
-        rounds.count += 1
-        if rounds.count == PASSES and self._asked < _MOST_GRAPHS:
-            self._asked += 1
-            rounds.compiling = COMPILER.submit(self._compile, steps)
-        if rounds.compiling is not None and rounds.compiling.done():
-            compiled, rounds.compiling = rounds.compiling.result(), None
-            if compiled is not None:
-                rounds.graph = UnrolledGraph(compiled, steps, self.vocab_size)
-                self.runner.cache.attach(rounds.graph.request)
-        return rounds.graph
+        return self._graphs.find(f"{steps} drafting steps", lambda: self._compile(steps))
 
     def run(
         self,
@@ -243,20 +222,14 @@ class UnrolledSteps:
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
-        for rounds in self._rounds.values():
-            if rounds.compiling is not None:
-                rounds.compiling.exception()
+        self._graphs.wait()
 
-    def _compile(self, steps: int) -> ov.CompiledModel | None:
-        """The graph of so many steps; `None` where its tokens are not those of passes, or without memory."""
+    def _compile(self, steps: int) -> UnrolledGraph | None:
+        """The graph of so many steps; `None` where its tokens are not those of passes."""
         fixed = self.runner.fixed_graphs
         assert fixed is not None
-        try:
-            compiled = fixed.compile(unrolled(fixed.model, steps))
-            return compiled if self._agrees(compiled, steps) else None
-        except (MemoryError, RuntimeError, ValueError) as error:
-            _LOG.warning("ovspec: no graph is compiled for %d drafting steps (%s)", steps, error)
-            return None
+        compiled = fixed.compile(unrolled(fixed.model, steps))
+        return UnrolledGraph(compiled, steps, self.vocab_size) if self._agrees(compiled, steps) else None
 
     def _agrees(self, compiled: ov.CompiledModel, steps: int) -> bool:
         """Whether the graph gives the tokens that passes of the model's own one give, over other caches."""

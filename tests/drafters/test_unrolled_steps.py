@@ -123,12 +123,15 @@ def test_drafts_with_native_attention_take_passes(demo_ir: Path) -> None:
 
 
 def test_a_graph_with_other_tokens_is_not_used(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def negated(model: ov.Model, steps: int) -> ov.Model:
+    def negated(model: ov.Model, *given: Any) -> ov.Model:
         other = model.clone()
         result = other.get_results()[0].input(0)
-        result.replace_source_output(ops.negative(result.get_source_output()).output(0))
+        logits = ops.negative(result.get_source_output()).output(0)
+        result.get_source_output().get_tensor().set_names(set())
+        logits.get_tensor().set_names({"logits"})
+        result.replace_source_output(logits)
         other.validate_nodes_and_infer_types()
-        return unrolled(other, steps)
+        return unrolled(other, *given)
 
     monkeypatch.setattr(unrolled_steps, "unrolled", negated)
     drafter = drafter_of(demo_ir)

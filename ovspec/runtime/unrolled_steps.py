@@ -17,15 +17,16 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows, build_tables
 from ovspec_transforms import BOUNDARY_STATES, HIDDEN_ROWS, SAMPLED_TOKENS_INDICES
+from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
 #: token before it is computed again.
 FIRST_ROWS = 2
 _MOST_STEPS = 8  # the graph grows with them: one of 4 steps of the demo draft compiles in 0.5 s
 _MOST_GRAPHS = 2
-_NOISE, _SCALE, _TOKENS = "noise", "inverse_temperature", "tokens"
+_NOISE, _SCALE, _TOKENS, _POSITIONS = "noise", "inverse_temperature", "tokens", "position_ids"
 # What every step has anew; all else is the first step's, or does not change.
-_OF_STEPS = ("position_ids", "past_lens", "max_context_len")
+_OF_STEPS = ("past_lens", "max_context_len")
 _FIXED = {
     "past_lens": [1],
     "subsequence_begins": [2],
@@ -43,9 +44,10 @@ def unrolled(
     """A graph that computes so many steps of a sequence, over one cache.
 
     A step's token is the argmax of its logits times `inverse_temperature` (f32 `[]`) plus its row of `noise`
-    (f32 `[steps, logits of a row]`). The output `tokens` is i64 `[steps]`. Inputs of the first step keep
-    their names; those in which a later step i differs are called `NAME.i`. Where the model reads features
-    and returns states, the features of a step are the states of the one before.
+    (f32 `[steps, logits of a row]`). The output `tokens` is i64 `[steps]`. The input `position_ids` has the
+    positions of all steps, the other inputs of the first step keep their names; those in which a later step i
+    differs are called `NAME.i`. Where the model reads features and returns states, the features of a step are
+    the states of the one before.
 
     Args:
         model: paged, with stock attention and no other inputs than `build_tables` makes for it.
@@ -53,25 +55,24 @@ def unrolled(
         rows: of the first step; the others have one.
         ids: i64 `[logits of a row]`, the token that each is of; `None`: logit i is of token i.
     """
-    scale, noise = ops.parameter([], ov.Type.f32), None
+    counts = [rows, *[1] * (steps - 1)]
+    whole = _of_rows(model, sum(counts))
+    angles = [ops.variadic_split(node, 0, counts) for node in _angles(whole)]
+    position = find_parameter(whole, _POSITIONS)
+    positions = ops.variadic_split(position, 0, counts)
+    scale = ops.parameter([], ov.Type.f32)
     scale.output(0).get_tensor().set_names({_SCALE})
-    parameters, first = [scale], dict[str, ov.Output]()
+    vocab = whole.output("logits").get_partial_shape()[-1].get_length()
+    noise = ops.parameter([steps, vocab], ov.Type.f32)
+    noise.output(0).get_tensor().set_names({_NOISE})
+    noises = ops.split(noise, 0, steps)
+    parameters, first = [scale, noise, position], dict[str, ov.Output]()
     tokens, features = list[ov.Output](), list[ov.Output]()
-    for step in range(steps):
-        part = model.clone()
-        names = [port.get_any_name() for port in part.inputs]
-        count = 1 if step else rows
-        shapes = {**_FIXED, "input_ids": [count], "position_ids": [count]}
-        if FEATURES in names:
-            shapes[FEATURES] = [count, 1, part.input(FEATURES).get_partial_shape()[-1].get_length()]
-        part.reshape({name: shape for name, shape in shapes.items() if name in names})
+    for step, count in enumerate(counts):
+        part = _of_rows(model, count)
+        for node, angle in zip(_angles(part), angles, strict=True):
+            node.output(0).replace(angle.output(step))
         found = {port.get_any_name(): port.get_node().input(0).get_source_output() for port in part.outputs}
-        logits = found["logits"]
-        vocab = logits.get_partial_shape()[-1].get_length()
-        if noise is None:
-            noise = ops.parameter([steps, vocab], ov.Type.f32)
-            noise.output(0).get_tensor().set_names({_NOISE})
-            parameters.append(noise)
         same = {
             "subsequence_begins": lambda: ops.constant(np.array([0, 1], np.int32)).output(0),
             SAMPLED_TOKENS_INDICES: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
@@ -79,26 +80,47 @@ def unrolled(
             "input_ids": lambda: tokens[-1],
             FEATURES: lambda: features[-1],
         }
-        for name, parameter in zip(names, part.get_parameters(), strict=True):
+        for parameter in part.get_parameters():
             port = parameter.output(0)
-            if step and name not in _OF_STEPS:
+            name = port.get_any_name()
+            if name == _POSITIONS:
+                port.replace(positions.output(step))
+            elif step and name not in _OF_STEPS:
                 port.replace(same[name]() if name in same else first[name])
-                continue
-            first.setdefault(name, port)
-            if step:
-                port.get_tensor().set_names({f"{name}.{step}"})
-            parameters.append(parameter)
-        if FEATURES in names:
-            features.append(ops.unsqueeze(found[BOUNDARY_STATES], np.int64(1)).output(0))
+            else:
+                first.setdefault(name, port)
+                if step:
+                    port.get_tensor().set_names({f"{name}.{step}"})
+                parameters.append(parameter)
         for output in found.values():
             output.get_tensor().set_names(set())
-        row = ops.multiply(ops.reshape(logits, np.array([vocab]), False), scale)
-        drawn = ops.add(row, ops.gather(noise, np.int64(step), np.int64(0)))
-        best = ops.topk(drawn, 1, 0, "max", "value", index_element_type="i64").output(1)
-        tokens.append(best if ids is None else ops.gather(ids, best, np.int64(0)).output(0))
+        if FEATURES in first:
+            features.append(ops.unsqueeze(found[BOUNDARY_STATES], np.int64(1)).output(0))
+        row = ops.multiply(ops.reshape(found["logits"], np.array([1, vocab]), False), scale)
+        drawn = ops.add(row, noises.output(step))
+        best = ops.reshape(
+            ops.topk(drawn, 1, 1, "max", "value", index_element_type="i64").output(1), np.array([1]), False
+        )
+        tokens.append((best if ids is None else ops.gather(ids, best, np.int64(0))).output(0))
     joined = ops.concat(tokens, 0).output(0)
     joined.get_tensor().set_names({_TOKENS})
     return ov.Model([ops.result(joined)], parameters, "unrolled")
+
+
+def _of_rows(model: ov.Model, rows: int) -> ov.Model:
+    """A copy for so many rows of one sequence, one of them sampled."""
+    part = model.clone()
+    names = [port.get_any_name() for port in part.inputs]
+    shapes = {**_FIXED, "input_ids": [rows], _POSITIONS: [rows]}
+    if FEATURES in names:
+        shapes[FEATURES] = [rows, 1, part.input(FEATURES).get_partial_shape()[-1].get_length()]
+    part.reshape({name: shape for name, shape in shapes.items() if name in names})
+    return part
+
+
+def _angles(model: ov.Model) -> list[ov.Node]:
+    """Sines and cosines of the rows' positions, which steps can share: a tenth of a small model's nodes."""
+    return [*nodes_of_type(model, "Cos"), *nodes_of_type(model, "Sin")]
 
 
 class UnrolledGraph:
@@ -134,6 +156,7 @@ class UnrolledGraph:
             _NOISE: noise,
             _SCALE: self._scale,
             "input_ids": self._first,
+            _POSITIONS: self._positions,
             "block_indices_begins": self._begins,
             "subsequence_begins": np.array([0, rows], np.int32),
             SAMPLED_TOKENS_INDICES: self._sampled,
@@ -142,8 +165,7 @@ class UnrolledGraph:
             "qq_bias_begins": np.zeros(0, np.int32),
         }
         for step in range(steps):
-            end, suffix = rows + step, f".{step}" if step else ""
-            given[f"position_ids{suffix}"] = self._positions[end - 1 if step else 0 : end]
+            suffix = f".{step}" if step else ""
             given[f"past_lens{suffix}"] = self._pasts[step : step + 1]
             given[f"max_context_len{suffix}"] = self._contexts[step : step + 1].reshape(())
         names = {port.get_any_name() for port in compiled.inputs}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,8 +145,7 @@ class RecurrentHead(CachedHead):
     def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
         """The true entries that a draft begins with."""
         return [
-            replace(self._entries(sequences[index], self._known(sequences[index])), sampled=1, states=1)
-            for index in indices
+            self._entries(sequences[index], self._known(sequences[index]), returned=1) for index in indices
         ]
 
     def _in_target_ids(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -21,9 +22,11 @@ from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime import background_compile, unrolled_steps
-from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
+from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.unrolled_steps import UnrolledSteps, unrolled
+from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 from ovspec_transforms import BOUNDARY_STATES
 
@@ -143,3 +146,31 @@ def test_several_sequences_take_passes() -> None:
         answer(engine, [*prompts, *prompts], settings_of())
         steps_of(head).wait()
     assert steps_of(head).duration == 0.0
+
+
+HINT = "INFERENCE_PRECISION_HINT"
+
+
+@pytest.mark.parametrize(
+    ("attention", "linear", "properties", "products", "hint"),
+    [
+        (None, None, {}, "native", "f32"),
+        (None, "stock", {}, "stock", None),
+        ("stock", None, {}, "stock", None),
+        ("native", None, {}, "native", None),
+        (None, None, {HINT: "bf16"}, "native", "bf16"),
+        (None, None, {"KV_CACHE_PRECISION": "bf16"}, "native", None),
+    ],
+)
+def test_small_heads_take_our_products_in_f32_unless_asked_otherwise(
+    demo_ir: Path,
+    attention: Attention | None,
+    linear: LinearBackend | None,
+    properties: dict[str, Any],
+    products: str,
+    hint: str | None,
+) -> None:
+    draft, info = ovspec.draft_model(demo_ir / "eagle3"), ModelInfo.read(demo_ir)
+    choices = draft_choices(draft, info, "dense", "CPU", attention, properties, linear)
+    assert choices is not None
+    assert (choices.backends.linear, choices.backends.properties.get(HINT)) == (products, hint)

@@ -127,7 +127,8 @@ class HeadChoices:
             linear=products,
             boundaries=kind.own(info.num_hidden_layers),
         )
-        return cls(info, head, target, backends, boundaries)
+        # Layers that our operation does not take stay as they are: nobody asked for it.
+        return cls(info, head, target, replace(backends, linear_required=False), boundaries)
 
     def load(self, vocab_size: int, prefill_chunk: int) -> Drafter:
         """Compile the head.

@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 from drafters import test_mtp
 from drafters.eagle3_models import BOUNDARIES, pair
-from drafters.test_eagle3 import SAMPLING, TREE, answer, settings_of, target
+from drafters.test_eagle3 import MODES, SAMPLING, TREE, answer, settings_of, target
 from openvino import opset15 as ops
 from settings import F32
 
@@ -59,9 +59,11 @@ def steps_of(head: RecurrentHead) -> UnrolledSteps:
     return head._unrolled
 
 
-def outcome(head: RecurrentHead, kind: str, prompts: list[list[int]], **options: Any) -> Outcome:
+def outcome(
+    head: RecurrentHead, kind: str, prompts: list[list[int]], mode: str = "dense", **options: Any
+) -> Outcome:
     boundaries = BOUNDARIES if kind == "eagle3" else (test_mtp.BOUNDARY,)
-    engine, found = LLMEngine(target("llama", boundaries), head, "dense", 32), []
+    engine, found = LLMEngine(target("llama", boundaries), head, MODES[mode], 32), []
     for prompt in prompts:
         (tokens,), (metrics,) = answer(engine, [prompt], settings_of(**options))
         found.append((tokens, metrics.accepted_lengths, metrics.proposed_lengths))
@@ -71,15 +73,16 @@ def outcome(head: RecurrentHead, kind: str, prompts: list[list[int]], **options:
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["eagle3", "mtp"])
-def test_as_much_is_accepted_as_of_passes(kind: str, options: dict[str, Any]) -> None:
+def test_as_much_is_accepted_as_of_passes(kind: str, mode: str, options: dict[str, Any]) -> None:
     head, passes, prompts = head_of(kind), head_of(kind), pair().prompts
     passes._unrolled = None
-    outcome(head, kind, prompts[:1], **options)
-    assert steps_of(head).duration == 0.0
-    found = outcome(head, kind, prompts, **options)
+    outcome(head, kind, prompts[:1], mode, **options)
+    steps_of(head).duration = 0.0
+    found = outcome(head, kind, prompts, mode, **options)
     assert steps_of(head).duration > 0.0
-    assert found == outcome(passes, kind, prompts, **options)
+    assert found == outcome(passes, kind, prompts, mode, **options)
     assert sum(sum(accepted) for _, accepted, _ in found) > 10
     assert head.runner.blocks.usage == 0.0
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
+from ovspec.drafters.steps_at_once import draft_at_once, takes_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
@@ -105,9 +106,8 @@ class AssistantDrafter(Drafter):
         for index, tree in trees.items():
             proposals[index] = tree.proposal()
         drafting = [index for index in drafting if index not in trees]
-        if len(drafting) == 1 and self._draft_at_once(
-            sequences[drafting[0]], proposals[drafting[0]], int(lengths[drafting[0]])
-        ):
+        if len(drafting) == 1 and (whole := self._at_once(sequences[drafting[0]], int(lengths[drafting[0]]))):
+            proposals[drafting[0]] = whole
             return proposals
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
@@ -119,26 +119,18 @@ class AssistantDrafter(Drafter):
             drafting = still
         return proposals
 
-    def _draft_at_once(self, sequence: Sequence, proposal: Proposal, steps: int) -> bool:
-        """Draft all tokens in one graph where there is one and logits say enough; whether it did."""
+    def _at_once(self, sequence: Sequence, steps: int) -> Proposal | None:
+        """A draft of one graph; `None` where there is none, or more than logits decides."""
         begin = len(sequence.tokens) - FIRST_ROWS
-        if self._unrolled is None or begin < 0 or not _takes_logits(sequence, self._vocab_size):
-            return False
+        if self._unrolled is None or begin < 0 or not takes_logits(sequence, self._vocab_size):
+            return None
         graph = self._unrolled.find(steps)
         if graph is None:
-            return False
-        sampling, temperature = sequence.settings.sampling, 1.0
-        if sampling.do_sample:
-            temperature = sampling.temperature
-            for position, noise in enumerate(graph.noise, len(sequence.tokens)):
-                noise[:] = sequence.coupling.noise(position, len(noise))
-        else:
-            graph.noise[:] = 0.0
+            return None
         sequence.draft.rollback(begin)
-        tokens = sequence.tokens[begin:]
-        proposal.tokens += self._unrolled.run(graph, sequence.draft, tokens, steps, temperature)
+        proposal = draft_at_once(self._unrolled, graph, sequence, sequence.tokens[begin:])
         self.last_duration += self._unrolled.duration
-        return True
+        return proposal
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Uncached tokens that need passes of their own before the first drafting pass."""
@@ -238,14 +230,3 @@ class AssistantDrafter(Drafter):
 
     def _budget(self, context: int) -> int:
         return -1 if self.sparse is None else self.sparse.budget_blocks(context, self.runner.block_size)
-
-
-def _takes_logits(sequence: Sequence, vocab_size: int) -> bool:
-    """Whether the next tokens follow from logits, temperature and random numbers alone.
-
-    A confidence threshold ends drafts, and lenient acceptance needs the distributions.
-    """
-    settings, sampling = sequence.settings, sequence.settings.sampling
-    cut = sampling.top_p < 1.0 or sampling.min_p > 0.0 or 0 < sampling.top_k < vocab_size
-    whole = settings.assistant_confidence_threshold == 0.0 and settings.acceptance_threshold == 1.0
-    return whole and not (sampling.do_sample and cut) and sequence.processor.leaves_logits

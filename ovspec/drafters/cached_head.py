@@ -133,7 +133,9 @@ class CachedHead(Drafter):
         return self.name.encode() + np.array(tokens[: self.shift], np.int64).tobytes()
 
     def _unread(self, sequence: Sequence) -> _Unread:
-        unread: _Unread = sequence.draft_states.setdefault(self.name, _Unread(sequence.draft.length))
+        unread: _Unread | None = sequence.draft_states.get(self.name)
+        if unread is None:
+            unread = sequence.draft_states[self.name] = _Unread(sequence.draft.length)
         return unread
 
     def _known(self, sequence: Sequence) -> int:
@@ -146,9 +148,9 @@ class CachedHead(Drafter):
         begin, count = self._unread(sequence).begin, self._known(sequence)
         return begin == sequence.draft.length and count > 0 and begin + count == len(sequence.tokens) - 1
 
-    def _entries(self, sequence: Sequence, count: int) -> Rows:
-        """The rows of the next entries."""
+    def _entries(self, sequence: Sequence, count: int, returned: int = 0) -> Rows:
+        """The rows of the next entries; logits and states of the last `returned` are wanted."""
         unread = self._unread(sequence)
         begin, features = unread.begin + self.shift, unread.features[:count, np.newaxis]
         tokens = np.array(sequence.tokens[begin : begin + count], np.int64)
-        return Rows(sequence.draft, tokens, 0, features=features, block=self.block)
+        return Rows(sequence.draft, tokens, returned, states=returned, features=features, block=self.block)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,11 @@ from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.drafters.joined_states import JoinedStates
+from ovspec.drafters.steps_at_once import draft_at_once, takes_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec.runtime.unrolled_steps import UnrolledSteps
 from ovspec_transforms import BOUNDARY_STATES
 
 
@@ -50,6 +51,7 @@ class RecurrentHead(CachedHead):
         self._vocab_size = vocab_size
         self._full = np.zeros((0, vocab_size), np.float32)
         self.why_no_trees = runner.why_no_tree_mask
+        self._unrolled = UnrolledSteps.of(runner, vocab_size, target_ids)
 
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Draft for every sequence whose states are there."""
@@ -74,6 +76,12 @@ class RecurrentHead(CachedHead):
             for index, tree in trees.items():
                 proposals[index] = tree.proposal()
             batch = self._first_rows(sequences, chains)
+            if len(chains) == 1 and (
+                whole := self._at_once(sequences[chains[0]], batch[0], int(limits[chains[0]]))
+            ):
+                proposals[chains[0]] = whole
+                self._pass_by(sequences, chains)
+                return proposals
             drafting = chains
             while drafting:
                 logits, features = self._forward(batch)
@@ -90,6 +98,18 @@ class RecurrentHead(CachedHead):
         finally:
             self._drop_drafts(sequences, asked)
         return proposals
+
+    def _at_once(self, sequence: Sequence, entries: Rows, steps: int) -> Proposal | None:
+        """A draft of one graph; `None` where there is none, or more than logits decides."""
+        unrolled, rows = self._unrolled, steps + 1  # as many entries are new where all drafts were accepted
+        if unrolled is None or len(entries.tokens) > rows or not takes_logits(sequence, self._vocab_size):
+            return None
+        graph = unrolled.find(steps, rows, entries.features)
+        if graph is None:
+            return None
+        proposal = draft_at_once(unrolled, graph, sequence, entries.tokens.tolist(), entries.features)
+        self.last_duration += unrolled.duration
+        return proposal
 
     def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
         """Grow trees: after the true entries, each pass has all nodes so far as rows."""
@@ -125,8 +145,7 @@ class RecurrentHead(CachedHead):
     def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
         """The true entries that a draft begins with."""
         return [
-            replace(self._entries(sequences[index], self._known(sequences[index])), sampled=1, states=1)
-            for index in indices
+            self._entries(sequences[index], self._known(sequences[index]), returned=1) for index in indices
         ]
 
     def _in_target_ids(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -14,13 +11,12 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.compile import cache_tensors, compile_paged
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
 from ovspec_transforms import VERIFY_TABLES
-
-_LOG = logging.getLogger(__name__)
 
 SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 #: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
@@ -28,15 +24,9 @@ SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 #: and 1,427 with four drafts. Pinned, the only threads of several processes would wait for one core.
 _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 _MOST_ROWS = 8
-# Compiling takes 70 to 170 ms of one thread, which 30 to 165 us less a pass bring back after some 1,000
-# passes. A text that has come so far goes on.
-PASSES = 128
 _MOST_GRAPHS = 4  # of some 12 MB
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text
 _PROVEN_PASSES = 3
-
-# Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
-COMPILER = ThreadPoolExecutor(1, "ovspec-fixed-graphs")
 
 Compile = Callable[[ov.Model], ov.CompiledModel]
 
@@ -63,15 +53,6 @@ class Kind(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Passes:
-    """Those of one kind: how many there were, and the graph that is compiled for them."""
-
-    count: int = 0
-    compiling: Future[ov.CompiledModel | None] | None = None
-    inputs: PassInputs | None = None
-
-
-@dataclass(slots=True)
 class FixedGraphs:
     """Compiles a graph for a kind of pass, beside the passes, once there were 128 of it.
 
@@ -95,10 +76,12 @@ class FixedGraphs:
     compile: Compile
     own: ov.CompiledModel
     names: Sequence[str]
-    cache: KVCache
+    cache: InitVar[KVCache]
     block_size: int
-    _kinds: dict[Kind, _Passes] = field(default_factory=dict)
-    _asked: int = 0
+    _graphs: BackgroundCompile[PassInputs] = field(init=False)
+
+    def __post_init__(self, cache: KVCache) -> None:
+        self._graphs = BackgroundCompile(cache, _MOST_GRAPHS)
 
     def find(self, batch: Sequence[Rows], added: int) -> tuple[PassInputs | None, int]:
         """Count a pass; the inputs of the graph for it, `None` where there is none yet, and the added rows.
@@ -109,30 +92,22 @@ class FixedGraphs:
         kind = Kind.of(batch, added)
         if kind is None:
             return None, added
-        passes = self._kinds.setdefault(kind, _Passes())
-        passes.count += 1
-        if passes.count == PASSES and self._asked < _MOST_GRAPHS:
-            self._asked += 1
-            passes.compiling = COMPILER.submit(self._compile, kind, batch[0].features)
-        if passes.compiling is not None and passes.compiling.done():
-            compiled, passes.compiling = _result(passes.compiling, kind), None
-            if compiled is not None:
-                passes.inputs = PassInputs(compiled.create_infer_request(), self.names)
-                self.cache.attach(passes.inputs.request)
-        return passes.inputs, kind.rows - len(batch[0].tokens) if passes.inputs else added
+        features = batch[0].features
+        inputs = self._graphs.find(kind, lambda: self._compile(kind, features))
+        return inputs, kind.rows - len(batch[0].tokens) if inputs else added
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
-        concurrent.futures.wait([p.compiling for p in self._kinds.values() if p.compiling is not None])
+        self._graphs.wait()
 
-    def _compile(self, kind: Kind, features: NDArray[np.float32] | None) -> ov.CompiledModel | None:
+    def _compile(self, kind: Kind, features: NDArray[np.float32] | None) -> PassInputs | None:
         """The model compiled for a kind of pass; `None` where its logits have other bits."""
         model = self.model.clone()
         tables = self._tables(kind, features, 0)
         model.reshape({name: list(tables[name].shape) for name in self.names if name not in _GROWING})
         compiled = self.compile(model)
         same = np.array_equal(self._logits(self.own, kind, features), self._logits(compiled, kind, features))
-        return compiled if same else None
+        return PassInputs(compiled.create_infer_request(), self.names) if same else None
 
     def _tables(
         self, kind: Kind, features: NDArray[np.float32] | None, past: int
@@ -161,15 +136,6 @@ class FixedGraphs:
             inputs.request.infer(share_outputs=True)
             found.append(np.array(inputs.request.get_tensor("logits").data, np.float32))
         return np.concatenate(found).view(np.uint32)
-
-
-def _result(compiling: Future[ov.CompiledModel | None], kind: Kind) -> ov.CompiledModel | None:
-    """What came of it; the passes can go on without."""
-    try:
-        return compiling.result()
-    except (MemoryError, RuntimeError, ValueError) as error:
-        _LOG.warning("ovspec: no graph is compiled for %s (%s); its passes go on as before", kind, error)
-        return None
 
 
 def one_thread(core: ov.Core, device: str, settings: Mapping[str, object]) -> Compile:

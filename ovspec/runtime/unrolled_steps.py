@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,82 +9,118 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors
-from ovspec.runtime.fixed_graphs import COMPILER, PASSES
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.tables import Rows, build_tables
-from ovspec_transforms import SAMPLED_TOKENS_INDICES
-
-_LOG = logging.getLogger(__name__)
+from ovspec.runtime.tables import FEATURES, Rows, build_tables
+from ovspec_transforms import BOUNDARY_STATES, HIDDEN_ROWS, SAMPLED_TOKENS_INDICES
+from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
 #: token before it is computed again.
 FIRST_ROWS = 2
 _MOST_STEPS = 8  # the graph grows with them: one of 4 steps of the demo draft compiles in 0.5 s
 _MOST_GRAPHS = 2
-_NOISE, _SCALE, _TOKENS = "noise", "inverse_temperature", "tokens"
+_NOISE, _SCALE, _TOKENS, _POSITIONS = "noise", "inverse_temperature", "tokens", "position_ids"
 # What every step has anew; all else is the first step's, or does not change.
-_OF_STEPS = ("position_ids", "past_lens", "max_context_len")
+_OF_STEPS = ("past_lens", "max_context_len")
 _FIXED = {
     "past_lens": [1],
     "subsequence_begins": [2],
     "block_indices_begins": [2],
     SAMPLED_TOKENS_INDICES: [1],
+    HIDDEN_ROWS: [1],
     "qq_bias": [0],
     "qq_bias_begins": [0],
 }
 
 
-def unrolled(model: ov.Model, steps: int) -> ov.Model:
+def unrolled(
+    model: ov.Model, steps: int, rows: int = FIRST_ROWS, ids: NDArray[np.int64] | None = None
+) -> ov.Model:
     """A graph that computes so many steps of a sequence, over one cache.
 
     A step's token is the argmax of its logits times `inverse_temperature` (f32 `[]`) plus its row of `noise`
-    (f32 `[steps, vocab]`). The output `tokens` is i64 `[steps]`. Inputs of the first step keep their names;
-    those in which a later step i differs are called `NAME.i`.
+    (f32 `[steps, logits of a row]`). The output `tokens` is i64 `[steps]`. The input `position_ids` has the
+    positions of all steps, the other inputs of the first step keep their names; those in which a later step i
+    differs are called `NAME.i`. Where the model reads features and returns states, the features of a step are
+    the states of the one before.
 
     Args:
         model: paged, with stock attention and no other inputs than `build_tables` makes for it.
         steps: 1 or more.
+        rows: of the first step; the others have one.
+        ids: i64 `[logits of a row]`, the token that each is of; `None`: logit i is of token i.
     """
-    scale, noise = ops.parameter([], ov.Type.f32), None
+    counts = [rows, *[1] * (steps - 1)]
+    whole = _of_rows(model, sum(counts))
+    angles = [ops.variadic_split(node, 0, counts) for node in _angles(whole)]
+    position = find_parameter(whole, _POSITIONS)
+    positions = ops.variadic_split(position, 0, counts)
+    scale = ops.parameter([], ov.Type.f32)
     scale.output(0).get_tensor().set_names({_SCALE})
-    parameters, tokens, first = [scale], list[ov.Output](), dict[str, ov.Output]()
-    for step in range(steps):
-        part = model.clone()
-        rows = 1 if step else FIRST_ROWS
-        names = [port.get_any_name() for port in part.inputs]
-        shapes = {**_FIXED, "input_ids": [rows], "position_ids": [rows]}
-        part.reshape({name: shape for name, shape in shapes.items() if name in names})
-        logits = part.get_results()[0].input(0).get_source_output()
-        vocab = logits.get_partial_shape()[-1].get_length()
-        if noise is None:
-            noise = ops.parameter([steps, vocab], ov.Type.f32)
-            noise.output(0).get_tensor().set_names({_NOISE})
-            parameters.append(noise)
+    vocab = whole.output("logits").get_partial_shape()[-1].get_length()
+    noise = ops.parameter([steps, vocab], ov.Type.f32)
+    noise.output(0).get_tensor().set_names({_NOISE})
+    noises = ops.split(noise, 0, steps)
+    parameters, first = [scale, noise, position], dict[str, ov.Output]()
+    tokens, features = list[ov.Output](), list[ov.Output]()
+    for step, count in enumerate(counts):
+        part = _of_rows(model, count)
+        for node, angle in zip(_angles(part), angles, strict=True):
+            node.output(0).replace(angle.output(step))
+        found = {port.get_any_name(): port.get_node().input(0).get_source_output() for port in part.outputs}
         same = {
             "subsequence_begins": lambda: ops.constant(np.array([0, 1], np.int32)).output(0),
             SAMPLED_TOKENS_INDICES: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
+            HIDDEN_ROWS: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
             "input_ids": lambda: tokens[-1],
+            FEATURES: lambda: features[-1],
         }
-        for name, parameter in zip(names, part.get_parameters(), strict=True):
+        for parameter in part.get_parameters():
             port = parameter.output(0)
-            if step and name not in _OF_STEPS:
+            name = port.get_any_name()
+            if name == _POSITIONS:
+                port.replace(positions.output(step))
+            elif step and name not in _OF_STEPS:
                 port.replace(same[name]() if name in same else first[name])
-                continue
-            first.setdefault(name, port)
-            if step:
-                port.get_tensor().set_names({f"{name}.{step}"})
-            parameters.append(parameter)
-        logits.get_tensor().set_names(set())
-        row = ops.multiply(ops.reshape(logits, np.array([vocab]), False), scale)
-        drawn = ops.add(row, ops.gather(noise, np.int64(step), np.int64(0)))
-        tokens.append(ops.topk(drawn, 1, 0, "max", "value", index_element_type="i64").output(1))
+            else:
+                first.setdefault(name, port)
+                if step:
+                    port.get_tensor().set_names({f"{name}.{step}"})
+                parameters.append(parameter)
+        for output in found.values():
+            output.get_tensor().set_names(set())
+        if FEATURES in first:
+            features.append(ops.unsqueeze(found[BOUNDARY_STATES], np.int64(1)).output(0))
+        row = ops.multiply(ops.reshape(found["logits"], np.array([1, vocab]), False), scale)
+        drawn = ops.add(row, noises.output(step))
+        best = ops.reshape(
+            ops.topk(drawn, 1, 1, "max", "value", index_element_type="i64").output(1), np.array([1]), False
+        )
+        tokens.append((best if ids is None else ops.gather(ids, best, np.int64(0))).output(0))
     joined = ops.concat(tokens, 0).output(0)
     joined.get_tensor().set_names({_TOKENS})
     return ov.Model([ops.result(joined)], parameters, "unrolled")
+
+
+def _of_rows(model: ov.Model, rows: int) -> ov.Model:
+    """A copy for so many rows of one sequence, one of them sampled."""
+    part = model.clone()
+    names = [port.get_any_name() for port in part.inputs]
+    shapes = {**_FIXED, "input_ids": [rows], _POSITIONS: [rows]}
+    if FEATURES in names:
+        shapes[FEATURES] = [rows, 1, part.input(FEATURES).get_partial_shape()[-1].get_length()]
+    part.reshape({name: shape for name, shape in shapes.items() if name in names})
+    return part
+
+
+def _angles(model: ov.Model) -> list[ov.Node]:
+    """Sines and cosines of the rows' positions, which steps can share: a tenth of a small model's nodes."""
+    return [*nodes_of_type(model, "Cos"), *nodes_of_type(model, "Sin")]
 
 
 class UnrolledGraph:
@@ -96,65 +130,85 @@ class UnrolledGraph:
         compiled: of `unrolled`.
         steps: that it computes.
         vocab_size: ids from here on are never drafted.
+        rows: of the first step.
 
     Attributes:
         request: that runs it.
-        noise: f32 `[steps, vocab_size or the draft's]`, what is added to the logits of each step; zeros at
-            first.
+        noise: f32 `[steps, logits of a row, vocab_size at most]`, what is added to the logits of each step;
+            zeros at first.
+        rows: as given.
     """
 
-    def __init__(self, compiled: ov.CompiledModel, steps: int, vocab_size: int) -> None:
-        self.request = compiled.create_infer_request()
+    def __init__(
+        self, compiled: ov.CompiledModel, steps: int, vocab_size: int, rows: int = FIRST_ROWS
+    ) -> None:
+        self.request, self.rows = compiled.create_infer_request(), rows
         noise = np.zeros(list(compiled.input(_NOISE).get_shape()), np.float32)
         noise[:, vocab_size:] = -np.inf
         self.noise = noise[:, :vocab_size]
         self._scale = np.ones((), np.float32)
-        self._first = np.zeros(FIRST_ROWS, np.int64)
-        behind = np.arange(FIRST_ROWS - 1, FIRST_ROWS + steps - 1, dtype=np.int32)
-        self._past_behind = np.where(behind < FIRST_ROWS, 0, behind).astype(np.int32)
-        self._context_behind = behind + np.int32(1)
-        self._position_behind = np.arange(FIRST_ROWS + steps - 1)
+        self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
         self._pasts, self._contexts = np.zeros(steps, np.int32), np.zeros(steps, np.int32)
-        self._positions = np.zeros(FIRST_ROWS + steps - 1, np.int64)
+        self._behind = np.arange(steps - 1, dtype=np.int32)
+        self._positions = np.zeros(rows + steps - 1, np.int64)
         self._table, self._begins = np.zeros(0, np.int32), np.zeros(2, np.int32)
         given: dict[str, NDArray[np.generic]] = {
             _NOISE: noise,
             _SCALE: self._scale,
             "input_ids": self._first,
+            _POSITIONS: self._positions,
             "block_indices_begins": self._begins,
-            "subsequence_begins": np.array([0, FIRST_ROWS], np.int32),
-            SAMPLED_TOKENS_INDICES: np.array([FIRST_ROWS - 1]),
+            "subsequence_begins": np.array([0, rows], np.int32),
+            SAMPLED_TOKENS_INDICES: self._sampled,
+            HIDDEN_ROWS: self._sampled,
             "qq_bias": np.zeros(0, np.uint8),
             "qq_bias_begins": np.zeros(0, np.int32),
         }
         for step in range(steps):
-            end, suffix = FIRST_ROWS + step, f".{step}" if step else ""
-            given[f"position_ids{suffix}"] = self._positions[end - 1 if step else 0 : end]
+            suffix = f".{step}" if step else ""
             given[f"past_lens{suffix}"] = self._pasts[step : step + 1]
             given[f"max_context_len{suffix}"] = self._contexts[step : step + 1].reshape(())
-        self._given = given  # the request has their addresses
         names = {port.get_any_name() for port in compiled.inputs}
+        self._features = np.zeros(0, np.float32)
+        if FEATURES in names:
+            self._features = np.zeros(list(compiled.input(FEATURES).get_shape()), np.float32)
+            given[FEATURES] = self._features
+        self._given = given  # the request has their addresses
         for name, array in given.items():
             if name in names:
                 self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._tokens: NDArray[np.int64] = self.request.get_tensor(_TOKENS).data
 
     def run(
-        self, tokens: list[int], past: int, table: NDArray[np.int32], temperature: float = 1.0
+        self,
+        tokens: list[int],
+        past: int,
+        table: NDArray[np.int32],
+        temperature: float = 1.0,
+        features: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """The tokens of all steps.
 
         Args:
-            tokens: `FIRST_ROWS` tokens behind those in the cache.
+            tokens: behind those in the cache, 1 to `rows`. With less, rows come behind them that nobody
+                reads, and later steps overwrite their keys and values.
             past: tokens in the cache.
             table: i32 `[blocks]`, blocks that hold the tokens in the cache and all that are written.
             temperature: that logits are divided by.
+            features: f32 `[tokens, 1, size]`, where the model reads them.
         """
-        self._first[:] = tokens
+        count, rows = len(tokens), self.rows
+        end = past + count
+        self._first[:count] = tokens
+        self._sampled[0] = count - 1
+        if features is not None:
+            self._features[:count] = features
         self._scale[...] = 1.0 / temperature
-        np.add(self._past_behind, past, out=self._pasts)
-        np.add(self._context_behind, past, out=self._contexts)
-        np.add(self._position_behind, past, out=self._positions)
+        self._pasts[0], self._contexts[0] = past, past + rows
+        np.add(self._behind, end, out=self._pasts[1:])
+        np.add(self._behind, end + 1, out=self._contexts[1:])
+        self._positions[:rows] = np.minimum(np.arange(past, past + rows), end - 1)  # none beyond the model's
+        self._positions[rows:] = self._pasts[1:]
         if table.shape != self._table.shape:
             self._table = np.empty_like(table)
             self._begins[1] = len(table)
@@ -166,24 +220,17 @@ class UnrolledGraph:
 
 
 @dataclass(slots=True)
-class _Rounds:
-    """Drafting rounds of one number of steps: how many there were, and the graph compiled for them."""
-
-    count: int = 0
-    compiling: Future[ov.CompiledModel | None] | None = None
-    graph: UnrolledGraph | None = None
-
-
-@dataclass(slots=True)
 class UnrolledSteps:
     """Compiles a graph for a number of drafting steps, beside the passes, once there were 128 such rounds.
 
-    Four steps of the demo draft take 280 us in one graph, and 400 in four passes with what lies between.
+    Four steps of the demo draft take 260 us in one graph, and 400 in four passes with what lies between;
+    those of its EAGLE-3 head take 180 in one graph.
     A graph is used only where its tokens are those of the passes.
 
     Args:
-        runner: of the draft.
+        runner: of the draft; where it reads features, it returns states of that size.
         vocab_size: of the target.
+        ids: as of `unrolled`, i64 `[logits of a row]`.
 
     Attributes:
         duration: of the last `run` inside the model, microseconds.
@@ -191,31 +238,34 @@ class UnrolledSteps:
 
     runner: ModelRunner
     vocab_size: int
+    ids: NDArray[np.int64] | None = None
     duration: float = 0.0
-    _rounds: dict[int, _Rounds] = field(default_factory=dict)
-    _asked: int = 0
+    _graphs: BackgroundCompile[UnrolledGraph] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._graphs = BackgroundCompile(self.runner.cache, _MOST_GRAPHS)
 
     @classmethod
-    def of(cls, runner: ModelRunner, vocab_size: int) -> UnrolledSteps | None:
+    def of(
+        cls, runner: ModelRunner, vocab_size: int, ids: NDArray[np.int64] | None = None
+    ) -> UnrolledSteps | None:
         """Those of a small draft whose rows depend on nothing but their context; `None` for others."""
         stock = runner.attention.backend == "stock"
-        return cls(runner, vocab_size) if stock and runner.fixed_graphs and runner.repeats_rows else None
+        return cls(runner, vocab_size, ids) if stock and runner.fixed_graphs and runner.repeats_rows else None
 
-    def find(self, steps: int) -> UnrolledGraph | None:
-        """Count a round of so many steps; the graph for it, `None` where there is none yet."""
+    def find(
+        self, steps: int, rows: int = FIRST_ROWS, features: NDArray[np.float32] | None = None
+    ) -> UnrolledGraph | None:
+        """Count a round of so many steps; the graph for it, `None` where there is none yet.
+
+        Args:
+            steps: of the round.
+            rows: of the first step, the same for all rounds of so many steps.
+            features: f32 `[1 or more, 1, size]`, some that the model reads, if it reads any.
+        """
         if not 1 < steps <= _MOST_STEPS:
             return None
-        rounds = self._rounds.setdefault(steps, _Rounds())
-        rounds.count += 1
-        if rounds.count == PASSES and self._asked < _MOST_GRAPHS:
-            self._asked += 1
-            rounds.compiling = COMPILER.submit(self._compile, steps)
-        if rounds.compiling is not None and rounds.compiling.done():
-            compiled, rounds.compiling = rounds.compiling.result(), None
-            if compiled is not None:
-                rounds.graph = UnrolledGraph(compiled, steps, self.vocab_size)
-                self.runner.cache.attach(rounds.graph.request)
-        return rounds.graph
+        return self._graphs.find(f"{steps} drafting steps", lambda: self._compile(steps, rows, features))
 
     def run(
         self,
@@ -224,63 +274,61 @@ class UnrolledSteps:
         tokens: list[int],
         steps: int,
         temperature: float = 1.0,
+        features: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """Draft behind `tokens`, which follow those in the cache, as `UnrolledGraph.run`.
 
         Afterwards the cache has these tokens and all drafted ones but the last.
         """
         runner, past = self.runner, sequence.length
-        length = past + FIRST_ROWS + steps - 1
-        runner.cache.ensure(runner.blocks.required([(sequence, length)]))
-        for source, target in runner.blocks.reserve(sequence, length):
+        written = past + max(graph.rows, len(tokens) + steps - 1)
+        runner.cache.ensure(runner.blocks.required([(sequence, written)]))
+        for source, target in runner.blocks.reserve(sequence, written):
             runner.cache.copy(source, target)
-        table = sequence.table[: -(-length // runner.block_size)]
+        table = sequence.table[: -(-written // runner.block_size)]
         started = microseconds()
-        drafted = graph.run(tokens, past, table, temperature)
+        drafted = graph.run(tokens, past, table, temperature, features)
         self.duration = microseconds() - started
-        sequence.verified_from, sequence.length = past, length
+        sequence.verified_from, sequence.length = past, past + len(tokens) + steps - 1
         return drafted
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
-        for rounds in self._rounds.values():
-            if rounds.compiling is not None:
-                rounds.compiling.exception()
+        self._graphs.wait()
 
-    def _compile(self, steps: int) -> ov.CompiledModel | None:
-        """The graph of so many steps; `None` where its tokens are not those of passes, or without memory."""
+    def _compile(self, steps: int, rows: int, features: NDArray[np.float32] | None) -> UnrolledGraph | None:
+        """The graph of so many steps; `None` where its tokens are not those of passes."""
         fixed = self.runner.fixed_graphs
         assert fixed is not None
-        try:
-            compiled = fixed.compile(unrolled(fixed.model, steps))
-            return compiled if self._agrees(compiled, steps) else None
-        except (MemoryError, RuntimeError, ValueError) as error:
-            _LOG.warning("ovspec: no graph is compiled for %d drafting steps (%s)", steps, error)
-            return None
-
-    def _agrees(self, compiled: ov.CompiledModel, steps: int) -> bool:
-        """Whether the graph gives the tokens that passes of the model's own one give, over other caches."""
-        graph, size = UnrolledGraph(compiled, steps, self.vocab_size), self.runner.block_size
+        compiled = fixed.compile(unrolled(fixed.model, steps, rows, self.ids))
+        graph, size = UnrolledGraph(compiled, steps, self.vocab_size, rows), self.runner.block_size
         cache = KVCache(graph.request, cache_tensors(compiled))
-        table = np.arange(-(-(FIRST_ROWS + steps - 1) // size), dtype=np.int32)
+        table = np.arange(-(-(rows + steps - 1) // size), dtype=np.int32)
         cache.ensure(len(table))
-        tokens = list(range(FIRST_ROWS))
-        return graph.run(tokens, 0, table) == self._passes(tokens, steps)
+        tokens = list(range(rows))
+        given = None if features is None else np.resize(features, (rows, *features.shape[1:]))
+        if graph.run(tokens, 0, table, features=given) != self._passes(tokens, given, steps):
+            return None
+        return UnrolledGraph(compiled, steps, self.vocab_size, rows)
 
-    def _passes(self, tokens: list[int], steps: int) -> list[int]:
-        """The most probable tokens, pass by pass."""
+    def _passes(self, tokens: list[int], features: NDArray[np.float32] | None, steps: int) -> list[int]:
+        """The most probable tokens, pass by pass, of the model's own graph over another cache."""
         fixed = self.runner.fixed_graphs
         assert fixed is not None
-        size, rows, found = self.runner.block_size, tokens, list[int]()
+        size, found, states = self.runner.block_size, list[int](), int(features is not None)
         inputs = PassInputs(fixed.own.create_infer_request(), fixed.names)
         cache, sequence = KVCache(inputs.request, cache_tensors(fixed.own)), CachedSequence()
-        sequence.table = np.arange(-(-(FIRST_ROWS + steps - 1) // size), dtype=np.int32)
+        sequence.table = np.arange(-(-(len(tokens) + steps - 1) // size), dtype=np.int32)
         cache.ensure(len(sequence.table))
         for _ in range(steps):
-            inputs.write(build_tables([Rows(sequence, np.array(rows, np.int64))], size, False, fixed.names))
+            rows = Rows(sequence, np.array(tokens, np.int64), states=states, features=features)
+            inputs.write(build_tables([rows], size, False, fixed.names))
             inputs.request.infer(share_outputs=True)
-            sequence.length += len(rows)
+            sequence.length += len(tokens)
             logits = inputs.request.get_tensor("logits").data.reshape(-1)
-            rows = [int(logits[: self.vocab_size].argmax())]
-            found += rows
+            best = int(logits[: self.vocab_size].argmax())
+            tokens = [best if self.ids is None else int(self.ids[best])]
+            found += tokens
+            if states:
+                features = np.array(inputs.request.get_tensor(BOUNDARY_STATES).data)[:, np.newaxis]
         return found

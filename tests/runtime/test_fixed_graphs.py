@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from settings import F32
 
-from ovspec.runtime import fixed_graphs
+from ovspec.runtime import background_compile, fixed_graphs
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
@@ -35,7 +35,7 @@ SETTINGS: list[tuple[Any, dict[str, str]]] = [
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_graphs, "PASSES", 4)
+    monkeypatch.setattr(background_compile, "PASSES", 4)
 
 
 def graphs_of(runner: ModelRunner) -> FixedGraphs:

@@ -95,7 +95,7 @@ def test_small_drafts_take_stock_attention_unless_asked_otherwise(demo_ir: Path)
                 draft_model(demo_ir / draft), ModelInfo.read(demo_ir), "dense", "CPU", asked, F32, None
             )
             assert found is not None and found.backends.attention.backend == expected
-            assert found.backends.linear == expected
+            assert found.backends.linear == ("native" if draft == "eagle3" else expected)
     sparse = SparseVerify(budget=128)
     found = draft_choices(
         draft_model(demo_ir / "draft"), ModelInfo.read(demo_ir), sparse, "CPU", None, F32, None

@@ -1,0 +1,48 @@
+"""Drafts of one sequence, all steps in one graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.drafters.drafter import Proposal
+from ovspec.generation.sequence import Sequence
+from ovspec.runtime.unrolled_steps import UnrolledGraph, UnrolledSteps
+
+
+def takes_logits(sequence: Sequence, vocab_size: int) -> bool:
+    """Whether the next tokens follow from logits, temperature and random numbers alone.
+
+    A confidence threshold ends drafts, and lenient acceptance needs the distributions.
+    """
+    settings, sampling = sequence.settings, sequence.settings.sampling
+    cut = sampling.top_p < 1.0 or sampling.min_p > 0.0 or 0 < sampling.top_k < vocab_size
+    whole = settings.assistant_confidence_threshold == 0.0 and settings.acceptance_threshold == 1.0
+    return whole and not (sampling.do_sample and cut) and sequence.processor.leaves_logits
+
+
+def draft_at_once(
+    unrolled: UnrolledSteps,
+    graph: UnrolledGraph,
+    sequence: Sequence,
+    tokens: list[int],
+    features: NDArray[np.float32] | None = None,
+) -> Proposal:
+    """The draft of a graph, as passes draw it.
+
+    Args:
+        unrolled: whose graph it is.
+        graph: of as many steps as are to be drafted.
+        sequence: with settings for which `takes_logits`, and `tokens` not in the draft's cache.
+        tokens, features: as of `UnrolledSteps.run`.
+    """
+    sampling, ids = sequence.settings.sampling, unrolled.ids
+    for position, noise in enumerate(graph.noise, len(sequence.tokens)):
+        if not sampling.do_sample:
+            noise[:] = 0.0
+        elif ids is None:
+            noise[:] = sequence.coupling.noise(position, len(noise))
+        else:
+            np.take(sequence.coupling.noise(position, unrolled.vocab_size), ids, out=noise)
+    temperature = sampling.temperature if sampling.do_sample else 1.0
+    return Proposal(unrolled.run(graph, sequence.draft, tokens, len(graph.noise), temperature, features))

@@ -1,0 +1,89 @@
+"""Graphs for what comes again and again, compiled beside the passes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import openvino as ov
+
+from ovspec.runtime.cache import KVCache
+
+_LOG = logging.getLogger(__name__)
+
+# Compiling takes 70 to 500 ms of one thread, which 30 to 165 us less a pass bring back after some 1,000
+# passes. A text that has come so far goes on.
+PASSES = 128
+
+# Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
+_COMPILER = ThreadPoolExecutor(1, "ovspec-compile")
+
+
+class CompiledGraph(Protocol):
+    """A graph and what it runs with."""
+
+    request: ov.InferRequest
+
+
+Graph = TypeVar("Graph", bound=CompiledGraph)
+
+
+@dataclass(slots=True)
+class _Asked(Generic[Graph]):
+    """How often a graph was asked for, and what came of it."""
+
+    count: int = 0
+    compiling: Future[Graph | None] | None = None
+    graph: Graph | None = None
+
+
+@dataclass(slots=True)
+class BackgroundCompile(Generic[Graph]):
+    """Compiles a graph in a thread of its own, once it was asked for 128 times.
+
+    Args:
+        cache: that the graphs read and write.
+        most: graphs; further ones are not compiled.
+    """
+
+    cache: KVCache
+    most: int
+    _asked: dict[Hashable, _Asked[Graph]] = field(default_factory=dict)
+    _begun: int = 0
+
+    def find(self, key: Hashable, compile: Callable[[], Graph | None]) -> Graph | None:
+        """Count a use of a graph; the graph, `None` where there is none yet.
+
+        Args:
+            key: says which; in words (`str`) where it can't be compiled.
+            compile: makes it, in another thread; `None` where it is not to be used.
+        """
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = _Asked()
+        asked.count += 1
+        if asked.count == PASSES and self._begun < self.most:
+            self._begun += 1
+            asked.compiling = _COMPILER.submit(_made, key, compile)
+        if asked.compiling is not None and asked.compiling.done():
+            asked.graph, asked.compiling = asked.compiling.result(), None
+            if asked.graph is not None:
+                self.cache.attach(asked.graph.request)
+        return asked.graph
+
+    def wait(self) -> None:
+        """Wait for the graphs that are being compiled."""
+        concurrent.futures.wait([a.compiling for a in self._asked.values() if a.compiling is not None])
+
+
+def _made(key: Hashable, compile: Callable[[], Graph | None]) -> Graph | None:
+    """What `compile` makes; the passes can go on without."""
+    try:
+        return compile()
+    except (MemoryError, RuntimeError, ValueError) as error:
+        _LOG.warning("ovspec: no graph is compiled for %s (%s); its passes go on as before", key, error)
+        return None

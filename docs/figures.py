@@ -81,6 +81,20 @@ def weights_table(report: Report) -> list[str]:
     return markdown(["tokens", "backend", "ms", "of stock", what], rows)
 
 
+def prompt_table(report: Report) -> list[str]:
+    """Seconds to the first token by length of the prompt, and the ratios to OpenVINO GenAI."""
+    found = {(r["context"], r["mode"]): r for r in report["records"]}
+    rows = []
+    for context in dict.fromkeys(r["context"] for r in report["records"]):
+        genai, dense, sparse = (found[context, mode] for mode in ("genai", "dense", "sparse"))
+        seconds = [median(one["seconds"] for one in r["rounds"]) for r in (genai, dense, sparse)]
+        ratios = [f"{r['seconds_ratio']['median']:.2f}" for r in (dense, sparse)]
+        read = f"{sparse['rounds'][0]['density']:.2f}"
+        rows.append([f"{context:,}", *(f"{value:.2f}" for value in seconds), *ratios, read])
+    titles = ["tokens", "GenAI s", "dense s", "sparse s", "dense / GenAI", "sparse / GenAI"]
+    return markdown([*titles, "share of the context read"], rows)
+
+
 def decode_table(report: Report) -> list[str]:
     """Tokens per second by mode."""
     rows = []
@@ -131,6 +145,11 @@ FIGURES = {
         "../README.md",
         "ovspec bench decode --shape qwen3-0.6b --context 16384 --max-new-tokens 64 --repeat 3",
         decode_table,
+    ),
+    "prompt": Figure(
+        "performance.md",
+        "ovspec bench prompt --shape qwen3-0.6b --mode genai,dense,sparse --repeat 3",
+        prompt_table,
     ),
     "experts": Figure(
         "performance.md",

@@ -13,7 +13,7 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.memory import models_fit
+from ovspec.bench.memory import check_models_fit
 from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
@@ -23,7 +23,6 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.limits import DENSE, Limits
@@ -114,7 +113,7 @@ class DecodeBench:
 
     def run(self, tick: Tick = lambda step: None) -> dict[str, list[DecodeRecord]]:
         """The timed generations of each mode; the modes take turns, one generation each."""
-        self._check_memory()
+        check_models_fit(self.source, self._models(), self.context + self.max_new_tokens)
         tick("loading the model")
         model = self.source.load(native=any(name != "stock" for name in self._models()))
         players = {name: self._player(name, model, tick) for name in self._models()}
@@ -126,14 +125,6 @@ class DecodeBench:
                 if turn:
                     records[mode].append(record)
         return records
-
-    def _check_memory(self) -> None:
-        tokens = self.context + self.max_new_tokens
-        if not models_fit(self.source, self._models(), tokens, available_bytes()):
-            raise ValueError(
-                "not enough memory for all modes side by side: give fewer --mode, fewer --layers (with "
-                "--shape) or a shorter --context"
-            )
 
     def _player(self, name: str, model: ov.Model, tick: Tick) -> _Player:
         tick(f"compiling {name}")

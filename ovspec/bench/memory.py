@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ovspec.bench.bandwidth import buffer_bytes
 from ovspec.bench.source import ModelSource
+from ovspec.memory.machine_memory import available_bytes
 
 _GB = 1e9
 
@@ -18,6 +19,15 @@ def models_fit(source: ModelSource, names: Iterable[str], tokens: int, available
     shared = buffer_bytes(len(os.sched_getaffinity(0))) + (source.weight_bytes if source.synthetic else 0)
     models = {name: source.weight_bytes + source.cache_bytes(tokens, name == "stock") for name in names}
     return fits_together(models, shared, available)
+
+
+def check_models_fit(source: ModelSource, names: Iterable[str], tokens: int) -> None:
+    """Refuse modes whose compiled models `names` do not fit at once, each with a cache of `tokens` tokens."""
+    if not models_fit(source, names, tokens, available_bytes()):
+        raise ValueError(
+            "not enough memory for all modes side by side: give fewer --mode, fewer --layers (with "
+            "--shape) or a shorter --context"
+        )
 
 
 def fits_together(models: Mapping[str, int], shared: int, available: int) -> bool:

@@ -16,6 +16,7 @@ from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import check_outputs, read_source, run_and_show, source_options
+from ovspec.cli.bench_prompt import prompt
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_serve import serve
 from ovspec.cli.bench_trace import trace
@@ -43,7 +44,7 @@ def bench() -> None:
     """Measure on this machine."""
 
 
-for command in (decode, schedule, kernel, memory, serve, trace):
+for command in (decode, prompt, schedule, kernel, memory, serve, trace):
     bench.add_command(command)
 
 

@@ -95,17 +95,16 @@ def _supported_properties(core: ov.Core, device: str) -> tuple[str, ...]:
 
 def check_properties(core: ov.Core, device: str, settings: Mapping[str, object]) -> None:
     """Refuse unknown devices and properties, and what `check_cache_precisions` refuses."""
-    missing = f"device={device!r} is not available here: expected one of {core.available_devices}"
     kind = device.split(".")[0]
     try:
         numbers = core.get_property(kind, "AVAILABLE_DEVICES")
         known = set(_supported_properties(core, device))
     except RuntimeError as error:
-        raise ValueError(missing) from error
+        raise _missing(core, device) from error
     # A plugin answers for a device of any number, and one that found no device answers too.
     there = {kind, *(f"{kind}.{number}" for number in numbers if number)}
     if not numbers or ":" in device or device not in there:
-        raise ValueError(missing)
+        raise _missing(core, device)
     known |= {"CACHE_DIR", "CACHE_MODE", "KV_CACHE_PRECISION"}
     known |= {"KEY_CACHE_QUANT_MODE"} if is_cpu(device) else set()
     unknown = sorted(set(settings) - known)
@@ -120,6 +119,11 @@ def check_properties(core: ov.Core, device: str, settings: Mapping[str, object])
             "compiles it and fails at the first pass; leave KV_CACHE_PRECISION out, or ask for "
             "INFERENCE_PRECISION_HINT=f16"
         )
+
+
+def _missing(core: ov.Core, device: str) -> ValueError:
+    """What to say of a device that is not there; OpenVINO loads every plugin to list those that are."""
+    return ValueError(f"device={device!r} is not available here: expected one of {core.available_devices}")
 
 
 def default_cache_precision(settings: Mapping[str, object]) -> str:

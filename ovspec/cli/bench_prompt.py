@@ -1,0 +1,39 @@
+"""`ovspec bench prompt`: time to the first token, by mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ovspec.bench.prompt import DEFAULT_MODES, MODES, OURS, PromptBench
+from ovspec.bench.prompt_report import PromptReport
+from ovspec.cli.bench_options import read_source, run_and_show, source_options
+from ovspec.cli.option_forms import default_option
+from ovspec.cli.options import int_list, json_option, properties_from, property_option
+
+
+@click.command()
+@source_options
+@default_option("--context", "512,4096,16384", "Tokens of a prompt.")
+@default_option("--mode", ",".join(DEFAULT_MODES), f"What to time: {', '.join(MODES)}.")
+@default_option("--repeat", 5, "Timed prompts per figure.")
+@property_option
+@json_option
+def prompt(
+    context: str, mode: str, repeat: int, properties: tuple[str, ...], json_path: str | None, **options: Any
+) -> None:
+    """Time reading a prompt, to its first token; the modes run in turn.
+
+    genai, genai_sdpa: OpenVINO GenAI with paged attention and with its other backend. stock: ovspec's
+    pipeline with OpenVINO's operations alone. dense: ovspec. sparse: `--prefill sparse`, which is lossy.
+    Ratios are to the first mode. Prompts are random: this measures time, not quality.
+    """
+    bench = PromptBench(
+        source=read_source(options),
+        contexts=int_list("--context", context),
+        modes=tuple(mode.split(",")),
+        repeat=repeat,
+        properties=properties_from(properties),
+    )
+    run_and_show(bench, json_path, native=any(name in OURS for name in bench.modes), report_of=PromptReport)

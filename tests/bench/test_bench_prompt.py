@@ -1,0 +1,66 @@
+"""`ovspec bench prompt` on a tiny shape: what it measures and says, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import one_line, ovspec
+
+from ovspec.bench.prompt import MODES
+
+TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")
+CONTEXTS = (300, 1600)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory, measured_once: None) -> tuple[str, dict[str, Any]]:
+    """What one run of all modes prints and writes."""
+    figures = tmp_path_factory.mktemp("prompt") / "figures.json"
+    arguments = ["--context", ",".join(map(str, CONTEXTS)), "--mode", ",".join(MODES), "--repeat", "2"]
+    arguments += ["--property", "INFERENCE_PRECISION_HINT=f32"]
+    ran = ovspec("bench", "prompt", *TINY, *arguments, "--json", figures)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, json.loads(figures.read_text(encoding="utf-8"))
+
+
+def test_every_mode_reads_every_prompt_in_every_round(outcome: tuple[str, dict[str, Any]]) -> None:
+    records = outcome[1]["records"]
+    assert [(r["context"], r["mode"]) for r in records] == [(c, m) for c in CONTEXTS for m in MODES]
+    for record in records:
+        assert len(record["rounds"]) == 2
+        assert all(found["seconds"] > 0 and found["cpu_seconds"] > 0 for found in record["rounds"])
+        assert record.keys() >= {"seconds_ratio", "cpu_seconds_ratio"}
+    assert records[0]["seconds_ratio"] == {"median": 1.0, "min": 1.0, "max": 1.0}
+
+
+def test_only_long_sparse_prompts_leave_something_out(outcome: tuple[str, dict[str, Any]]) -> None:
+    for record in outcome[1]["records"]:
+        # A prompt of up to 1,024 tokens is read whole.
+        sparse = record["lossy"] and record["context"] > 1024
+        assert all((found["density"] < 1.0) == sparse for found in record["rounds"])
+
+
+def test_output_says_what_ran_and_what_is_lossy(outcome: tuple[str, dict[str, Any]]) -> None:
+    assert outcome[1]["properties"] == {"INFERENCE_PRECISION_HINT": "f32"}
+    assert "properties: INFERENCE_PRECISION_HINT=f32" in outcome[0]
+    assert outcome[0].count("sparse (LOSSY)") == len(CONTEXTS)
+    assert "/ genai" in outcome[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--mode", "dense,fast"], "expected some of genai,genai_sdpa,stock"),
+        (["--context", "0"], "--context 0: expected at least 1"),
+        (["--context", "512,40960"], "positions; with 1 new tokens give at most"),
+        (["--repeat", "0"], "--repeat 0: expected at least 1"),
+        (["--property", "X"], "expected KEY=VALUE"),
+        (["--json", "missing/f.json"], "--json missing/f.json: the folder missing"),
+    ],
+)
+def test_bad_input_is_refused_before_the_work(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    assert expected in one_line(ovspec("bench", "prompt", *TINY, *arguments, cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []

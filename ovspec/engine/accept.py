@@ -15,6 +15,13 @@ from ovspec.sampling.sampling import Distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath, follow_choices
 
 
+def next_token(sequence: Sequence, logits: NDArray[np.float32]) -> int:
+    """The token behind those of a sequence, from its logits f32 `[vocab]`."""
+    if sequence.settings.sampling.do_sample:
+        return sequence.coupling.draw(sequence.processor.distribution(logits), len(sequence.tokens))
+    return sequence.processor.argmax(logits)
+
+
 def accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
     """Apply the sequence's acceptance rule to a draft."""
     x, q, settings, processor = proposal.tokens, proposal.q, sequence.settings, sequence.processor

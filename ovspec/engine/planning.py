@@ -79,21 +79,22 @@ class Planner:
             commits = [step.commits[index] for index in group if index in step.commits]
             # Requests with other schedules share the pass: each answers for its part of the rows.
             share = _rows(step, group) / _rows(step, range(len(decoding)))
-            requests[0].schedule.observe(
-                StepOutcome(
-                    plan,
-                    before.contexts,
-                    tuple(step.proposed[index] for index in group),
-                    tuple(step.accepted[index] for index in group),
-                    share * step.draft_duration,
-                    share * rest,
-                    max(0, before.unread - self._unread(requests)),
-                    step.commit_duration if commits else 0.0,
-                    sum(count for count, _ in commits),
-                    sum(kept for _, kept in commits),
-                    self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
-                )
+            outcome = StepOutcome(
+                plan,
+                before.contexts,
+                tuple(step.proposed[index] for index in group),
+                tuple(step.accepted[index] for index in group),
+                share * step.draft_duration,
+                share * rest / step.passes,
+                max(0, before.unread - self._unread(requests)),
+                step.commit_duration if commits else 0.0,
+                sum(count for count, _ in commits),
+                sum(kept for _, kept in commits),
+                self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
             )
+            requests[0].schedule.observe(outcome)
+            for _ in range(step.passes - 1):  # plain ones, each a step to the schedule
+                requests[0].schedule.observe(outcome._replace(shadows=()))
 
     def forget(self, state: RequestState) -> None:
         """A request has ended."""

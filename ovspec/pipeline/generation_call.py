@@ -11,7 +11,7 @@ import openvino_genai
 from openvino_genai import GenerationFinishReason, StreamingStatus
 
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.request import Request
+from ovspec.engine.request import Request, RequestOutput
 from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
@@ -107,11 +107,13 @@ class GenerationCall:
                 answer = by_id[output.request_id]
                 if answer.finish_reason != GenerationFinishReason.NONE:
                     continue  # it was ended here before the engine knew
-                answer.tokens += output.token_ids
                 answer.finish_reason = output.finish_reason
-                if not self._deliver(answer, output.token_ids):
-                    answer.finish_reason = GenerationFinishReason.STOP
-                    handle.abort(output.request_id)
+                for tokens in of_passes(output) if self._streams else [output.token_ids]:
+                    answer.tokens += tokens
+                    if not self._deliver(answer, tokens):
+                        answer.finish_reason = GenerationFinishReason.STOP
+                        handle.abort(output.request_id)
+                        break
             for answer in self.answers:
                 if answer.detokenizer is not None:
                     self._stream.write([], answer.detokenizer.finish())
@@ -158,3 +160,13 @@ class GenerationCall:
         self.metrics.why_lossy = self._why_lossy(raw.left_nothing_out, raw.read_whole_prompts)
         raw.generate_durations.append(microseconds() - self._started)
         return [0.0] * len(answers), [answer.finish_reason for answer in answers], self.metrics
+
+
+def of_passes(output: RequestOutput) -> list[list[int]]:
+    """The tokens of an output, pass by pass: each ends with one that the target itself wrote."""
+    passes: list[list[int]] = [[]]
+    for token, writer in zip(output.token_ids, output.writers, strict=True):
+        passes[-1].append(token)
+        if writer != "draft":
+            passes.append([])
+    return passes if passes[-1] else passes[:-1]

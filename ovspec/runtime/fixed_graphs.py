@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.compile import cache_tensors, compile_paged
+from ovspec.runtime.next_row import NextRow
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
 from ovspec_transforms import VERIFY_TABLES
@@ -79,6 +80,7 @@ class FixedGraphs:
     cache: InitVar[KVCache]
     block_size: int
     _graphs: BackgroundCompile[PassInputs] = field(init=False)
+    _next_row: NextRow | None = None
 
     def __post_init__(self, cache: KVCache) -> None:
         self._graphs = BackgroundCompile(cache, _MOST_GRAPHS)
@@ -89,12 +91,22 @@ class FixedGraphs:
         Args:
             batch, added: as of `Kind.of`.
         """
-        kind = Kind.of(batch, added)
+        kind, self._next_row = Kind.of(batch, added), None
         if kind is None:
             return None, added
         features = batch[0].features
         inputs = self._graphs.find(kind, lambda: self._compile(kind, features))
+        self._next_row = NextRow.behind(inputs, batch, self.block_size)
         return inputs, kind.rows - len(batch[0].tokens) if inputs else added
+
+    def forward_next(
+        self, sequence: CachedSequence, token: int
+    ) -> tuple[NDArray[np.float32], float] | None:
+        """A pass of one row right behind one of the same sequence and graph, as `NextRow.run`.
+
+        `None` too where the last pass was another; `ModelRunner.forward` takes the token then.
+        """
+        return self._next_row.run(sequence, token) if self._next_row else None
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""

@@ -45,6 +45,11 @@ class PassInputs:
                 current = self._select(name, value)
             current[...] = value
 
+    def array(self, name: str) -> NDArray[np.generic]:
+        """What the request reads; the caller may change it."""
+        self._given[name] = _NOTHING
+        return self._current[name]
+
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
         known = self._known[name]
         array = known.get(value.shape)

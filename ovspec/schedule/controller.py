@@ -61,6 +61,8 @@ class AutoSchedule(Schedule):
         self._option = self._plain
         self._probe: Choice | None = None
         self._probe_steps = self._steps = self._next_look = 0
+        # The step that was planned last; several plain ones may follow from one plan.
+        self._planned = -1
         self._was_plain = True
         # Plain steps rest: they skip the controller, as deciding at each costs more than it can gain.
         self._rests = False
@@ -80,7 +82,8 @@ class AutoSchedule(Schedule):
         """The choice, or now and then a probe of another."""
         # Most plain steps go by without; those with evidence that drafting would pay look closer.
         apart = WINDOW * (1 if self._evidence else _DRAFT)
-        shadow = _DRAFT if state.can_shadow and self._steps % apart == 0 else 0
+        is_due = self._steps // apart > self._planned // apart
+        shadow, self._planned = _DRAFT if state.can_shadow and is_due else 0, self._steps
         self._rests = (
             self._rests and self._steps < self._next_look and len(state.contexts) == len(self._state.contexts)
         )

@@ -337,7 +337,7 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "f64"}, "attribute format is 'f64', expected u8, u4, f32, f16 or bf16"),
+        ({"format": "f64"}, "attribute format is 'f64', expected one of u8, u4, f32, f16, bf16"),
         ({"format": "f16", "row_bits": 16}, "attribute row_bits is 16, expected 32"),
         ({"format": "bf16", "row_bits": 8}, "attribute row_bits is 8, expected 32 or 16"),
         ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),

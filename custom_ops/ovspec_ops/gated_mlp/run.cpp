@@ -31,17 +31,6 @@ struct Workspace {
     std::vector<const std::uint8_t*> inner_of;
 };
 
-// Never destroyed: plugin threads may outlive static objects.
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>;
-    return *pool;
-}
-
-Pool<FloatBuffer>& scratches() {
-    static auto* pool = new Pool<FloatBuffer>;
-    return *pool;
-}
-
 bool same_rows(const ChannelMatrix& a, const ChannelMatrix& b) {
     return a.format == b.format && a.groups == b.groups;
 }
@@ -83,7 +72,7 @@ public:
             const std::size_t first = block * block_channels;
             const std::size_t count = std::min(block_channels, view.count - first);
             const ChannelSpan span{view.channels + first, count, view.count - first};
-            auto lease = scratches().take();
+            auto lease = Pool<FloatBuffer>::take();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
@@ -177,7 +166,7 @@ private:
         parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
-            auto lease = scratches().take();
+            auto lease = Pool<FloatBuffer>::take();
             float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
             kernels_.project(w_.gate, span, work_.gate_of, rows_, gates + first, channels_, scratch);
@@ -206,7 +195,7 @@ private:
 } // namespace
 
 std::size_t run_gated_mlp(const GatedMlpCall& call) {
-    auto work = workspaces().take();
+    auto work = Pool<Workspace>::take();
     const auto limited = [&](std::size_t row) {
         return call.limit >= 0.0f && (!call.row_weights || call.row_weights[row] > 0.0f);
     };

@@ -99,7 +99,7 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
              std::size_t rows, const PanelTarget* targets, float* scratch) {
 #ifdef OVSPEC_DOT
     if (form_of(weights) != RowForm::numbers) {
-        if (weights.format == LinearFormat::u8)
+        if (weights.format == WeightFormat::u8)
             return integer_product<WeightFormat::u8>(weights, first, count, packed, rows, targets, scratch);
         return integer_product<WeightFormat::u4>(weights, first, count, packed, rows, targets, scratch);
     }

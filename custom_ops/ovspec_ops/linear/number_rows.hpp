@@ -10,7 +10,7 @@ namespace number_path {
 constexpr std::size_t most_rows = lanes == 16 ? 12 : 6; // of a block: their sums fit in the registers
 
 OVSPEC_INLINE bool takes_pairs(const LinearWeights& w) {
-    return w.format == LinearFormat::bf16 && w.row_bits == 16;
+    return w.format == WeightFormat::bf16 && w.row_bits == 16;
 }
 
 // Blocks that differ by one row at most, so that none computes rows that are not there.

@@ -53,7 +53,7 @@ struct PackedRows {
 // Weights of 4 bits unpacked to bytes: of the whole panel where more than one block of rows uses them,
 // else of this group and the next.
 OVSPEC_INLINE std::size_t scratch_bytes(const LinearWeights& w, std::size_t rows) {
-    if (w.format != LinearFormat::u4)
+    if (w.format != WeightFormat::u4)
         return 0;
     const std::size_t held = rows > block_rows || w.groups == 1 ? w.groups : 2;
     return held * (w.padded() / w.groups) * panel_width + 64;

@@ -106,7 +106,7 @@ void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, 
         return product_of<WeightFormat::f16>(matrix, neuron, count, rows, row_count, y, stride);
     case WeightFormat::u8:
         return product_of<WeightFormat::u8>(matrix, neuron, count, rows, row_count, y, stride);
-    case WeightFormat::u4:
+    default:
         return product_of<WeightFormat::u4>(matrix, neuron, count, rows, row_count, y, stride);
     }
 }

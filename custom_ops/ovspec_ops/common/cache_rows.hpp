@@ -10,8 +10,7 @@
 #include "common/cache_view.hpp"
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // The lower half of a vector from `a`, the upper one from `b`.
 template <class T> OVSPEC_INLINE T load_two(const void* a, const void* b) {
@@ -163,5 +162,4 @@ template <class Use> OVSPEC_INLINE void with_rows(const CacheView& cache, const 
     }
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -11,8 +11,7 @@
 
 #include "common/inline.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 constexpr std::size_t lanes = OVSPEC_LANES;
 constexpr float minus_infinity = -__builtin_inff();
@@ -243,5 +242,4 @@ OVSPEC_INLINE float exp_nonpositive(float x) {
     return exp_nonpositive(splat(x))[0];
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -7,9 +7,7 @@
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_columns {
+namespace ovspec::OVSPEC_ISA::byte_columns {
 
 using integer_columns::batch;
 using integer_columns::Batch;
@@ -135,8 +133,6 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     });
 }
 
-} // namespace byte_columns
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_columns
 
 #endif

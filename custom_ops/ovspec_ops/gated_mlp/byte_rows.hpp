@@ -7,9 +7,7 @@
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_rows {
+namespace ovspec::OVSPEC_ISA::byte_rows {
 
 using integer_rows::part;
 using integer_rows::parts;
@@ -277,8 +275,6 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
     integer_rows::sum_each<R * N>(total, dots);
 }
 
-} // namespace byte_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_rows
 
 #endif

@@ -7,9 +7,7 @@
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace float_path {
+namespace ovspec::OVSPEC_ISA::float_path {
 
 constexpr std::size_t slack = 64; // floats that a vector may write past a row's end
 constexpr std::size_t tile_rows = 3, tile_channels = 4;
@@ -233,6 +231,4 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     }
 }
 
-} // namespace float_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::float_path

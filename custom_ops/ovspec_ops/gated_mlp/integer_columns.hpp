@@ -8,9 +8,7 @@
 #include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_columns {
+namespace ovspec::OVSPEC_ISA::integer_columns {
 
 constexpr std::size_t header = 64;
 constexpr std::size_t width = 64; // outputs that four channels' interleaved vectors hold
@@ -277,8 +275,6 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     });
 }
 
-} // namespace integer_columns
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_columns
 
 #endif

@@ -8,9 +8,7 @@
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_rows {
+namespace ovspec::OVSPEC_ISA::integer_rows {
 
 constexpr std::size_t width = 64;           // weights of a vector in memory: one or two of ours
 constexpr std::size_t parts = 16 / lanes;   // of ours in one of memory
@@ -316,8 +314,6 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
     }
 }
 
-} // namespace integer_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_rows
 
 #endif

@@ -7,9 +7,7 @@
 #include "linear/byte_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_path {
+namespace ovspec::OVSPEC_ISA::byte_path {
 
 using byte_rows::BlockLayout;
 using byte_rows::span;
@@ -101,8 +99,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         });
 }
 
-} // namespace byte_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_path
 
 #endif

@@ -7,9 +7,7 @@
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace dot_path {
+namespace ovspec::OVSPEC_ISA::dot_path {
 
 using digit_rows::BlockLayout;
 
@@ -91,8 +89,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         });
 }
 
-} // namespace dot_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::dot_path
 
 #endif

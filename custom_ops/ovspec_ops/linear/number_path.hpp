@@ -8,9 +8,7 @@
 
 #include "linear/number_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace number_path {
+namespace ovspec::OVSPEC_ISA::number_path {
 
 constexpr std::size_t chunk_inputs = 256;
 constexpr std::size_t tile_width = 2 * lanes; // neurons whose sums the registers hold, for most_rows rows
@@ -374,6 +372,4 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     }
 }
 
-} // namespace number_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::number_path

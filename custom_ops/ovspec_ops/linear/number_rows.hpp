@@ -3,9 +3,7 @@
 
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace number_path {
+namespace ovspec::OVSPEC_ISA::number_path {
 
 constexpr std::size_t most_rows = lanes == 16 ? 12 : 6; // of a block: their sums fit in the registers
 
@@ -78,6 +76,4 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
         pack_rows<false>(w, values, rows, (float*)packed);
 }
 
-} // namespace number_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::number_path

@@ -4,9 +4,7 @@
 #include "common/simd.hpp"
 #include "linear/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace panels {
+namespace ovspec::OVSPEC_ISA::panels {
 
 constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
 // Distance in bytes at which weights are prefetched into the L2 cache.
@@ -111,6 +109,4 @@ OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t
         store_part(to, value, target.width - first);
 }
 
-} // namespace panels
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::panels

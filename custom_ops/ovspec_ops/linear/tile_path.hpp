@@ -7,9 +7,7 @@
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tile_path {
+namespace ovspec::OVSPEC_ISA::tile_path {
 
 using digit_rows::BlockLayout;
 using digit_rows::DigitSums;
@@ -235,8 +233,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         panel_of<format>(Panel(w, first + p), rows, targets[p], widened);
 }
 
-} // namespace tile_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tile_path
 
 #endif

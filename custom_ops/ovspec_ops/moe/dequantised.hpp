@@ -6,9 +6,7 @@
 #include "common/simd.hpp"
 #include "moe/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace dequantised {
+namespace ovspec::OVSPEC_ISA::dequantised {
 
 // Values of a packed row that one step reads. In u4 rows every `2 * lanes` values hold the even ones first,
 // then the odd ones.
@@ -117,6 +115,4 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
     sum_tile<N, R>(acc, dots);
 }
 
-} // namespace dequantised
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::dequantised

@@ -8,9 +8,7 @@
 #include "moe/dequantised.hpp"
 #include "moe/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace digits {
+namespace ovspec::OVSPEC_ISA::digits {
 
 constexpr std::size_t width = 64;  // bytes of a vector
 constexpr std::size_t header = 64; // bytes before the digits: Header
@@ -215,6 +213,4 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
             dots[r * N + n] *= head_of(rows[r]).scale;
 }
 
-} // namespace digits
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::digits

@@ -7,8 +7,7 @@
 #include "moe/digits.hpp"
 #endif
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 constexpr std::size_t tile_rows = 3, tile_neurons = 4;
@@ -155,5 +154,4 @@ void add_scaled(float* to, const float* from, float share, std::size_t count) {
 
 const MoeKernels moe_kernels = {packed_bytes, pack, product, swiglu, clamped_swiglu, add, add_scaled};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

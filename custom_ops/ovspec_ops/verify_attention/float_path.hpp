@@ -7,9 +7,7 @@
 #include "verify_attention/softmax.hpp"
 #include "verify_attention/unit.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace float_path {
+namespace ovspec::OVSPEC_ISA::float_path {
 
 constexpr std::size_t unit_blocks = 1;
 constexpr std::size_t unit_slots = (unit_blocks + blocks_behind) * block_size;
@@ -353,6 +351,4 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
     }
 }
 
-} // namespace float_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::float_path

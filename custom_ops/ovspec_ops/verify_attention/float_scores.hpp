@@ -9,9 +9,7 @@
 #include "verify_attention/fetch.hpp"
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace scores {
+namespace ovspec::OVSPEC_ISA::scores {
 
 // Of a block's keys what is left out of the products: sum of (u - zero) * scale * q = (sum of u * q - zero *
 // sum of q) * scale. Where a format has none of these, `scale` is null.
@@ -232,6 +230,4 @@ OVSPEC_INLINE std::size_t few_ticks(std::size_t rows, std::size_t size) {
            (4 * channel_sums);
 }
 
-} // namespace scores
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::scores

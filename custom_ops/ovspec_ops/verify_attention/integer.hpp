@@ -16,9 +16,7 @@
 #include "common/simd.hpp"
 #include "verify_attention/fetch.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer {
+namespace ovspec::OVSPEC_ISA::integer {
 
 constexpr std::size_t half_lanes = lanes / 2;
 constexpr float max_weight = digits16::largest;
@@ -212,6 +210,4 @@ OVSPEC_INLINE std::size_t dot_ticks(bool half, std::size_t count, std::size_t ro
 
 #endif
 
-} // namespace integer
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer

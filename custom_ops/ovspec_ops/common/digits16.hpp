@@ -66,6 +66,13 @@ OVSPEC_INLINE Vec joined(IVec high, IVec low) {
     return fused(__builtin_convertvector(high, Vec), splat(256.0f), __builtin_convertvector(low, Vec));
 }
 
+template <std::size_t count>
+OVSPEC_INLINE void join(const IVec (&high)[count], const IVec (&low)[count], Vec* sums) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < count; i++)
+        sums[i] = joined(high[i], low[i]);
+}
+
 } // namespace ovspec::OVSPEC_ISA::digits16
 
 #endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -97,6 +98,9 @@ public:
             capacity_ = floats;
         }
         return data_.get();
+    }
+    std::uint8_t* reserve_bytes(std::size_t bytes) {
+        return reinterpret_cast<std::uint8_t*>(reserve((bytes + sizeof(float) - 1) / sizeof(float)));
     }
 
 private:

@@ -73,6 +73,19 @@ OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
     __builtin_memcpy(to, &value, count * sizeof(float));
 }
 
+// Zeros in all sums of a tile, before it adds to them.
+template <class V, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[count]) {
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < count; i++)
+        sums[i] = V{};
+}
+
+template <class V, std::size_t rows, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[rows][count]) {
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < rows; r++)
+        clear(sums[r]);
+}
+
 OVSPEC_INLINE Vec splat(float x) {
     return x - Vec{};
 }

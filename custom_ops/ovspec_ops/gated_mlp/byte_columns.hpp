@@ -63,15 +63,11 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
                                         const BatchUnits* const* units, integer_columns::Ahead& ahead,
                                         Vec* acc) {
     Vec total[2 * R];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < 2 * R; i++)
-        total[i] = Vec{};
+    clear(total);
     for (std::size_t k = 0; k < count;) {
         const std::size_t end = count - k < fours ? count : k + fours, group = k / fours;
         IVec sums[2 * R];
-#pragma GCC unroll 16
-        for (std::size_t i = 0; i < 2 * R; i++)
-            sums[i] = IVec{};
+        clear(sums);
         for (; k < end; k++) {
             ahead.step();
             const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);

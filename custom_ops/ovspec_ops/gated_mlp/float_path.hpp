@@ -98,9 +98,7 @@ template <std::size_t N, std::size_t R>
 OVSPEC_INLINE void dots(const float* const* weights, const std::uint8_t* const* rows, std::size_t size,
                         float* y, std::size_t stride) {
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = Vec{};
+    clear(acc);
     const auto add = [&](std::size_t k, std::size_t left) __attribute__((always_inline)) {
         Vec weight[N];
 #pragma GCC unroll 4

@@ -14,10 +14,6 @@ constexpr std::size_t block_channels = 48;
 // Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;
 
-std::size_t floats(std::size_t bytes) {
-    return (bytes + sizeof(float) - 1) / sizeof(float);
-}
-
 struct Workspace {
     ChannelSet set;
     std::vector<std::size_t> rows; // of the pass that go through together
@@ -103,7 +99,7 @@ public:
         const ChannelView view = work_.set.view();
         const float* inner = work_.inner.reserve(rows_ * view.count);
         const std::size_t bytes = kernels_.packed_inner_bytes(w_.down, view);
-        auto* packed = reinterpret_cast<std::uint8_t*>(work_.inner_rows.reserve(floats(rows_ * bytes)));
+        std::uint8_t* packed = work_.inner_rows.reserve_bytes(rows_ * bytes);
         work_.inner_of.resize(rows_);
         parallel_items(rows_, 4 * rows_ * view.count, [&](std::size_t r) {
             kernels_.pack_inner(w_.down, view, inner + r * view.count, packed + r * bytes);
@@ -136,7 +132,7 @@ private:
 
     const std::uint8_t* pack(const ChannelMatrix& matrix, FloatBuffer& buffer) const {
         const std::size_t bytes = kernels_.packed_bytes(matrix), count = (rows_ + row_block - 1) / row_block;
-        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        std::uint8_t* to = buffer.reserve_bytes(count * bytes);
         parallel_items(count, 4 * rows_ * size_, [&](std::size_t block) {
             const float* values[row_block];
             const std::size_t first = block * row_block, some = std::min(row_block, rows_ - first);

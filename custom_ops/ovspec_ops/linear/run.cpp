@@ -87,8 +87,7 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     auto packed_rows = Pool<FloatBuffer>::take();
     for (std::size_t row = 0; row < rows; row += wave_rounds * round_rows) {
         const Wave wave(kernels, weights, std::min(wave_rounds * round_rows, rows - row));
-        auto* packed = reinterpret_cast<std::uint8_t*>(
-            packed_rows->reserve(wave.rounds * wave.round_bytes() / sizeof(float) + 1));
+        std::uint8_t* packed = packed_rows->reserve_bytes(wave.rounds * wave.round_bytes());
         parallel_items(wave.blocks(), 4 * wave.rows * weights.inputs, [&](std::size_t item) {
             const std::size_t round = item / wave.full.blocks.count, block = item % wave.full.blocks.count;
             const Round& of = wave.of(round);

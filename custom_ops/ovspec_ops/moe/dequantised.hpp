@@ -64,9 +64,7 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
     constexpr std::size_t step = step_of(format);
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = Vec{};
+    clear(acc);
     const std::size_t groups = quantised ? matrix.groups : 1, group = matrix.in / groups;
     for (std::size_t g = 0; g < groups; g++) {
         Vec scale[N], shift[N];

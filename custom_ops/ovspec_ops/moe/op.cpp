@@ -87,26 +87,13 @@ struct Projections {
     std::size_t experts;
 };
 
-// Biases `[experts, out]` of the projections; null where there are none.
-struct Biases {
-    const float* gate = nullptr;
-    const float* up = nullptr;
-    const float* down = nullptr;
-};
-
-const float* bias(const ov::TensorVector& inputs, std::size_t input, const char* what,
-                  const ExpertMatrix& matrix, std::size_t experts) {
+void set_bias(const ov::TensorVector& inputs, std::size_t input, const char* what, std::size_t experts,
+              ExpertMatrix& matrix) {
     if (inputs.size() <= input || inputs[input].get_size() == 0)
-        return nullptr;
+        return;
     check_tensor(name, inputs, input, what, ov::element::f32,
                  {static_cast<std::int64_t>(experts), static_cast<std::int64_t>(matrix.out)});
-    return inputs[input].data<const float>();
-}
-
-Biases biases_of(const ov::TensorVector& inputs, const Projections& p) {
-    return {bias(inputs, gate_bias, "gate bias", p.gate, p.experts),
-            bias(inputs, up_bias, "up bias", p.up, p.experts),
-            bias(inputs, down_bias, "down bias", p.down, p.experts)};
+    matrix.bias = inputs[input].data<const float>();
 }
 
 // The three projections of rows of `hidden_size` values, from types and shapes that `type_of(input)` and
@@ -135,11 +122,10 @@ Projections view(const ov::TensorVector& inputs, std::size_t hidden_size) {
     set_data(p.gate, inputs, gate);
     set_data(p.up, inputs, up);
     set_data(p.down, inputs, down);
+    set_bias(inputs, gate_bias, "gate bias", p.experts, p.gate);
+    set_bias(inputs, up_bias, "up bias", p.experts, p.up);
+    set_bias(inputs, down_bias, "down bias", p.experts, p.down);
     return p;
-}
-
-std::size_t floats(std::size_t bytes) {
-    return (bytes + sizeof(float) - 1) / sizeof(float);
 }
 
 // Two tiles of one task.
@@ -165,7 +151,6 @@ std::size_t blocks_of(std::size_t neurons) {
 struct Round {
     const MoeKernels& kernels;
     ExpertMatrix gate, up, down;
-    Biases biases;
     GatedActivation activation;
     std::size_t hidden_size, intermediate_size;
     Workspace& work;
@@ -180,7 +165,7 @@ struct Round {
     std::pair<std::uint8_t*, std::size_t> pack(FloatBuffer& buffer, WeightFormat format, const float* from,
                                                std::size_t count, std::size_t size) const {
         const std::size_t bytes = kernels.packed_bytes(format, size);
-        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        std::uint8_t* to = buffer.reserve_bytes(count * bytes);
         parallel_items(count, 4 * count * size,
                        [&](std::size_t i) { kernels.pack(format, from + i * size, size, to + i * bytes); });
         return {to, bytes};
@@ -203,12 +188,10 @@ struct Round {
     }
 
     // y of `rows` rows += the biases of neurons of an expert, from the first on.
-    void add_bias(const float* biases_of_all, const ExpertMatrix& matrix, std::size_t expert,
-                  std::size_t first, std::size_t neurons, float* y_of_rows, std::size_t row_count) const {
-        if (biases_of_all != nullptr)
-            for (std::size_t i = 0; i < row_count; i++)
-                kernels.add(y_of_rows + i * block_neurons, biases_of_all + expert * matrix.out + first,
-                            neurons);
+    void add_bias(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, std::size_t neurons,
+                  float* y_of_rows, std::size_t row_count) const {
+        for (std::size_t i = 0; matrix.bias != nullptr && i < row_count; i++)
+            kernels.add(y_of_rows + i * block_neurons, matrix.bias + expert * matrix.out + first, neurons);
     }
 
     // inner[pair] = silu(gate . row) * (up . row), or as the activation has it
@@ -227,8 +210,8 @@ struct Round {
             kernels.product(gate, expert, first, neurons, work.gate_of.data() + begin, count, gates,
                             block_neurons);
             kernels.product(up, expert, first, neurons, work.up_of.data() + begin, count, ups, block_neurons);
-            add_bias(biases.gate, gate, expert, first, neurons, gates, count);
-            add_bias(biases.up, up, expert, first, neurons, ups, count);
+            add_bias(gate, expert, first, neurons, gates, count);
+            add_bias(up, expert, first, neurons, ups, count);
             for (std::size_t i = 0; i < count; i++) {
                 float* gated = gates + i * block_neurons;
                 if (activation.limit > 0.0f)
@@ -261,7 +244,7 @@ struct Round {
                 float* outputs = tiles->first.reserve(count * block_neurons);
                 kernels.product(down, groups.experts[entry], first, neurons, work.down_of.data() + begin,
                                 count, outputs, block_neurons);
-                add_bias(biases.down, down, groups.experts[entry], first, neurons, outputs, count);
+                add_bias(down, groups.experts[entry], first, neurons, outputs, count);
                 for (std::size_t i = 0; i < count; i++)
                     kernels.add_scaled(y + groups.rows[begin + i] * hidden_size + first,
                                        outputs + i * block_neurons, groups.shares[begin + i], neurons);
@@ -315,7 +298,6 @@ bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inpu
                 projections.gate,
                 projections.up,
                 projections.down,
-                biases_of(inputs, projections),
                 {static_cast<float>(attributes_.limit), static_cast<float>(attributes_.alpha)},
                 size,
                 projections.gate.out,

@@ -45,13 +45,7 @@ OVSPEC_INLINE void sum_channels(const float* keys, std::size_t key_stride, const
         return;
     }
     Vec sums[S][T][V];
-#pragma GCC unroll 2
-    for (std::size_t s = 0; s < S; s++)
-#pragma GCC unroll 8
-        for (std::size_t t = 0; t < T; t++)
-#pragma GCC unroll 2
-            for (std::size_t v = 0; v < V; v++)
-                sums[s][t][v] = Vec{};
+    clear(sums);
     for (std::size_t at = first; at < size; at += channel_sums)
 #pragma GCC unroll 2
         for (std::size_t s = 0; s < S; s++) {
@@ -187,11 +181,7 @@ __attribute__((noinline)) void score_few(const Rows& keys, const float* queries,
 #pragma GCC unroll 1
         for (std::size_t i = 0; i < channel_sums; i += N) {
             Vec acc[R][N];
-#pragma GCC unroll 8
-            for (std::size_t r = 0; r < R; r++)
-#pragma GCC unroll 8
-                for (std::size_t n = 0; n < N; n++)
-                    acc[r][n] = Vec{};
+            clear(acc);
             for (std::size_t d = 0; d < size; d += channel_sums) {
                 if (d % (4 * channel_sums) == 0)
                     fetch.tick<Fetch::first_cache>();

@@ -152,11 +152,7 @@ OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::
                             const IVec* parts, std::size_t count, Fetch& fetch, Use&& use) {
     constexpr std::size_t P = half ? 1 : 2;
     IVec acc[T][P];
-#pragma GCC unroll 16
-    for (std::size_t j = 0; j < T; j++)
-#pragma GCC unroll 2
-        for (std::size_t p = 0; p < P; p++)
-            acc[j][p] = IVec{};
+    clear(acc);
     for (std::size_t k = 0; k < count; k++) {
         if (k % 4 == 0)
             fetch.tick();

@@ -73,6 +73,12 @@ OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
     __builtin_memcpy(to, &value, count * sizeof(float));
 }
 
+// A number that is known when a generic function is compiled: <type_traits> would bring another library's
+// inline functions.
+template <std::size_t value> struct Count {
+    constexpr operator std::size_t() const { return value; }
+};
+
 // Zeros in all sums of a tile, before it adds to them.
 template <class V, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[count]) {
 #pragma GCC unroll 32

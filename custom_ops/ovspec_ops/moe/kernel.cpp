@@ -14,10 +14,6 @@ constexpr std::size_t tile_rows = 3, tile_neurons = 4;
 // Bytes of packed rows that stay in the L1 cache while a task's weights stream through it.
 constexpr std::size_t cached_bytes = 24 * 1024;
 
-template <std::size_t N> struct Count { // <type_traits> would bring another library's inline functions
-    static constexpr std::size_t value = N;
-};
-
 OVSPEC_INLINE bool in_digits([[maybe_unused]] WeightFormat format) {
 #if defined(__AVX512VNNI__)
     return format == WeightFormat::u8 || format == WeightFormat::u4;
@@ -53,7 +49,7 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
 #endif
     const auto tile = [&](auto size, const std::uint8_t* const* some, [[maybe_unused]] std::size_t ahead,
                           float* dots) {
-        constexpr std::size_t R = decltype(size)::value;
+        constexpr std::size_t R = size;
 #if defined(__AVX512VNNI__)
         if constexpr (format == WeightFormat::u8)
             return digits::tile_u8<N, R>(matrix, neuron, some, ahead, dots);

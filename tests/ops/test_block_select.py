@@ -290,7 +290,7 @@ def test_lists_of_another_cache_are_refused() -> None:
     ("name", "value", "message"),
     [
         ("summary", "median", "attribute summary is 'median'"),
-        ("query", "first", "attribute query is 'first', expected 'last' or 'union'"),
+        ("query", "first", "attribute query is 'first', expected one of last, union"),
         ("sink_blocks", 0, "attribute sink_blocks is 0, expected at least 1"),
         ("local_blocks", -1, "attribute local_blocks is -1, expected at least 1"),
         ("scale", 0.0, "attribute scale is 0.0"),

@@ -295,8 +295,8 @@ def test_tensors_that_do_not_fit_are_refused(name: str, value: NDArray[Any], mes
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("activation", "relu", "expected silu, gelu_tanh or gelu_erf"),
-        ("down_format", "int8", "expected f32, f16, u8 or u4"),
+        ("activation", "relu", "expected one of silu, gelu_tanh, gelu_erf"),
+        ("down_format", "int8", "expected one of f32, f16, u8, u4"),
         ("layer", -1, "expected at least 0"),
     ],
 )

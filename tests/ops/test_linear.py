@@ -343,7 +343,7 @@ def test_f16_and_f32_of_one_number_have_the_same_bits_in_bf16() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "f64"}, "attribute format is 'f64', expected u8, u4, f32, f16 or bf16"),
+        ({"format": "f64"}, "attribute format is 'f64', expected one of u8, u4, f32, f16, bf16"),
         ({"format": "f16", "row_bits": 16}, "attribute row_bits is 16, expected 32"),
         ({"format": "bf16", "row_bits": 8}, "attribute row_bits is 8, expected 32 or 16"),
         ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),

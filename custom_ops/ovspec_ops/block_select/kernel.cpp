@@ -2,8 +2,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 // Products of `count` rows of `size` values with one vector, from `count` independent chains of additions.
@@ -72,5 +71,4 @@ void score_blocks(const ScoreCall& call, std::size_t begin, std::size_t end) {
 
 const SelectKernels select_kernels = {score_blocks};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -49,19 +49,8 @@ constexpr std::size_t chunk_blocks = 32;
 // queries.
 constexpr std::size_t most_verified_rows = 64;
 
-// Never destroyed: plugin threads may outlive static objects.
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>;
-    return *pool;
-}
-
-Pool<Candidates>& candidates() {
-    static auto* pool = new Pool<Candidates>;
-    return *pool;
-}
-
 struct Call {
-    const BlockSelect::Attributes& attributes;
+    const BlockSelectAttributes& attributes;
     Sequences sequences;
     const float* query;   // `[rows, heads * k_size]`
     const float* summary; // `[blocks, kv_heads, summary_size]`
@@ -169,7 +158,7 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
 
 std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends& ends, const float* scores,
                    std::int32_t* selected) {
-    auto scratch = candidates().take();
+    auto scratch = Pool<Candidates>::take();
     const std::size_t total = call.sequences.past(s) + call.sequences.row_count(s);
     const Limits limits{call.budget(s), call.coverage[s], call.attributes.scale,
                         total - (ends.blocks - 1) * block_size};
@@ -185,12 +174,7 @@ std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends
 
 void check_one_per_sequence(const char* input, const ov::Tensor& tensor, std::size_t count) {
     if (tensor.get_size() != count)
-        fail(name, std::string(input) + " holds " + std::to_string(tensor.get_size()) + " values, expected " +
-                       std::to_string(count) + ": one per sequence");
-}
-
-std::string at(const char* input, std::size_t s) {
-    return std::string(input) + "[" + std::to_string(s) + "]";
+        fail(name, input, " holds ", tensor.get_size(), " values, expected ", count, ": one per sequence");
 }
 
 // Values and tables of all sequences; returns the multiply-adds of the scores.
@@ -200,14 +184,15 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
     std::size_t work = 0;
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (call.budgets[s] < -1 || call.budgets[s] == 0)
-            fail(name, at("verify_budgets", s) + " is " + std::to_string(call.budgets[s]) +
-                           ", expected -1 (dense) or at least 1 block");
+            fail(name, "verify_budgets[", s, "] is ", call.budgets[s],
+                 ", expected -1 (dense) or at least 1 block");
         if (!(call.coverage[s] > 0.0f && call.coverage[s] <= 1.0f))
-            fail(name, at("verify_coverage", s) + " is " + std::to_string(call.coverage[s]) +
-                           ", expected a share above 0, up to 1 (no limit)");
+            fail(name, "verify_coverage[", s, "] is ", call.coverage[s],
+                 ", expected a share above 0, up to 1 (no limit)");
         if (call.reuses(s) && call.kept == nullptr)
-            fail(name, at("verify_refresh", s) + " is 0 (reuse), but kept_blocks holds no list; give it " +
-                           "[entries of verify_block_indices, kv_heads] values, or refresh");
+            fail(name, "verify_refresh[", s,
+                 "] is 0 (reuse), but kept_blocks holds no list; give it [entries of verify_block_indices, "
+                 "kv_heads] values, or refresh");
         if (!sequences.active(s))
             continue;
         sequences.check_table(s, cache_blocks);
@@ -219,25 +204,16 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
 
 } // namespace
 
-BlockSelect::BlockSelect(const ov::OutputVector& inputs, const BlockSelect& like)
-    : Op(inputs), attributes_(like.attributes_) {
-    constructor_validate_and_infer_types();
-}
-
 void BlockSelect::validate_and_infer_types() {
-    const Attributes& a = attributes_;
-    check_heads(name, a.kv_heads);
+    const BlockSelectAttributes& a = attributes_;
+    check_at_least(name, "kv_heads", a.kv_heads, 1);
     check_head_size(name, "k_size", a.k_size);
     const std::int64_t summary_size = summary_rows(name, a.summary) * a.k_size;
-    if (a.query != "last" && a.query != "union")
-        fail(name, "attribute query is '" + a.query + "', expected 'last' or 'union'");
-    for (const auto& [what, value] :
-         {std::pair{"sink_blocks", a.sink_blocks}, {"local_blocks", a.local_blocks}})
-        if (value < 1)
-            fail(name, std::string("attribute ") + what + " is " + std::to_string(value) +
-                           ", expected at least 1: the first and the last block are always kept");
+    choice_of<bool>(name, "query", a.query, {{"last", false}, {"union", true}});
+    check_at_least(name, "sink_blocks", a.sink_blocks, 1); // the first and the last block are always kept
+    check_at_least(name, "local_blocks", a.local_blocks, 1);
     if (!(std::isfinite(a.scale) && a.scale > 0.0f))
-        fail(name, "attribute scale is " + std::to_string(a.scale) + ", expected a positive number");
+        fail(name, "attribute scale is ", a.scale, ", expected a positive number");
     check_input_count(*this, input_count);
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
     check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, a.kv_heads, summary_size});
@@ -253,29 +229,14 @@ void BlockSelect::validate_and_infer_types() {
     const auto& rows = get_input_partial_shape(query);
     const std::int64_t unit = a.kv_heads * a.k_size;
     if (rows.rank().is_static() && rows[1].is_static() && rows[1].get_length() % unit != 0)
-        fail(name, "query has rows of " + std::to_string(rows[1].get_length()) +
-                       " values, expected a multiple of kv_heads * k_size = " + std::to_string(unit));
+        fail(name, "query has rows of ", rows[1].get_length(),
+             " values, expected a multiple of kv_heads * k_size = ", unit);
     const auto columns = [&](Input input) {
         const auto& shape = get_input_partial_shape(input);
         return shape.rank().is_static() ? shape[0] : ov::Dimension::dynamic();
     };
     set_output_type(0, ov::element::i32, {a.kv_heads, columns(block_indices)});
     set_output_type(1, ov::element::i32, {a.kv_heads, columns(past_lens)});
-}
-
-std::shared_ptr<ov::Node> BlockSelect::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<BlockSelect>(inputs, *this);
-}
-
-bool BlockSelect::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("kv_heads", attributes_.kv_heads);
-    visitor.on_attribute("k_size", attributes_.k_size);
-    visitor.on_attribute("summary", attributes_.summary);
-    visitor.on_attribute("query", attributes_.query);
-    visitor.on_attribute("sink_blocks", attributes_.sink_blocks);
-    visitor.on_attribute("local_blocks", attributes_.local_blocks);
-    visitor.on_attribute("scale", attributes_.scale);
-    return true;
 }
 
 bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
@@ -287,11 +248,10 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
         static_cast<std::size_t>(summary_rows(name, attributes_.summary)) * k_size;
     const std::size_t group = rows[1] / (kv_heads * k_size);
     if (group == 0 || rows[1] % (kv_heads * k_size) != 0)
-        fail(name, "query has rows of " + std::to_string(rows[1]) +
-                       " values, expected a multiple of kv_heads * k_size");
+        fail(name, "query has rows of ", rows[1], " values, expected a multiple of kv_heads * k_size");
     if (summary.size() != 3 || summary[1] != kv_heads || summary[2] != summary_size)
-        fail(name, "key_summary is not [blocks, kv_heads, " + std::to_string(summary_size) +
-                       "]; give the buffer that KeySummary writes");
+        fail(name, "key_summary is not [blocks, kv_heads, ", summary_size,
+             "]; give the buffer that KeySummary writes");
     if (rows[0] == 0) { // of a layer that the pass leaves out: whoever takes its list reads everything
         outputs[0].set_shape({kv_heads, inputs[block_indices].get_size()});
         outputs[1].set_shape({kv_heads, inputs[past_lens].get_size()});
@@ -308,9 +268,9 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     if (refreshes)
         check_one_per_sequence("verify_refresh", inputs[refresh], sequences.count);
     if (remembers && inputs[kept_blocks].get_shape() != ov::Shape{sequences.table_size, kv_heads})
-        fail(name, "kept_blocks holds " + std::to_string(inputs[kept_blocks].get_size()) +
-                       " values, expected none or [entries of verify_block_indices, kv_heads] = [" +
-                       std::to_string(sequences.table_size) + ", " + std::to_string(kv_heads) + "]");
+        fail(name, "kept_blocks holds ", inputs[kept_blocks].get_size(),
+             " values, expected none or [entries of verify_block_indices, kv_heads] = [",
+             sequences.table_size, ", ", kv_heads, "]");
     // A buffer that the pass updates in place, as the stock node does with the caches.
     const auto kept = static_cast<std::int32_t*>(
         const_cast<void*>(remembers ? static_cast<const void*>(inputs[kept_blocks].data()) : nullptr));
@@ -334,7 +294,7 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
     std::int32_t* counts = outputs[1].data<std::int32_t>();
     std::fill(selected, selected + outputs[0].get_size(), -1);
     std::fill(counts, counts + outputs[1].get_size(), -1);
-    auto workspace = workspaces().take();
+    auto workspace = Pool<Workspace>::take();
     score(call, work, *workspace);
     parallel_items(sequences.count * kv_heads, work, [&](std::size_t item) {
         const std::size_t s = item / kv_heads, head = item % kv_heads;

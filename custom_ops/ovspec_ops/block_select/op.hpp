@@ -3,35 +3,36 @@
 
 #include <string>
 
-#include <openvino/op/op.hpp>
+#include "common/operation.hpp"
 
 namespace ovspec {
 
-class BlockSelect : public ov::op::Op {
+struct BlockSelectAttributes {
+    std::int64_t kv_heads = 0;
+    std::int64_t k_size = 0;
+    std::string summary = "mean";
+    std::string query = "last";
+    std::int64_t sink_blocks = 1;
+    std::int64_t local_blocks = 1;
+    float scale = 1.0f;
+
+    void visit(ov::AttributeVisitor& visitor) {
+        visitor.on_attribute("kv_heads", kv_heads);
+        visitor.on_attribute("k_size", k_size);
+        visitor.on_attribute("summary", summary);
+        visitor.on_attribute("query", query);
+        visitor.on_attribute("sink_blocks", sink_blocks);
+        visitor.on_attribute("local_blocks", local_blocks);
+        visitor.on_attribute("scale", scale);
+    }
+};
+
+class BlockSelect : public Operation<BlockSelect, BlockSelectAttributes> {
 public:
     OPENVINO_OP("BlockSelect", "ovspec");
 
-    struct Attributes {
-        std::int64_t kv_heads = 0;
-        std::int64_t k_size = 0;
-        std::string summary = "mean";
-        std::string query = "last";
-        std::int64_t sink_blocks = 1;
-        std::int64_t local_blocks = 1;
-        float scale = 1.0f;
-    };
-
-    BlockSelect() = default;
-    BlockSelect(const ov::OutputVector& inputs, const BlockSelect& like);
-
     void validate_and_infer_types() override;
-    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
-    bool visit_attributes(ov::AttributeVisitor& visitor) override;
-    bool has_evaluate() const override { return true; }
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
-
-private:
-    Attributes attributes_;
 };
 
 } // namespace ovspec

@@ -8,9 +8,7 @@
 #include "common/dot.hpp"
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_values {
+namespace ovspec::OVSPEC_ISA::byte_values {
 
 constexpr std::size_t group = 32; // values of a scale
 constexpr float largest = 127.0f;
@@ -88,8 +86,6 @@ struct Rounder {
     }
 };
 
-} // namespace byte_values
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_values
 
 #endif

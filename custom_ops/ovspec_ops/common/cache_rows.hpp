@@ -3,15 +3,13 @@
 //
 // A reader has `row(token)`, and a row has `raw(d)`: the entries d .. d + lanes - 1, `raw_part(d, count)`:
 // the last `count` < lanes of a row, zero beyond, and `raw_two(a, b, d)`: half a vector of each of two rows.
-// A value is (raw - row.offset) * row.scale; both are 0 and 1 for all channels alike unless `affine` is true,
-// so that a caller may fold them into scores and weights.
+// A value is (raw - row.offset) * row.scale, which are 0 and 1 but where every token has its own.
 #pragma once
 
 #include "common/cache_view.hpp"
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // The lower half of a vector from `a`, the upper one from `b`.
 template <class T> OVSPEC_INLINE T load_two(const void* a, const void* b) {
@@ -40,54 +38,37 @@ template <class T> OVSPEC_INLINE T load_two(const void* a, const void* b) {
     return joined;
 }
 
-struct F32Rows {
-    static constexpr bool affine = false;
+// Numbers, which `convert` makes f32: a vector of `lanes` is `Stored`.
+template <class Stored, class Element, Vec (*convert)(Stored)> struct NumberRows {
     struct Row {
-        const float* data;
+        const Element* data;
         static constexpr float scale = 1.0f;
         static constexpr float offset = 0.0f;
-        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return load(data + d); }
+        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return convert(load_as<Stored>(data + d)); }
         static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
-            return load_two<Vec>(a.data + d, b.data + d);
+            return convert(load_two<Stored>(a.data + d, b.data + d));
         }
         OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
-            return load_part<Vec>(data + d, count);
+            return convert(load_part<Stored>(data + d, count));
         }
     };
     const std::uint8_t* block;
     std::size_t row_bytes;
-    F32Rows(const CacheView& cache, const std::uint8_t* at) : block(at), row_bytes(cache.row_bytes) {}
+    NumberRows(const CacheView& cache, const std::uint8_t* at) : block(at), row_bytes(cache.row_bytes) {}
     OVSPEC_INLINE_MEMBER Row row(std::size_t token) const {
-        return {(const float*)(block + token * row_bytes)};
+        return {(const Element*)(block + token * row_bytes)};
     }
 };
 
-template <Vec (*convert)(HalfVec)> struct HalfRows {
-    static constexpr bool affine = false;
-    struct Row {
-        const std::uint16_t* data;
-        static constexpr float scale = 1.0f;
-        static constexpr float offset = 0.0f;
-        OVSPEC_INLINE_MEMBER Vec raw(std::size_t d) const { return convert(load_as<HalfVec>(data + d)); }
-        static OVSPEC_INLINE_MEMBER Vec raw_two(const Row& a, const Row& b, std::size_t d) {
-            return convert(load_two<HalfVec>(a.data + d, b.data + d));
-        }
-        OVSPEC_INLINE_MEMBER Vec raw_part(std::size_t d, std::size_t count) const {
-            return convert(load_part<HalfVec>(data + d, count));
-        }
-    };
-    const std::uint8_t* block;
-    std::size_t row_bytes;
-    HalfRows(const CacheView& cache, const std::uint8_t* at) : block(at), row_bytes(cache.row_bytes) {}
-    OVSPEC_INLINE_MEMBER Row row(std::size_t token) const {
-        return {(const std::uint16_t*)(block + token * row_bytes)};
-    }
-};
-using F16Rows = HalfRows<from_f16>;
-using Bf16Rows = HalfRows<from_bf16>;
+OVSPEC_INLINE Vec as_they_are(Vec x) {
+    return x;
+}
+
+using F32Rows = NumberRows<Vec, float, as_they_are>;
+using F16Rows = NumberRows<HalfVec, std::uint16_t, from_f16>;
+using Bf16Rows = NumberRows<HalfVec, std::uint16_t, from_bf16>;
 
 struct U8TokenRows {
-    static constexpr bool affine = true;
     struct Row {
         const std::uint8_t* data;
         float scale;
@@ -110,7 +91,6 @@ struct U8TokenRows {
 };
 
 struct U8ChannelRows {
-    static constexpr bool affine = false;
     struct Row {
         const std::uint8_t* data;
         const float* scales;
@@ -163,5 +143,4 @@ template <class Use> OVSPEC_INLINE void with_rows(const CacheView& cache, const 
     }
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

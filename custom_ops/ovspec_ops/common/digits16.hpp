@@ -8,9 +8,7 @@
 #include "common/dot.hpp"
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace digits16 {
+namespace ovspec::OVSPEC_ISA::digits16 {
 
 constexpr float largest = 32639.0f; // 127 * 256 + 127: its high digit fits
 
@@ -68,8 +66,13 @@ OVSPEC_INLINE Vec joined(IVec high, IVec low) {
     return fused(__builtin_convertvector(high, Vec), splat(256.0f), __builtin_convertvector(low, Vec));
 }
 
-} // namespace digits16
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+template <std::size_t count>
+OVSPEC_INLINE void join(const IVec (&high)[count], const IVec (&low)[count], Vec* sums) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < count; i++)
+        sums[i] = joined(high[i], low[i]);
+}
+
+} // namespace ovspec::OVSPEC_ISA::digits16
 
 #endif

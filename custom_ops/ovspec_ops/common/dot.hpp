@@ -5,8 +5,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // total + products of four unsigned with four signed bytes per lane
 OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
@@ -27,7 +26,6 @@ OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
     return load_as<std::int32_t>(four) - IVec{};
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA
 
 #endif

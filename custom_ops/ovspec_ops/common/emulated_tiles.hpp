@@ -3,9 +3,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace emulated_tiles {
+namespace ovspec::OVSPEC_ISA::emulated_tiles {
 
 // The layout that _tile_loadconfig reads.
 struct Configuration {
@@ -60,9 +58,7 @@ template <class Left, class Right> static inline void multiply(int sums, int lef
     }
 }
 
-} // namespace emulated_tiles
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::emulated_tiles
 
 // Compilers define some of these as macros.
 #undef _tile_loadconfig

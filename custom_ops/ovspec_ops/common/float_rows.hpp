@@ -4,9 +4,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace float_rows {
+namespace ovspec::OVSPEC_ISA::float_rows {
 
 OVSPEC_INLINE std::size_t packed_bytes(std::size_t count) {
     return (count * sizeof(float) + 63) / 64 * 64;
@@ -18,6 +16,4 @@ OVSPEC_INLINE void pack(const float* values, std::size_t count, std::uint8_t* pa
     __builtin_memset(packed + bytes, 0, packed_bytes(count) - bytes);
 }
 
-} // namespace float_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::float_rows

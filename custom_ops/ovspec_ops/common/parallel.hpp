@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -37,8 +38,8 @@ template <class Body> void parallel_items(std::size_t count, std::size_t work, c
                       });
 }
 
-// Objects that live as long as the process; a call takes one and gives it back, so that no two calls use one
-// at the same time. All layers of all models share them.
+// The objects of a type that live as long as the process; a call takes one and gives it back, so that no two
+// calls use one at the same time. All layers of all models share them.
 template <class T> class Pool {
 public:
     class Lease {
@@ -55,7 +56,16 @@ public:
         std::unique_ptr<T> item_;
     };
 
-    Lease take() {
+    // They are never destroyed, as plugin threads may outlive static objects.
+    static Lease take() {
+        static auto* pool = new Pool;
+        return pool->lend();
+    }
+
+private:
+    Pool() = default;
+
+    Lease lend() {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (free_.empty()) {
             free_.reserve(++made_); // so that giving back never allocates
@@ -66,7 +76,6 @@ public:
         return Lease(*this, std::move(item));
     }
 
-private:
     void give(std::unique_ptr<T> item) {
         const std::lock_guard<std::mutex> lock(mutex_);
         free_.push_back(std::move(item));
@@ -89,6 +98,9 @@ public:
             capacity_ = floats;
         }
         return data_.get();
+    }
+    std::uint8_t* reserve_bytes(std::size_t bytes) {
+        return reinterpret_cast<std::uint8_t*>(reserve((bytes + sizeof(float) - 1) / sizeof(float)));
     }
 
 private:

@@ -4,12 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+
+#include "common/fail.hpp"
 
 namespace ovspec {
-
-// std::invalid_argument "<op>: <message>"
-[[noreturn]] void fail(const char* op, const std::string& message);
 
 struct Sequences {
     const char* op; // names the operation and its inputs in messages

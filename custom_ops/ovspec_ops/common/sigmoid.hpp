@@ -3,8 +3,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // x / (1 + e^-p)
 OVSPEC_INLINE Vec times_sigmoid(Vec x, Vec p) {
@@ -12,5 +11,4 @@ OVSPEC_INLINE Vec times_sigmoid(Vec x, Vec p) {
     return x * (p >= 0.0f ? splat(1.0f) : e) / (e + 1.0f);
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

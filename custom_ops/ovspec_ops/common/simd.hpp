@@ -11,8 +11,7 @@
 
 #include "common/inline.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 constexpr std::size_t lanes = OVSPEC_LANES;
 constexpr float minus_infinity = -__builtin_inff();
@@ -72,6 +71,25 @@ template <class T, std::size_t count, class Element> OVSPEC_INLINE T load_first(
 
 OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
     __builtin_memcpy(to, &value, count * sizeof(float));
+}
+
+// A number that is known when a generic function is compiled: <type_traits> would bring another library's
+// inline functions.
+template <std::size_t value> struct Count {
+    constexpr operator std::size_t() const { return value; }
+};
+
+// Zeros in all sums of a tile, before it adds to them.
+template <class V, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[count]) {
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < count; i++)
+        sums[i] = V{};
+}
+
+template <class V, std::size_t rows, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[rows][count]) {
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < rows; r++)
+        clear(sums[r]);
 }
 
 OVSPEC_INLINE Vec splat(float x) {
@@ -243,5 +261,4 @@ OVSPEC_INLINE float exp_nonpositive(float x) {
     return exp_nonpositive(splat(x))[0];
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -1,15 +1,7 @@
 #include "common/tensors.hpp"
 
-#include <sstream>
-
 namespace ovspec {
 namespace {
-
-template <class T> std::string text(const T& value) {
-    std::ostringstream out;
-    out << value;
-    return out.str();
-}
 
 const char* op_of(const ov::Node& node) {
     return node.get_type_info().name;
@@ -46,7 +38,7 @@ template <class Shape> bool has_dimensions(const Shape& shape, Dims dims) {
 }
 
 std::string input_name(const char* name, std::size_t index) {
-    return std::string(name) + " (input " + text(index) + ")";
+    return std::string(name) + " (input " + std::to_string(index) + ")";
 }
 
 // `what()` names the cache.
@@ -55,7 +47,7 @@ void check_cache_shape(const char* op, const What& what, ov::element::Type type,
                        std::int64_t kv_heads, std::int64_t size) {
     if (type.is_static() && type != ov::element::f32 && type != ov::element::f16 &&
         type != ov::element::bf16 && type != ov::element::u8)
-        fail(op, what() + " is of type " + text(type) + ", " + precisions);
+        fail(op, what(), " is of type ", type, ", ", precisions);
     const std::int64_t token = static_cast<std::int64_t>(block_size);
     const bool quantised = type.is_dynamic() || type == ov::element::u8;
     const bool plain = type.is_dynamic() || type != ov::element::u8;
@@ -63,47 +55,47 @@ void check_cache_shape(const char* op, const What& what, ov::element::Type type,
         (quantised && (has_dimensions(shape, {-1, kv_heads, token, size + 8}) ||
                        has_dimensions(shape, {-1, kv_heads, token + 8, size}))))
         return;
-    const std::string head = "[blocks, " + text(kv_heads) + ", ";
-    const std::string real = head + text(token) + ", " + text(size) + "]";
-    const std::string u8 = head + text(token) + ", " + text(size + 8) + "] (by token) or " + head +
-                           text(token + 8) + ", " + text(size) + "] (by channel)";
-    fail(op, what() + " is of shape " + text(shape) + " and type " + text(type) + ", expected " +
-                 (type == ov::element::u8 ? u8 : real) + "; check kv_heads and the head size");
+    const std::string head = "[blocks, " + std::to_string(kv_heads) + ", ";
+    const std::string real = head + std::to_string(token) + ", " + std::to_string(size) + "]";
+    const std::string u8 = head + std::to_string(token) + ", " + std::to_string(size + 8) +
+                           "] (by token) or " + head + std::to_string(token + 8) + ", " +
+                           std::to_string(size) + "] (by channel)";
+    fail(op, what(), " is of shape ", shape, " and type ", type, ", expected ",
+         (type == ov::element::u8 ? u8 : real), "; check kv_heads and the head size");
 }
 
 template <class Shape>
 void check_value(const char* op, std::size_t index, const char* name, ov::element::Type got_type,
                  ov::element::Type type, const Shape& got, Dims shape) {
     if (got_type.is_static() && got_type != type)
-        fail(op, input_name(name, index) + " is of type " + text(got_type) + ", expected " + text(type));
+        fail(op, input_name(name, index), " is of type ", got_type, ", expected ", type);
     if (!has_dimensions(got, shape))
-        fail(op, input_name(name, index) + " is of shape " + text(got) + ", expected " +
-                     text(ov::PartialShape(std::vector<ov::Dimension>(shape.begin(), shape.end()))));
+        fail(op, input_name(name, index), " is of shape ", got, ", expected ",
+             ov::PartialShape(std::vector<ov::Dimension>(shape.begin(), shape.end())));
 }
 
 template <class Shape> void check_hidden_shape(const char* op, ov::element::Type type, const Shape& shape) {
     if (type.is_static() && type != ov::element::f32)
-        fail(op, "hidden (input 0) is of type " + text(type) + ", expected f32");
+        fail(op, "hidden (input 0) is of type ", type, ", expected f32");
     if (has_rank(shape) && shape.size() < 2)
-        fail(op, "hidden (input 0) has " + text(shape.size()) + " dimensions, expected [rows, size] or more");
+        fail(op, "hidden (input 0) has ", shape.size(), " dimensions, expected [rows, size] or more");
 }
 
 } // namespace
 
-void check_heads(const char* op, std::int64_t kv_heads) {
-    if (kv_heads < 1)
-        fail(op, "attribute kv_heads is " + text(kv_heads) + ", expected at least 1");
+void check_at_least(const char* op, const char* attribute, std::int64_t value, std::int64_t least) {
+    if (value < least)
+        fail(op, "attribute ", attribute, " is ", value, ", expected at least ", least);
 }
 
 void check_head_size(const char* op, const char* name, std::int64_t size) {
     if (size < 8 || size > 1024 || size % 8 != 0)
-        fail(op, std::string("attribute ") + name + " is " + text(size) +
-                     ", expected a multiple of 8 from 8 to 1024");
+        fail(op, "attribute ", name, " is ", size, ", expected a multiple of 8 from 8 to 1024");
 }
 
 void check_input_count(const ov::Node& node, std::size_t count) {
     if (node.get_input_size() != count)
-        fail(op_of(node), "got " + text(node.get_input_size()) + " inputs, expected " + text(count));
+        fail(op_of(node), "got ", node.get_input_size(), " inputs, expected ", count);
 }
 
 void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
@@ -163,8 +155,8 @@ Sequences view_sequences(const char* op, const char* past_name, const char* tabl
     const std::size_t count = past_lens.get_size();
     const auto check_size = [&](const std::string& name, const ov::Tensor& tensor) {
         if (tensor.get_size() != count + 1)
-            fail(op, name + " holds " + text(tensor.get_size()) + " values, expected " + text(count + 1) +
-                         ": one more than " + past_name);
+            fail(op, name, " holds ", tensor.get_size(), " values, expected ", count + 1, ": one more than ",
+                 past_name);
     };
     check_size("subsequence_begins", subsequence_begins);
     check_size(std::string(table_name) + "_begins", block_indices_begins);

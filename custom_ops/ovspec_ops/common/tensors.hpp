@@ -19,8 +19,21 @@ namespace ovspec {
 // allocate nothing where they find nothing.
 using Dims = std::initializer_list<std::int64_t>;
 
-// Attributes that every operation has. Head sizes are multiples of 8 up to 1024.
-void check_heads(const char* op, std::int64_t kv_heads);
+// The value that an attribute names; throws where it is none of `choices`.
+template <class Value>
+Value choice_of(const char* op, const char* attribute, const std::string& given,
+                std::initializer_list<std::pair<const char*, Value>> choices) {
+    for (const auto& [name, value] : choices)
+        if (given == name)
+            return value;
+    std::string names;
+    for (const auto& [name, value] : choices)
+        names += (names.empty() ? "" : ", ") + std::string(name);
+    fail(op, "attribute ", attribute, " is '", given, "', expected one of ", names);
+}
+
+// Head sizes are multiples of 8 up to 1024.
+void check_at_least(const char* op, const char* attribute, std::int64_t value, std::int64_t least);
 void check_head_size(const char* op, const char* name, std::int64_t size);
 
 // Input `index` is of `type` (or dynamic) and of the rank of `shape`.

@@ -8,9 +8,7 @@
 #include "common/emulated_tiles.hpp"
 #endif
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tiles {
+namespace ovspec::OVSPEC_ISA::tiles {
 
 constexpr std::size_t tile_rows = 16;
 constexpr std::size_t tile_bytes = 64; // of a row
@@ -68,8 +66,6 @@ private:
     alignas(64) std::uint8_t before_[64];
 };
 
-} // namespace tiles
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tiles
 
 #endif

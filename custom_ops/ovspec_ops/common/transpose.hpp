@@ -3,8 +3,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // As many vectors as they have lanes, `step` apart, become their columns.
 OVSPEC_INLINE void transpose(const IVec* from, std::size_t step, IVec* to) {
@@ -43,5 +42,4 @@ OVSPEC_INLINE void transpose(const IVec* from, std::size_t step, IVec* to) {
 #endif
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

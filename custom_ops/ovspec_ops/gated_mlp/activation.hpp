@@ -5,9 +5,7 @@
 #include "common/simd.hpp"
 #include "gated_mlp/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace activation {
+namespace ovspec::OVSPEC_ISA::activation {
 
 OVSPEC_INLINE Vec magnitude(Vec x) {
     return (Vec)((UVec)x & 0x7fffffffu);
@@ -69,6 +67,4 @@ inline void add_largest(float* scores, const float* values, std::size_t count) {
     });
 }
 
-} // namespace activation
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::activation

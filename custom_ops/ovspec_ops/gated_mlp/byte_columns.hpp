@@ -7,9 +7,7 @@
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_columns {
+namespace ovspec::OVSPEC_ISA::byte_columns {
 
 using integer_columns::batch;
 using integer_columns::Batch;
@@ -65,15 +63,11 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
                                         const BatchUnits* const* units, integer_columns::Ahead& ahead,
                                         Vec* acc) {
     Vec total[2 * R];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < 2 * R; i++)
-        total[i] = Vec{};
+    clear(total);
     for (std::size_t k = 0; k < count;) {
         const std::size_t end = count - k < fours ? count : k + fours, group = k / fours;
         IVec sums[2 * R];
-#pragma GCC unroll 16
-        for (std::size_t i = 0; i < 2 * R; i++)
-            sums[i] = IVec{};
+        clear(sums);
         for (; k < end; k++) {
             ahead.step();
             const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
@@ -135,8 +129,6 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     });
 }
 
-} // namespace byte_columns
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_columns
 
 #endif

@@ -7,9 +7,7 @@
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_rows {
+namespace ovspec::OVSPEC_ISA::byte_rows {
 
 using integer_rows::part;
 using integer_rows::parts;
@@ -207,15 +205,11 @@ __attribute__((noinline)) void products(std::size_t vectors, Place place, const 
                                         const std::uint8_t* const* ahead, const std::uint8_t* const* rows,
                                         Vec* acc) {
     Vec total[R * N];
-#pragma GCC unroll 32
-    for (std::size_t i = 0; i < R * N; i++)
-        total[i] = Vec{};
+    clear(total);
     for (std::size_t v = 0; v < vectors; v += span) {
         const std::size_t some = vectors - v < span ? vectors - v : span;
         IVec sums[R * N];
-#pragma GCC unroll 32
-        for (std::size_t i = 0; i < R * N; i++)
-            sums[i] = IVec{};
+        clear(sums);
         if (format == WeightFormat::u8 && place.left < some * width)
             add_products<format, N, R, true>(place, some, weights, ahead, rows, sums);
         else
@@ -244,9 +238,7 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
                         const std::uint8_t* const* weights, const std::uint8_t* const* ahead,
                         const std::uint8_t* const* rows, float* dots) {
     Vec total[R * N];
-#pragma GCC unroll 32
-    for (std::size_t i = 0; i < R * N; i++)
-        total[i] = Vec{};
+    clear(total);
     std::size_t row_at = 0, weights_at = 0;
     for (std::size_t first = 0; first < m.groups;) {
         const RowChunk chunk = chunk_at(m, first);
@@ -277,8 +269,6 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
     integer_rows::sum_each<R * N>(total, dots);
 }
 
-} // namespace byte_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_rows
 
 #endif

@@ -7,9 +7,7 @@
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace float_path {
+namespace ovspec::OVSPEC_ISA::float_path {
 
 constexpr std::size_t slack = 64; // floats that a vector may write past a row's end
 constexpr std::size_t tile_rows = 3, tile_channels = 4;
@@ -100,9 +98,7 @@ template <std::size_t N, std::size_t R>
 OVSPEC_INLINE void dots(const float* const* weights, const std::uint8_t* const* rows, std::size_t size,
                         float* y, std::size_t stride) {
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = Vec{};
+    clear(acc);
     const auto add = [&](std::size_t k, std::size_t left) __attribute__((always_inline)) {
         Vec weight[N];
 #pragma GCC unroll 4
@@ -233,6 +229,4 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     }
 }
 
-} // namespace float_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::float_path

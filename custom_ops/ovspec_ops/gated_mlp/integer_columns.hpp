@@ -8,9 +8,7 @@
 #include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_columns {
+namespace ovspec::OVSPEC_ISA::integer_columns {
 
 constexpr std::size_t header = 64;
 constexpr std::size_t width = 64; // outputs that four channels' interleaved vectors hold
@@ -155,9 +153,8 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
                                         std::size_t fours, const std::uint8_t* const* digits,
                                         std::size_t stride, Ahead& ahead, Vec* acc) {
     IVec high[2 * R], low[2 * R];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < 2 * R; i++)
-        high[i] = low[i] = IVec{};
+    clear(high);
+    clear(low);
     for (std::size_t k = 0; k < fours; k++) {
         ahead.step();
         const IVec a = load_as<IVec>(first + k * 64), b = load_as<IVec>(second + k * 64);
@@ -171,9 +168,7 @@ __attribute__((noinline)) void products(const std::uint8_t* first, const std::ui
             low[2 * r + 1] = dot(low[2 * r + 1], b, low_digits);
         }
     }
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < 2 * R; i++)
-        acc[i] = digits16::joined(high[i], low[i]);
+    digits16::join(high, low, acc);
 }
 
 // Part of a run: entries begin to end of the view, interleaved in scratch.
@@ -277,8 +272,6 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     });
 }
 
-} // namespace integer_columns
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_columns
 
 #endif

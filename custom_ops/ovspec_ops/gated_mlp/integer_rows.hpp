@@ -8,9 +8,7 @@
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_rows {
+namespace ovspec::OVSPEC_ISA::integer_rows {
 
 constexpr std::size_t width = 64;           // weights of a vector in memory: one or two of ours
 constexpr std::size_t parts = 16 / lanes;   // of ours in one of memory
@@ -134,9 +132,8 @@ __attribute__((noinline)) void tile_u8(const ChannelMatrix& m, const std::uint8_
                                        const std::uint8_t* const* ahead, const std::uint8_t* const* rows,
                                        float* dots) {
     IVec high[R * N], low[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        high[i] = low[i] = IVec{};
+    clear(high);
+    clear(low);
     constexpr std::size_t digits = header + 16 * sizeof(float);
     for (std::size_t p = 0; p < parts; p++)
         for (std::size_t k = p * part; k < m.size; k += width) {
@@ -159,9 +156,7 @@ __attribute__((noinline)) void tile_u8(const ChannelMatrix& m, const std::uint8_
             }
         }
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = digits16::joined(high[i], low[i]);
+    digits16::join(high, low, acc);
     sum_each<R * N>(acc, dots);
 }
 
@@ -229,9 +224,8 @@ __attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t*
                                         std::size_t weights_at, std::size_t digits_at, Vec* acc) {
     const IVec nibble = IVec{} + 0x0f0f0f0f;
     IVec high[R * N], low[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        high[i] = low[i] = IVec{};
+    clear(high);
+    clear(low);
     const auto add = [&](const IVec* weight, std::size_t at) __attribute__((always_inline)) {
 #pragma GCC unroll 4
         for (std::size_t r = 0; r < R; r++) {
@@ -259,9 +253,7 @@ __attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t*
         weights_at += width;
         digits_at += 4 * width;
     }
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = digits16::joined(high[i], low[i]);
+    digits16::join(high, low, acc);
 }
 
 template <std::size_t N, std::size_t R>
@@ -272,8 +264,7 @@ OVSPEC_INLINE void tile_u4(const ChannelMatrix& m, const std::uint32_t* channels
     std::size_t weights_at = 0, sums_at = header;
     std::size_t digits_at = header + row_size(m.groups, group_size).chunks * 16 * sizeof(float);
     Vec total[R * N];
-    for (std::size_t i = 0; i < R * N; i++)
-        total[i] = Vec{};
+    clear(total);
     for (std::size_t first = 0; first < m.groups;) {
         const RowChunk chunk = row_chunk(first, m.groups, group_size);
         LaneScales scales[N];
@@ -316,8 +307,6 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
     }
 }
 
-} // namespace integer_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_rows
 
 #endif

@@ -10,8 +10,7 @@
 #include "gated_mlp/tile_columns.hpp"
 #include "gated_mlp/tile_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 // Bytes of packed rows that stay in the L1 cache while weights stream through it.
@@ -267,5 +266,4 @@ const GatedMlpKernels gated_mlp_kernels = {
     down,
 };
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

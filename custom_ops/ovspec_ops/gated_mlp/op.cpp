@@ -26,13 +26,10 @@ enum Input : std::size_t {
 };
 
 Activation parse_activation(const std::string& value) {
-    if (value == "silu")
-        return Activation::silu;
-    if (value == "gelu_tanh")
-        return Activation::gelu_tanh;
-    if (value == "gelu_erf")
-        return Activation::gelu_erf;
-    fail(name, "attribute activation is '" + value + "', expected silu, gelu_tanh or gelu_erf");
+    return choice_of<Activation>(name, "activation", value,
+                                 {{"silu", Activation::silu},
+                                  {"gelu_tanh", Activation::gelu_tanh},
+                                  {"gelu_erf", Activation::gelu_erf}});
 }
 
 struct Formats {
@@ -43,6 +40,10 @@ struct Formats {
         : gates_given(gates == "values"),
           gate(gates_given ? WeightFormat::f32 : parse_format(name, "gate_format", gates)),
           up(parse_format(name, "up_format", ups)), down(parse_format(name, "down_format", downs)) {}
+
+    WeightFormat of(std::size_t first) const {
+        return first == Input::gate ? gate : first == Input::up ? up : down;
+    }
 };
 
 // The matrices, from shapes that `shapes_of(first input)` gives; no gate where its values are given.
@@ -53,8 +54,7 @@ GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size, bool gates
                       describe_columns(name, shapes_of(down), size)};
     const auto check = [&](const char* what, const ChannelMatrix& matrix) {
         if (matrix.channels != w.up.channels)
-            fail(name, std::string(what) + " has " + std::to_string(matrix.channels) +
-                           " channels, expected those of up, " + std::to_string(w.up.channels));
+            fail(name, what, " has ", matrix.channels, " channels, expected those of up, ", w.up.channels);
     };
     if (!gates_given)
         check("gate", w.gate);
@@ -64,8 +64,8 @@ GatedMlpWeights describe(const ShapesOf& shapes_of, std::size_t size, bool gates
 
 void check_gates(const ov::element::Type& type, const ov::PartialShape& shape) {
     if ((type.is_static() && type != ov::element::f32) || (shape.rank().is_static() && shape.size() < 2))
-        fail(name, "gate (input 1) is of type " + type.get_type_name() + " and rank " +
-                       shape.rank().to_string() + ", expected f32 [.., channels] with gate_format values");
+        fail(name, "gate (input 1) is of type ", type, " and rank ", shape.rank(),
+             ", expected f32 [.., channels] with gate_format values");
 }
 
 // How many channels this layer keeps; below zero: all.
@@ -73,33 +73,24 @@ float limit_of(const ov::Tensor& tensor, std::size_t layer, std::size_t channels
     if (tensor.get_size() == 0)
         return -1.0f;
     if (tensor.get_size() <= layer)
-        fail(name, "verify_channel_limits holds " + std::to_string(tensor.get_size()) +
-                       " values, expected one per gated MLP, and this is number " + std::to_string(layer));
+        fail(name, "verify_channel_limits holds ", tensor.get_size(),
+             " values, expected one per gated MLP, and this is number ", layer);
     const float limit = tensor.data<const float>()[layer];
-    const std::string found =
-        "verify_channel_limits[" + std::to_string(layer) + "] is " + std::to_string(limit);
     const bool count = limit == std::floor(limit) && limit >= 1.0f && limit <= static_cast<float>(channels);
     if (limit != -1.0f && !count)
-        fail(name, found + ", expected -1 (all channels) or a whole number of channels from 1 to " +
-                       std::to_string(channels));
+        fail(name, "verify_channel_limits[", layer, "] is ", limit,
+             ", expected -1 (all channels) or a whole number of channels from 1 to ", channels);
     return limit;
 }
 
 } // namespace
 
-GatedMLP::GatedMLP(const ov::OutputVector& inputs, const GatedMLP& a)
-    : Op(inputs), activation_(a.activation_), gate_format_(a.gate_format_), up_format_(a.up_format_),
-      down_format_(a.down_format_), layer_(a.layer_), row_bits_(a.row_bits_) {
-    constructor_validate_and_infer_types();
-}
-
 void GatedMLP::validate_and_infer_types() {
-    parse_activation(activation_);
-    const Formats formats(gate_format_, up_format_, down_format_);
-    if (layer_ < 0)
-        fail(name, "attribute layer is " + std::to_string(layer_) + ", expected at least 0");
-    if (row_bits_ != 16 && row_bits_ != 8)
-        fail(name, "attribute row_bits is " + std::to_string(row_bits_) + ", expected 16 or 8");
+    parse_activation(attributes_.activation);
+    const Formats formats(attributes_.gate_format, attributes_.up_format, attributes_.down_format);
+    check_at_least(name, "layer", attributes_.layer, 0);
+    if (attributes_.row_bits != 16 && attributes_.row_bits != 8)
+        fail(name, "attribute row_bits is ", attributes_.row_bits, ", expected 16 or 8");
     if (get_input_size() == input_count + 1)
         fail(name, "got the order of channels that older versions of ovspec had as an input; export the "
                    "model again");
@@ -116,29 +107,12 @@ void GatedMLP::validate_and_infer_types() {
     if (known)
         describe(
             [&](std::size_t first) {
-                return WeightShapes{first == gate ? formats.gate
-                                    : first == up ? formats.up
-                                                  : formats.down,
-                                    get_input_element_type(first), get_input_shape(first),
+                return WeightShapes{formats.of(first), get_input_element_type(first), get_input_shape(first),
                                     get_input_shape(first + 1), get_input_shape(first + 2)};
             },
             static_cast<std::size_t>(shape[shape.size() - 1].get_length()), formats.gates_given);
     set_output_type(0, ov::element::f32, shape);
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
-}
-
-std::shared_ptr<ov::Node> GatedMLP::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<GatedMLP>(inputs, *this);
-}
-
-bool GatedMLP::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("activation", activation_);
-    visitor.on_attribute("gate_format", gate_format_);
-    visitor.on_attribute("up_format", up_format_);
-    visitor.on_attribute("down_format", down_format_);
-    visitor.on_attribute("layer", layer_);
-    visitor.on_attribute("row_bits", row_bits_);
-    return true;
 }
 
 bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
@@ -150,45 +124,41 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
         outputs[1].data<std::int32_t>()[0] = 0;
         return true;
     }
-    const Formats formats(gate_format_, up_format_, down_format_);
+    const Formats formats(attributes_.gate_format, attributes_.up_format, attributes_.down_format);
     const std::size_t size = shape.back();
     GatedMlpCall call;
     call.weights = describe(
         [&](std::size_t first) {
-            return WeightShapes{first == gate ? formats.gate
-                                : first == up ? formats.up
-                                              : formats.down,
-                                inputs[first].get_element_type(), inputs[first].get_shape(),
-                                inputs[first + 1].get_shape(), inputs[first + 2].get_shape()};
+            return WeightShapes{formats.of(first), inputs[first].get_element_type(),
+                                inputs[first].get_shape(), inputs[first + 1].get_shape(),
+                                inputs[first + 2].get_shape()};
         },
         size, formats.gates_given);
     for (ChannelMatrix* matrix : {&call.weights.gate, &call.weights.up, &call.weights.down})
-        matrix->row_bits = static_cast<std::size_t>(row_bits_);
+        matrix->row_bits = static_cast<std::size_t>(attributes_.row_bits);
     const std::size_t channels = call.weights.up.channels;
     if (formats.gates_given) {
         if (inputs[gate].get_element_type() != ov::element::f32 || inputs[gate].get_size() != rows * channels)
-            fail(name, "gate (input 1) holds " + std::to_string(inputs[gate].get_size()) + " values of " +
-                           inputs[gate].get_element_type().get_type_name() +
-                           ", expected f32, one for each of " + std::to_string(rows) + " rows and " +
-                           std::to_string(channels) + " channels");
+            fail(name, "gate (input 1) holds ", inputs[gate].get_size(), " values of ",
+                 inputs[gate].get_element_type(), ", expected f32, one for each of ", rows, " rows and ",
+                 channels, " channels");
         call.gates = inputs[gate].data<const float>();
     } else {
         set_data(call.weights.gate, inputs, gate);
     }
     set_data(call.weights.up, inputs, up);
     set_data(call.weights.down, inputs, down);
-    call.activation = parse_activation(activation_);
-    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(layer_), channels);
+    call.activation = parse_activation(attributes_.activation);
+    call.limit = limit_of(inputs[limits], static_cast<std::size_t>(attributes_.layer), channels);
     if (inputs[row_weights].get_size() != 0) {
         if (inputs[row_weights].get_size() != rows)
-            fail(name, "verify_row_weights holds " + std::to_string(inputs[row_weights].get_size()) +
-                           " values, expected one for each of the " + std::to_string(rows) + " rows");
+            fail(name, "verify_row_weights holds ", inputs[row_weights].get_size(),
+                 " values, expected one for each of the ", rows, " rows");
         call.row_weights = inputs[row_weights].data<const float>();
         for (std::size_t r = 0; r < rows; r++)
             if (!std::isfinite(call.row_weights[r]) || call.row_weights[r] < 0.0f)
-                fail(name, "verify_row_weights[" + std::to_string(r) + "] is " +
-                               std::to_string(call.row_weights[r]) +
-                               ", expected a finite number of at least 0");
+                fail(name, "verify_row_weights[", r, "] is ", call.row_weights[r],
+                     ", expected a finite number of at least 0");
     }
     call.x = inputs[hidden].data<const float>();
     call.y = outputs[0].data<float>();

@@ -3,28 +3,34 @@
 
 #include <string>
 
-#include <openvino/op/op.hpp>
+#include "common/operation.hpp"
 
 namespace ovspec {
 
-class GatedMLP : public ov::op::Op {
+struct GatedMLPAttributes {
+    std::string activation = "silu";
+    std::string gate_format;
+    std::string up_format;
+    std::string down_format;
+    std::int64_t layer = 0;
+    std::int64_t row_bits = 16;
+
+    void visit(ov::AttributeVisitor& visitor) {
+        visitor.on_attribute("activation", activation);
+        visitor.on_attribute("gate_format", gate_format);
+        visitor.on_attribute("up_format", up_format);
+        visitor.on_attribute("down_format", down_format);
+        visitor.on_attribute("layer", layer);
+        visitor.on_attribute("row_bits", row_bits);
+    }
+};
+
+class GatedMLP : public Operation<GatedMLP, GatedMLPAttributes> {
 public:
     OPENVINO_OP("GatedMLP", "ovspec");
 
-    GatedMLP() = default;
-    GatedMLP(const ov::OutputVector& inputs, const GatedMLP& attributes);
-
     void validate_and_infer_types() override;
-    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
-    bool visit_attributes(ov::AttributeVisitor& visitor) override;
-    bool has_evaluate() const override { return true; }
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
-
-private:
-    std::string activation_ = "silu";
-    std::string gate_format_, up_format_, down_format_;
-    std::int64_t layer_ = 0;
-    std::int64_t row_bits_ = 16;
 };
 
 } // namespace ovspec

@@ -14,10 +14,6 @@ constexpr std::size_t block_channels = 48;
 // Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;
 
-std::size_t floats(std::size_t bytes) {
-    return (bytes + sizeof(float) - 1) / sizeof(float);
-}
-
 struct Workspace {
     ChannelSet set;
     std::vector<std::size_t> rows; // of the pass that go through together
@@ -30,17 +26,6 @@ struct Workspace {
     const std::uint8_t* up_of = nullptr;   // in up_rows, or gate_rows where the formats agree
     std::vector<const std::uint8_t*> inner_of;
 };
-
-// Never destroyed: plugin threads may outlive static objects.
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>;
-    return *pool;
-}
-
-Pool<FloatBuffer>& scratches() {
-    static auto* pool = new Pool<FloatBuffer>;
-    return *pool;
-}
 
 bool same_rows(const ChannelMatrix& a, const ChannelMatrix& b) {
     return a.format == b.format && a.groups == b.groups;
@@ -83,7 +68,7 @@ public:
             const std::size_t first = block * block_channels;
             const std::size_t count = std::min(block_channels, view.count - first);
             const ChannelSpan span{view.channels + first, count, view.count - first};
-            auto lease = scratches().take();
+            auto lease = Pool<FloatBuffer>::take();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
             float* ups = lease->reserve(rows_ * block_channels + scratch);
@@ -114,7 +99,7 @@ public:
         const ChannelView view = work_.set.view();
         const float* inner = work_.inner.reserve(rows_ * view.count);
         const std::size_t bytes = kernels_.packed_inner_bytes(w_.down, view);
-        auto* packed = reinterpret_cast<std::uint8_t*>(work_.inner_rows.reserve(floats(rows_ * bytes)));
+        std::uint8_t* packed = work_.inner_rows.reserve_bytes(rows_ * bytes);
         work_.inner_of.resize(rows_);
         parallel_items(rows_, 4 * rows_ * view.count, [&](std::size_t r) {
             kernels_.pack_inner(w_.down, view, inner + r * view.count, packed + r * bytes);
@@ -147,7 +132,7 @@ private:
 
     const std::uint8_t* pack(const ChannelMatrix& matrix, FloatBuffer& buffer) const {
         const std::size_t bytes = kernels_.packed_bytes(matrix), count = (rows_ + row_block - 1) / row_block;
-        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        std::uint8_t* to = buffer.reserve_bytes(count * bytes);
         parallel_items(count, 4 * rows_ * size_, [&](std::size_t block) {
             const float* values[row_block];
             const std::size_t first = block * row_block, some = std::min(row_block, rows_ - first);
@@ -177,7 +162,7 @@ private:
         parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
-            auto lease = scratches().take();
+            auto lease = Pool<FloatBuffer>::take();
             float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
             kernels_.project(w_.gate, span, work_.gate_of, rows_, gates + first, channels_, scratch);
@@ -206,7 +191,7 @@ private:
 } // namespace
 
 std::size_t run_gated_mlp(const GatedMlpCall& call) {
-    auto work = workspaces().take();
+    auto work = Pool<Workspace>::take();
     const auto limited = [&](std::size_t row) {
         return call.limit >= 0.0f && (!call.row_weights || call.row_weights[row] > 0.0f);
     };

@@ -7,9 +7,7 @@
 #include "common/tiles.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tile_columns {
+namespace ovspec::OVSPEC_ISA::tile_columns {
 
 using integer_columns::Batch;
 
@@ -83,8 +81,6 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
     });
 }
 
-} // namespace tile_columns
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tile_columns
 
 #endif

@@ -10,9 +10,7 @@
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tile_rows {
+namespace ovspec::OVSPEC_ISA::tile_rows {
 
 constexpr std::size_t width = 64;
 constexpr std::size_t tile_channels = 16;
@@ -290,8 +288,6 @@ OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, cons
     }
 }
 
-} // namespace tile_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tile_rows
 
 #endif

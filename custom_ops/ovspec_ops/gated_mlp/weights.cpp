@@ -10,17 +10,6 @@ std::size_t round_up(std::size_t x, std::size_t step) {
     return (x + step - 1) / step * step;
 }
 
-std::string text(std::size_t x) {
-    return std::to_string(x);
-}
-
-std::string text(const ov::Shape& shape) {
-    std::string out = "[";
-    for (std::size_t i = 0; i < shape.size(); i++)
-        out += (i ? "," : "") + text(shape[i]);
-    return out + "]";
-}
-
 bool quantised(WeightFormat format) {
     return format == WeightFormat::u8 || format == WeightFormat::u4;
 }
@@ -30,9 +19,8 @@ ChannelMatrix start(const char* op, const std::string& name, const WeightShapes&
                     std::size_t elements) {
     const ov::element::Type type = shapes.format == WeightFormat::f32 ? ov::element::f32 : ov::element::u8;
     if (shapes.type != type || shapes.data.size() != 2 || shapes.data[1] != elements)
-        fail(op, name + " weights are of shape " + text(shapes.data) + " and type " +
-                     shapes.type.get_type_name() + ", expected [channels, " + text(elements) + "] of " +
-                     type.get_type_name());
+        fail(op, name, " weights are of shape ", shapes.data, " and type ", shapes.type,
+             ", expected [channels, ", elements, "] of ", type);
     ChannelMatrix matrix{};
     matrix.format = shapes.format;
     matrix.channels = shapes.data[0];
@@ -45,12 +33,10 @@ ChannelMatrix start(const char* op, const std::string& name, const WeightShapes&
 void check_scales(const char* op, const std::string& name, const WeightShapes& shapes,
                   const ov::Shape& zero_points) {
     if (shapes.zero_points != zero_points)
-        fail(op, name + " zero points are of shape " + text(shapes.zero_points) + ", expected " +
-                     text(zero_points));
+        fail(op, name, " zero points are of shape ", shapes.zero_points, ", expected ", zero_points);
     const ov::Shape scales{zero_points[0], 2 * zero_points[1]};
     if (shapes.scales != scales)
-        fail(op, name + " scales are of shape " + text(shapes.scales) + ", expected " + text(scales) +
-                     ", the bytes of f16");
+        fail(op, name, " scales are of shape ", shapes.scales, ", expected ", scales, ", the bytes of f16");
 }
 
 // Number of groups, which is dimension `axis` of the zero points.
@@ -58,23 +44,19 @@ std::size_t groups_of(const char* op, const std::string& name, const WeightShape
                       std::size_t divided) {
     const std::size_t groups = shapes.zero_points.size() == 2 ? shapes.zero_points[axis] : 0;
     if (groups == 0 || divided % groups != 0)
-        fail(op, name + " zero points are of shape " + text(shapes.zero_points) +
-                     ", expected two dimensions with groups that divide " + text(divided));
+        fail(op, name, " zero points are of shape ", shapes.zero_points,
+             ", expected two dimensions with groups that divide ", divided);
     return groups;
 }
 
 } // namespace
 
-WeightFormat parse_format(const char* op, const std::string& attribute, const std::string& value) {
-    if (value == "f32")
-        return WeightFormat::f32;
-    if (value == "f16")
-        return WeightFormat::f16;
-    if (value == "u8")
-        return WeightFormat::u8;
-    if (value == "u4")
-        return WeightFormat::u4;
-    fail(op, "attribute " + attribute + " is '" + value + "', expected f32, f16, u8 or u4");
+WeightFormat parse_format(const char* op, const char* attribute, const std::string& value) {
+    return choice_of<WeightFormat>(op, attribute, value,
+                                   {{"f32", WeightFormat::f32},
+                                    {"f16", WeightFormat::f16},
+                                    {"u8", WeightFormat::u8},
+                                    {"u4", WeightFormat::u4}});
 }
 
 ChannelMatrix describe_rows(const char* op, const std::string& name, const WeightShapes& shapes,
@@ -83,8 +65,7 @@ ChannelMatrix describe_rows(const char* op, const std::string& name, const Weigh
         return start(op, name, shapes, hidden, shapes.format == WeightFormat::f16 ? 2 * hidden : hidden);
     const std::size_t groups = groups_of(op, name, shapes, 1, hidden);
     if (shapes.format == WeightFormat::u8 && groups != 1)
-        fail(op,
-             name + " weights of 8 bits have " + text(groups) + " groups, expected 1: a scale per channel");
+        fail(op, name, " weights of 8 bits have ", groups, " groups, expected 1: a scale per channel");
     const std::size_t bytes =
         shapes.format == WeightFormat::u8 ? hidden : row_size(groups, hidden / groups).vectors * 32;
     ChannelMatrix matrix = start(op, name, shapes, hidden, bytes);

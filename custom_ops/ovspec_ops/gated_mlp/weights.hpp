@@ -11,7 +11,7 @@
 namespace ovspec {
 
 // "f32", "f16", "u8" or "u4"; throws on another.
-WeightFormat parse_format(const char* op, const std::string& attribute, const std::string& value);
+WeightFormat parse_format(const char* op, const char* attribute, const std::string& value);
 
 // Format, and type and shapes of data, scales and zero points.
 struct WeightShapes {

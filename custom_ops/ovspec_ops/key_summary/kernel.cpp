@@ -2,8 +2,7 @@
 
 #include "common/cache_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 void mean_key(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens, float* mean) {
@@ -56,5 +55,4 @@ void key_range(const CacheView& cache, std::size_t block, std::size_t head, std:
 
 const SummaryKernels summary_kernels = {mean_key, key_range};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <openvino/op/op.hpp>
+#include "common/operation.hpp"
 
 namespace ovspec {
 
@@ -11,23 +11,24 @@ namespace ovspec {
 // ("min_max").
 std::int64_t summary_rows(const char* op, const std::string& summary);
 
-class KeySummary : public ov::op::Op {
+struct KeySummaryAttributes {
+    std::int64_t kv_heads = 0;
+    std::int64_t k_size = 0;
+    std::string summary = "mean";
+
+    void visit(ov::AttributeVisitor& visitor) {
+        visitor.on_attribute("kv_heads", kv_heads);
+        visitor.on_attribute("k_size", k_size);
+        visitor.on_attribute("summary", summary);
+    }
+};
+
+class KeySummary : public Operation<KeySummary, KeySummaryAttributes> {
 public:
     OPENVINO_OP("KeySummary", "ovspec");
 
-    KeySummary() = default;
-    KeySummary(const ov::OutputVector& inputs, const KeySummary& attributes);
-
     void validate_and_infer_types() override;
-    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
-    bool visit_attributes(ov::AttributeVisitor& visitor) override;
-    bool has_evaluate() const override { return true; }
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
-
-private:
-    std::int64_t kv_heads_ = 0;
-    std::int64_t k_size_ = 0;
-    std::string summary_ = "mean";
 };
 
 } // namespace ovspec

@@ -7,9 +7,7 @@
 #include "linear/byte_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_path {
+namespace ovspec::OVSPEC_ISA::byte_path {
 
 using byte_rows::BlockLayout;
 using byte_rows::span;
@@ -28,11 +26,7 @@ OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* pack
         const std::size_t some = inputs - k < span ? inputs - k : span;
         const std::uint8_t* integers = layout.integers_of(packed, place) + first * span;
         IVec sums[V][R];
-#pragma GCC unroll 8
-        for (std::size_t v = 0; v < V; v++)
-#pragma GCC unroll 8
-            for (std::size_t r = 0; r < R; r++)
-                sums[v][r] = IVec{};
+        clear(sums);
         panels::for_wide_quads<format, V>(
             weights + k * panels::input_bytes(format), some / 4, asks,
             [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
@@ -101,8 +95,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         });
 }
 
-} // namespace byte_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_path
 
 #endif

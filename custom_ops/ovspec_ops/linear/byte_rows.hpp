@@ -6,9 +6,7 @@
 #include "common/byte_values.hpp"
 #include "linear/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace byte_rows {
+namespace ovspec::OVSPEC_ISA::byte_rows {
 
 constexpr std::size_t span = byte_values::group; // inputs of a scale
 
@@ -60,8 +58,6 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
     }
 }
 
-} // namespace byte_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::byte_rows
 
 #endif

@@ -6,9 +6,7 @@
 #include "common/digits16.hpp"
 #include "linear/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace digit_rows {
+namespace ovspec::OVSPEC_ISA::digit_rows {
 
 // Sums of one group's digits: the high ones, the low ones, and both together.
 struct DigitSums {
@@ -115,8 +113,6 @@ OVSPEC_INLINE Scales<format> scales_of(const LinearWeights& w, const std::uint8_
         return {scale, -to_float(zero_point) * scale};
 }
 
-} // namespace digit_rows
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::digit_rows
 
 #endif

@@ -7,9 +7,7 @@
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace dot_path {
+namespace ovspec::OVSPEC_ISA::dot_path {
 
 using digit_rows::BlockLayout;
 
@@ -47,17 +45,12 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
     constexpr std::size_t V = panels::vectors_together(2 * R);
     for (std::size_t part = 0; part < panel_width; part += V * lanes) {
         Vec total[V][R];
-        for (std::size_t v = 0; v < V; v++)
-            for (std::size_t r = 0; r < R; r++)
-                total[v][r] = Vec{};
+        clear(total);
         const std::uint8_t* weights = panel + w.data_at() + 4 * part;
         for (std::size_t g = 0; g < w.groups; g++) {
             IVec high[V][R], low[V][R];
-#pragma GCC unroll 8
-            for (std::size_t v = 0; v < V; v++)
-#pragma GCC unroll 8
-                for (std::size_t r = 0; r < R; r++)
-                    high[v][r] = low[v][r] = IVec{};
+            clear(high);
+            clear(low);
             for (std::size_t k = g * size; k < (g + 1) * size;) {
                 // A group need not begin with a slab.
                 const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
@@ -91,8 +84,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         });
 }
 
-} // namespace dot_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::dot_path
 
 #endif

@@ -7,8 +7,7 @@
 #include "linear/number_path.hpp"
 #include "linear/tile_path.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 // Format of a packed row; it does not depend on the number of rows.
@@ -99,7 +98,7 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
              std::size_t rows, const PanelTarget* targets, float* scratch) {
 #ifdef OVSPEC_DOT
     if (form_of(weights) != RowForm::numbers) {
-        if (weights.format == LinearFormat::u8)
+        if (weights.format == WeightFormat::u8)
             return integer_product<WeightFormat::u8>(weights, first, count, packed, rows, targets, scratch);
         return integer_product<WeightFormat::u4>(weights, first, count, packed, rows, targets, scratch);
     }
@@ -112,5 +111,4 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
 extern const LinearKernels linear_kernels;
 const LinearKernels linear_kernels = {blocks, packed_bytes, pack, scratch_floats, product};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

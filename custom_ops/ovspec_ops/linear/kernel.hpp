@@ -17,20 +17,11 @@ constexpr std::size_t block_rows = 16;
 // Inputs up to which sums of digits times weights fit 32 bits.
 constexpr std::size_t most_inputs = 65536;
 
-// How weights are stored.
-enum class LinearFormat {
-    u8, // integers of 8 bits, one group
-    u4, // integers of 4 bits
-    f32,
-    f16,
-    bf16,
-};
-
 // Weights `[panels, panel_bytes]`, see layout.py. For integers w = (data - zero_point) * scale: a panel holds
 // scales f16 `[groups, 32]`, zero points u8 `[groups, 32]`, zeros up to a multiple of 64, and its data. A
 // panel of floating-point numbers holds nothing but data.
 struct LinearWeights {
-    LinearFormat format;
+    WeightFormat format;
     const std::uint8_t* data;
     std::size_t inputs;
     std::size_t groups;
@@ -41,15 +32,15 @@ struct LinearWeights {
 
     OVSPEC_INLINE_MEMBER std::size_t group_size() const { return inputs / groups; }
     OVSPEC_INLINE_MEMBER bool integers() const {
-        return format == LinearFormat::u8 || format == LinearFormat::u4;
+        return format == WeightFormat::u8 || format == WeightFormat::u4;
     }
     OVSPEC_INLINE_MEMBER std::size_t data_bits() const {
         switch (format) {
-        case LinearFormat::u4:
+        case WeightFormat::u4:
             return 4;
-        case LinearFormat::u8:
+        case WeightFormat::u8:
             return 8;
-        case LinearFormat::f32:
+        case WeightFormat::f32:
             return 32;
         default:
             return 16;

@@ -8,9 +8,7 @@
 
 #include "linear/number_rows.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace number_path {
+namespace ovspec::OVSPEC_ISA::number_path {
 
 constexpr std::size_t chunk_inputs = 256;
 constexpr std::size_t tile_width = 2 * lanes; // neurons whose sums the registers hold, for most_rows rows
@@ -255,27 +253,27 @@ OVSPEC_INLINE TileForm form_of(const LinearWeights& w, std::size_t rows) {
     if (takes_pairs(w))
         return TileForm::pairs;
     if (w.integers() && rows <= most_rows)
-        return w.format == LinearFormat::u8 ? TileForm::bytes : TileForm::nibbles;
-    return w.format == LinearFormat::f16 && rows <= 2 * most_rows ? TileForm::halves : TileForm::numbers;
+        return w.format == WeightFormat::u8 ? TileForm::bytes : TileForm::nibbles;
+    return w.format == WeightFormat::f16 && rows <= 2 * most_rows ? TileForm::halves : TileForm::numbers;
 }
 
 // A chunk of a panel's weights as tiles read them: where they lie, or in `widened`.
 OVSPEC_INLINE const std::uint8_t* chunk_of(const LinearWeights& w, TileForm form, const std::uint8_t* panel,
                                            std::size_t begin, std::size_t inputs, float* widened) {
     const std::uint8_t* data = panel + w.data_at() + begin * w.data_bits() * panel_width / 8;
-    if (form != TileForm::numbers || w.format == LinearFormat::f32)
+    if (form != TileForm::numbers || w.format == WeightFormat::f32)
         return data;
     switch (w.format) {
-    case LinearFormat::f16:
+    case WeightFormat::f16:
         widen_halves(data, inputs, widened);
         break;
-    case LinearFormat::bf16:
+    case WeightFormat::bf16:
         widen_pairs(data, inputs, widened);
         break;
-    case LinearFormat::u8:
+    case WeightFormat::u8:
         widen_integers<WeightFormat::u8>(w, panel, 0, data, inputs, widened);
         break;
-    case LinearFormat::u4:
+    case WeightFormat::u4:
         widen_integers<WeightFormat::u4>(w, panel, begin / span_of(w), data, inputs, widened);
         break;
     default:
@@ -374,6 +372,4 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     }
 }
 
-} // namespace number_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::number_path

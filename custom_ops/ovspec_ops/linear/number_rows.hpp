@@ -3,14 +3,12 @@
 
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace number_path {
+namespace ovspec::OVSPEC_ISA::number_path {
 
 constexpr std::size_t most_rows = lanes == 16 ? 12 : 6; // of a block: their sums fit in the registers
 
 OVSPEC_INLINE bool takes_pairs(const LinearWeights& w) {
-    return w.format == LinearFormat::bf16 && w.row_bits == 16;
+    return w.format == WeightFormat::bf16 && w.row_bits == 16;
 }
 
 // Blocks that differ by one row at most, so that none computes rows that are not there.
@@ -78,6 +76,4 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
         pack_rows<false>(w, values, rows, (float*)packed);
 }
 
-} // namespace number_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::number_path

@@ -4,34 +4,36 @@
 #include <string>
 #include <vector>
 
-#include <openvino/op/op.hpp>
-
+#include "common/operation.hpp"
 #include "linear/kernel.hpp"
 
 namespace ovspec {
 
-class Linear : public ov::op::Op {
+struct LinearAttributes {
+    std::string format;
+    std::int64_t groups = 1;
+    std::int64_t row_bits = 16;
+    std::vector<std::int64_t> sizes;
+
+    void visit(ov::AttributeVisitor& visitor) {
+        visitor.on_attribute("format", format);
+        visitor.on_attribute("groups", groups);
+        visitor.on_attribute("row_bits", row_bits);
+        visitor.on_attribute("sizes", sizes);
+    }
+};
+
+class Linear : public Operation<Linear, LinearAttributes> {
 public:
     OPENVINO_OP("Linear", "ovspec");
 
-    Linear() = default;
-    Linear(const ov::OutputVector& inputs, const Linear& attributes);
-
     void validate_and_infer_types() override;
-    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
-    bool visit_attributes(ov::AttributeVisitor& visitor) override;
-    bool has_evaluate() const override { return true; }
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
 
 private:
     // Weights of rows of `inputs` values, without their data; throws where the attributes do not fit.
     LinearWeights describe(std::size_t inputs) const;
     std::size_t panels() const;
-
-    std::string format_;
-    std::int64_t groups_ = 1;
-    std::int64_t row_bits_ = 16;
-    std::vector<std::int64_t> sizes_;
 };
 
 } // namespace ovspec

@@ -4,9 +4,7 @@
 #include "common/simd.hpp"
 #include "linear/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace panels {
+namespace ovspec::OVSPEC_ISA::panels {
 
 constexpr std::size_t quad_bytes = 4 * panel_width; // four inputs of all neurons
 // Distance in bytes at which weights are prefetched into the L2 cache.
@@ -68,28 +66,21 @@ constexpr std::size_t vectors_together(std::size_t sums) {
     return sums * vectors <= registers / 2 ? vectors : 1;
 }
 
-template <std::size_t value> struct Count {
-    constexpr operator std::size_t() const { return value; }
-};
+// body(Count<R>, row) with R the largest power of two up to `most` that `left` rows fill; returns R.
+template <std::size_t most, class Body>
+OVSPEC_INLINE std::size_t take_rows(std::size_t left, std::size_t row, const Body& body) {
+    if constexpr (most > 1)
+        if (left < most)
+            return take_rows<most / 2>(left, row, body);
+    body(Count<most>(), row);
+    return most;
+}
 
 // body(Count<R>, row): `rows` rows in parts of `most` and less, none in two blocks.
 template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t rows, const Body& body) {
     for (std::size_t row = 0; row < rows;) {
         const std::size_t end = row - row % block_rows + block_rows;
-        const std::size_t left = (rows < end ? rows : end) - row;
-        if (left >= most) {
-            body(Count<most>(), row);
-            row += most;
-        } else if (most > 4 && left >= 4) {
-            body(Count<4>(), row);
-            row += 4;
-        } else if (left >= 2) {
-            body(Count<2>(), row);
-            row += 2;
-        } else {
-            body(Count<1>(), row);
-            row++;
-        }
+        row += take_rows<most>((rows < end ? rows : end) - row, row, body);
     }
 }
 
@@ -111,6 +102,4 @@ OVSPEC_INLINE void write(const PanelTarget& target, std::size_t row, std::size_t
         store_part(to, value, target.width - first);
 }
 
-} // namespace panels
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::panels

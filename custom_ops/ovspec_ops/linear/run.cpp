@@ -17,12 +17,6 @@ constexpr std::size_t round_rows = 256;
 // waiting for each other after every round took a tenth of a prompt's time.
 constexpr std::size_t wave_rounds = 4;
 
-// Never destroyed: plugin threads may outlive static objects.
-Pool<FloatBuffer>& buffers() {
-    static auto* pool = new Pool<FloatBuffer>;
-    return *pool;
-}
-
 // With few rows two panels at once keep the memory busy; one row, and many rows, are read once for more
 // panels. What one thread does alone needs no small tasks: one row times 8 panels of 256 inputs takes 2.0 us
 // panel by panel, and 1.4 us in fours.
@@ -90,11 +84,10 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     const std::size_t row_work = panels * panel_width * weights.inputs;
     const std::size_t task_panels = panels_of_task(panels, rows, std::min(rows, round_rows) * row_work),
                       tasks = (panels + task_panels - 1) / task_panels;
-    auto packed_rows = buffers().take();
+    auto packed_rows = Pool<FloatBuffer>::take();
     for (std::size_t row = 0; row < rows; row += wave_rounds * round_rows) {
         const Wave wave(kernels, weights, std::min(wave_rounds * round_rows, rows - row));
-        auto* packed = reinterpret_cast<std::uint8_t*>(
-            packed_rows->reserve(wave.rounds * wave.round_bytes() / sizeof(float) + 1));
+        std::uint8_t* packed = packed_rows->reserve_bytes(wave.rounds * wave.round_bytes());
         parallel_items(wave.blocks(), 4 * wave.rows * weights.inputs, [&](std::size_t item) {
             const std::size_t round = item / wave.full.blocks.count, block = item % wave.full.blocks.count;
             const Round& of = wave.of(round);
@@ -108,7 +101,7 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
             const std::size_t some = wave.of(round).blocks.rows;
             PanelTarget targets[most_panels];
             set_targets(outputs, row + round * round_rows, first, of_task, targets);
-            auto scratch = buffers().take();
+            auto scratch = Pool<FloatBuffer>::take();
             kernels.product(weights, first, of_task, packed + round * wave.round_bytes(), some, targets,
                             scratch->reserve(kernels.scratch_floats(weights, some)));
         });

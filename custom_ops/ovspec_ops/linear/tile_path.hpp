@@ -7,9 +7,7 @@
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tile_path {
+namespace ovspec::OVSPEC_ISA::tile_path {
 
 using digit_rows::BlockLayout;
 using digit_rows::DigitSums;
@@ -53,7 +51,7 @@ struct PackedRows {
 // Weights of 4 bits unpacked to bytes: of the whole panel where more than one block of rows uses them,
 // else of this group and the next.
 OVSPEC_INLINE std::size_t scratch_bytes(const LinearWeights& w, std::size_t rows) {
-    if (w.format != LinearFormat::u4)
+    if (w.format != WeightFormat::u4)
         return 0;
     const std::size_t held = rows > block_rows || w.groups == 1 ? w.groups : 2;
     return held * (w.padded() / w.groups) * panel_width + 64;
@@ -235,8 +233,6 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
         panel_of<format>(Panel(w, first + p), rows, targets[p], widened);
 }
 
-} // namespace tile_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tile_path
 
 #endif

@@ -25,11 +25,6 @@ struct Workspace {
     std::vector<char> limited;
 };
 
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>; // never destroyed: plugin threads may outlive static objects
-    return *pool;
-}
-
 // Rows of sequences under verification; without a table of sequences, all.
 void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<char>& limited) {
     const std::size_t sequences = inputs[past_lens].get_size();
@@ -38,17 +33,15 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
         return;
     }
     if (inputs[subsequence_begins].get_size() != sequences + 1)
-        fail(name, "subsequence_begins holds " + std::to_string(inputs[subsequence_begins].get_size()) +
-                       " values, expected " + std::to_string(sequences + 1) +
-                       ": one more than verify_past_lens");
+        fail(name, "subsequence_begins holds ", inputs[subsequence_begins].get_size(), " values, expected ",
+             sequences + 1, ": one more than verify_past_lens");
     const std::int32_t* begins = inputs[subsequence_begins].data<const std::int32_t>();
     const std::int32_t* past = inputs[past_lens].data<const std::int32_t>();
     limited.assign(rows, 0);
     for (std::size_t s = 0; s < sequences; s++) {
         if (begins[s] < 0 || begins[s] > begins[s + 1] || static_cast<std::size_t>(begins[s + 1]) > rows)
-            fail(name, "subsequence_begins[" + std::to_string(s) + "] is " + std::to_string(begins[s]) +
-                           " and the next " + std::to_string(begins[s + 1]) +
-                           ", expected numbers that ascend from 0 to the " + std::to_string(rows) + " rows");
+            fail(name, "subsequence_begins[", s, "] is ", begins[s], " and the next ", begins[s + 1],
+                 ", expected numbers that ascend from 0 to the ", rows, " rows");
         if (past[s] >= 0)
             std::fill(limited.begin() + begins[s], limited.begin() + begins[s + 1], 1);
     }
@@ -56,16 +49,9 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
 
 } // namespace
 
-ExpertBudget::ExpertBudget(const ov::OutputVector& inputs, const ExpertBudget& attributes)
-    : Op(inputs), experts_(attributes.experts_), layer_(attributes.layer_) {
-    constructor_validate_and_infer_types();
-}
-
 void ExpertBudget::validate_and_infer_types() {
-    if (experts_ < 1)
-        fail(name, "attribute experts is " + std::to_string(experts_) + ", expected at least 1");
-    if (layer_ < 0)
-        fail(name, "attribute layer is " + std::to_string(layer_) + ", expected at least 0");
+    check_at_least(name, "experts", attributes_.experts, 1);
+    check_at_least(name, "layer", attributes_.layer, 0);
     check_input_count(*this, input_count);
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});
@@ -76,31 +62,21 @@ void ExpertBudget::validate_and_infer_types() {
     set_output_type(1, ov::element::f32, get_input_partial_shape(weights));
 }
 
-std::shared_ptr<ov::Node> ExpertBudget::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<ExpertBudget>(inputs, *this);
-}
-
-bool ExpertBudget::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("experts", experts_);
-    visitor.on_attribute("layer", layer_);
-    return true;
-}
-
 bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[indices].get_shape();
     if (inputs[weights].get_shape() != shape)
-        fail(name, "weights hold " + std::to_string(inputs[weights].get_size()) + " values, expected the " +
-                       std::to_string(inputs[indices].get_size()) + " of indices");
-    const auto layer = static_cast<std::size_t>(layer_), experts = static_cast<std::size_t>(experts_);
+        fail(name, "weights hold ", inputs[weights].get_size(), " values, expected the ",
+             inputs[indices].get_size(), " of indices");
+    const auto layer = static_cast<std::size_t>(attributes_.layer),
+               experts = static_cast<std::size_t>(attributes_.experts);
     if (inputs[budgets].get_size() <= layer)
-        fail(name, "verify_expert_budgets holds " + std::to_string(inputs[budgets].get_size()) +
-                       " values, expected one per layer with experts, and this is layer " +
-                       std::to_string(layer));
+        fail(name, "verify_expert_budgets holds ", inputs[budgets].get_size(),
+             " values, expected one per layer with experts, and this is layer ", layer);
     const std::int32_t budget = inputs[budgets].data<const std::int32_t>()[layer];
     if (budget != -1 && (budget < 1 || static_cast<std::size_t>(budget) > experts))
-        fail(name, "verify_expert_budgets[" + std::to_string(layer) + "] is " + std::to_string(budget) +
-                       ", expected -1 (none) or 1 to " + std::to_string(experts));
+        fail(name, "verify_expert_budgets[", layer, "] is ", budget, ", expected -1 (none) or 1 to ",
+             experts);
     outputs[0].set_shape(shape);
     outputs[1].set_shape(shape);
     inputs[indices].copy_to(outputs[0]);
@@ -109,10 +85,10 @@ bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
         return true;
     std::int32_t* kept = outputs[0].data<std::int32_t>();
     for (std::size_t i = 0; i < outputs[0].get_size(); i++)
-        if (kept[i] < -1 || kept[i] >= experts_)
-            fail(name, "indices hold " + std::to_string(kept[i]) +
-                           ", expected -1 (none) or an expert below " + std::to_string(experts_));
-    auto workspace = workspaces().take();
+        if (kept[i] < -1 || kept[i] >= attributes_.experts)
+            fail(name, "indices hold ", kept[i], ", expected -1 (none) or an expert below ",
+                 attributes_.experts);
+    auto workspace = Pool<Workspace>::take();
     find_limited(inputs, shape[0], workspace->limited);
     RoutingBudget(kept, outputs[1].data<float>(), shape[1])
         .apply(static_cast<std::size_t>(budget), workspace->limited, experts, workspace->buffers);

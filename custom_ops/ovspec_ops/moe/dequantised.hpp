@@ -6,9 +6,7 @@
 #include "common/simd.hpp"
 #include "moe/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace dequantised {
+namespace ovspec::OVSPEC_ISA::dequantised {
 
 // Values of a packed row that one step reads. In u4 rows every `2 * lanes` values hold the even ones first,
 // then the odd ones.
@@ -66,9 +64,7 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
     constexpr std::size_t step = step_of(format);
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = Vec{};
+    clear(acc);
     const std::size_t groups = quantised ? matrix.groups : 1, group = matrix.in / groups;
     for (std::size_t g = 0; g < groups; g++) {
         Vec scale[N], shift[N];
@@ -117,6 +113,4 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
     sum_tile<N, R>(acc, dots);
 }
 
-} // namespace dequantised
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::dequantised

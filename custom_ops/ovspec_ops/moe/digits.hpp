@@ -8,9 +8,7 @@
 #include "moe/dequantised.hpp"
 #include "moe/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace digits {
+namespace ovspec::OVSPEC_ISA::digits {
 
 constexpr std::size_t width = 64;  // bytes of a vector
 constexpr std::size_t header = 64; // bytes before the digits: Header
@@ -104,9 +102,8 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
                                        const std::uint8_t* const* rows, std::size_t ahead, float* dots) {
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
     IVec high[R * N], low[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        high[i] = low[i] = IVec{};
+    clear(high);
+    clear(low);
     const std::size_t count = chunks(WeightFormat::u8, matrix.in);
     for (std::size_t c = 0; c < count; c++) {
         const std::size_t at = header + c * 2 * width;
@@ -130,9 +127,7 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
         }
     }
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = digits16::joined(high[i], low[i]);
+    digits16::join(high, low, acc);
     dequantised::sum_tile<N, R>(acc, dots);
     const Vec scale = from_f16(load_part<HalfVec>((const std::uint16_t*)matrix.scales + neuron, N));
     const Vec zero_point = to_float(load_part<ByteVec>(matrix.zero_points + neuron, N));
@@ -179,9 +174,7 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
     const std::size_t sums = header + count * 4 * width;
     const __m512i nibble = _mm512_set1_epi8(15);
     Vec acc[R * N];
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < R * N; i++)
-        acc[i] = Vec{};
+    clear(acc);
     for (std::size_t c = 0; c < count; c++) {
         const __mmask64 mask = within_row(c, matrix.row_bytes);
         const std::size_t at = header + c * 4 * width, g = c * 2 * width / group;
@@ -215,6 +208,4 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
             dots[r * N + n] *= head_of(rows[r]).scale;
 }
 
-} // namespace digits
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::digits

@@ -14,9 +14,8 @@ void ExpertGroups::group(const char* op, const std::int32_t* indices, const floa
     for (std::size_t i = first; i < last; i++) {
         const std::int32_t expert = indices[i];
         if (expert < -1 || (expert >= 0 && static_cast<std::size_t>(expert) >= expert_count))
-            fail(op, "indices[" + std::to_string(i / top_k) + ", " + std::to_string(i % top_k) + "] is " +
-                         std::to_string(expert) + ", expected -1 (none) or an expert below " +
-                         std::to_string(expert_count));
+            fail(op, "indices[", i / top_k, ", ", i % top_k, "] is ", expert,
+                 ", expected -1 (none) or an expert below ", expert_count);
         if (expert >= 0)
             next_[static_cast<std::size_t>(expert)]++;
     }

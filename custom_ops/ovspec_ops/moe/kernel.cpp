@@ -7,17 +7,12 @@
 #include "moe/digits.hpp"
 #endif
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 constexpr std::size_t tile_rows = 3, tile_neurons = 4;
 // Bytes of packed rows that stay in the L1 cache while a task's weights stream through it.
 constexpr std::size_t cached_bytes = 24 * 1024;
-
-template <std::size_t N> struct Count { // <type_traits> would bring another library's inline functions
-    static constexpr std::size_t value = N;
-};
 
 OVSPEC_INLINE bool in_digits([[maybe_unused]] WeightFormat format) {
 #if defined(__AVX512VNNI__)
@@ -54,7 +49,7 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
 #endif
     const auto tile = [&](auto size, const std::uint8_t* const* some, [[maybe_unused]] std::size_t ahead,
                           float* dots) {
-        constexpr std::size_t R = decltype(size)::value;
+        constexpr std::size_t R = size;
 #if defined(__AVX512VNNI__)
         if constexpr (format == WeightFormat::u8)
             return digits::tile_u8<N, R>(matrix, neuron, some, ahead, dots);
@@ -106,7 +101,7 @@ void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, 
         return product_of<WeightFormat::f16>(matrix, neuron, count, rows, row_count, y, stride);
     case WeightFormat::u8:
         return product_of<WeightFormat::u8>(matrix, neuron, count, rows, row_count, y, stride);
-    case WeightFormat::u4:
+    default:
         return product_of<WeightFormat::u4>(matrix, neuron, count, rows, row_count, y, stride);
     }
 }
@@ -155,5 +150,4 @@ void add_scaled(float* to, const float* from, float share, std::size_t count) {
 
 const MoeKernels moe_kernels = {packed_bytes, pack, product, swiglu, clamped_swiglu, add, add_scaled};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -15,6 +15,7 @@ struct ExpertMatrix {
     const std::uint8_t* data;        // `[experts, out, row_bytes]`
     const std::uint8_t* scales;      // f16 `[experts, out, groups]`; none for f32 and f16
     const std::uint8_t* zero_points; // u8, as scales
+    const float* bias;               // `[experts, out]`, or null
     std::size_t out;
     std::size_t in;
     std::size_t groups;

@@ -1,7 +1,6 @@
 #include "moe/op.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
@@ -37,21 +36,15 @@ constexpr std::size_t block_neurons = 32;
 constexpr std::size_t round_pairs = 8192;
 constexpr std::size_t line = 64;
 
-std::string text(const ov::PartialShape& shape) {
-    std::ostringstream out;
-    out << shape;
-    return out.str();
-}
-
-[[noreturn]] void fail_weights(std::size_t first, const std::string& what) {
-    fail(name, std::string(projection_name(first)) + " " + what);
+template <class... Parts> [[noreturn]] void fail_weights(std::size_t first, const Parts&... parts) {
+    fail(name, projection_name(first), " ", parts...);
 }
 
 // The weights `[experts, out, ...]` of one projection, read off types and shapes.
 ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type& type, const ov::Shape& data,
                       const ov::Shape& scales, const ov::Shape& zero_points) {
     if (data.size() != 3)
-        fail_weights(first, "weights are of shape " + text(data) + ", expected [experts, out, bytes]");
+        fail_weights(first, "weights are of shape ", data, ", expected [experts, out, bytes]");
     ExpertMatrix matrix{};
     matrix.out = data[1];
     matrix.in = in;
@@ -66,29 +59,26 @@ ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type
         return matrix;
     }
     if (type != ov::element::u8 || (data[2] != in && 2 * data[2] != in))
-        fail_weights(first, "weights are of shape " + text(data) + ", expected rows of " +
-                                std::to_string(in) + " f32, or of " + std::to_string(in) + " (u8), " +
-                                std::to_string(in / 2) + " (u4) or " + std::to_string(2 * in) +
-                                " (f16) bytes");
+        fail_weights(first, "weights are of shape ", data, ", expected rows of ", in, " f32, or of ", in,
+                     " (u8), ", in / 2, " (u4) or ", 2 * in, " (f16) bytes");
     matrix.format = data[2] == in ? WeightFormat::u8 : WeightFormat::u4;
     const std::size_t entries = ov::shape_size(zero_points);
     matrix.groups = rows == 0 ? 1 : entries / rows;
     if (matrix.groups == 0 || entries != matrix.groups * rows || in % matrix.groups != 0)
-        fail_weights(first, "zero points are of shape " + text(zero_points) + ", expected [" +
-                                std::to_string(data[0]) + ", " + std::to_string(data[1]) +
-                                ", groups] with groups that divide " + std::to_string(in));
+        fail_weights(first, "zero points are of shape ", zero_points, ", expected [", data[0], ", ", data[1],
+                     ", groups] with groups that divide ", in);
     if (ov::shape_size(scales) != 2 * entries)
-        fail_weights(first, "scales hold " + std::to_string(ov::shape_size(scales)) + " bytes, expected " +
-                                std::to_string(2 * entries) + ": f16, as many as zero points");
+        fail_weights(first, "scales hold ", ov::shape_size(scales), " bytes, expected ", 2 * entries,
+                     ": f16, as many as zero points");
     const std::size_t group = in / matrix.groups;
     if (matrix.format == WeightFormat::u8 && matrix.groups != 1)
-        fail_weights(first, "weights of 8 bits have " + std::to_string(matrix.groups) +
-                                " groups, expected 1: a scale per neuron");
+        fail_weights(first, "weights of 8 bits have ", matrix.groups,
+                     " groups, expected 1: a scale per neuron");
     const bool power_of_two = (group & (group - 1)) == 0;
     if (matrix.groups > max_groups || (matrix.groups > 1 && (group < 32 || !power_of_two)))
-        fail_weights(first, "weights of 4 bits have groups of " + std::to_string(group) +
-                                ", expected a power of two of at least 32, or one group of at most " +
-                                std::to_string(max_groups) + " per neuron");
+        fail_weights(first, "weights of 4 bits have groups of ", group,
+                     ", expected a power of two of at least 32, or one group of at most ", max_groups,
+                     " per neuron");
     return matrix;
 }
 
@@ -97,26 +87,13 @@ struct Projections {
     std::size_t experts;
 };
 
-// Biases `[experts, out]` of the projections; null where there are none.
-struct Biases {
-    const float* gate = nullptr;
-    const float* up = nullptr;
-    const float* down = nullptr;
-};
-
-const float* bias(const ov::TensorVector& inputs, std::size_t input, const char* what,
-                  const ExpertMatrix& matrix, std::size_t experts) {
+void set_bias(const ov::TensorVector& inputs, std::size_t input, const char* what, std::size_t experts,
+              ExpertMatrix& matrix) {
     if (inputs.size() <= input || inputs[input].get_size() == 0)
-        return nullptr;
+        return;
     check_tensor(name, inputs, input, what, ov::element::f32,
                  {static_cast<std::int64_t>(experts), static_cast<std::int64_t>(matrix.out)});
-    return inputs[input].data<const float>();
-}
-
-Biases biases_of(const ov::TensorVector& inputs, const Projections& p) {
-    return {bias(inputs, gate_bias, "gate bias", p.gate, p.experts),
-            bias(inputs, up_bias, "up bias", p.up, p.experts),
-            bias(inputs, down_bias, "down bias", p.down, p.experts)};
+    matrix.bias = inputs[input].data<const float>();
 }
 
 // The three projections of rows of `hidden_size` values, from types and shapes that `type_of(input)` and
@@ -129,15 +106,12 @@ Projections describe(std::size_t hidden_size, const TypeOf& type_of, const Shape
     const ExpertMatrix gates = matrix(gate, hidden_size);
     const Projections p{gates, matrix(up, hidden_size), matrix(down, gates.out), shape_of(gate)[0]};
     if (p.up.out != p.gate.out)
-        fail_weights(up, "has " + std::to_string(p.up.out) + " neurons, expected the gate's " +
-                             std::to_string(p.gate.out));
+        fail_weights(up, "has ", p.up.out, " neurons, expected the gate's ", p.gate.out);
     if (p.down.out != hidden_size)
-        fail_weights(down, "has " + std::to_string(p.down.out) + " neurons, expected the hidden size " +
-                               std::to_string(hidden_size));
+        fail_weights(down, "has ", p.down.out, " neurons, expected the hidden size ", hidden_size);
     for (const std::size_t first : {std::size_t{up}, std::size_t{down}})
         if (shape_of(first)[0] != p.experts)
-            fail_weights(first, "has " + std::to_string(shape_of(first)[0]) +
-                                    " experts, expected the gate's " + std::to_string(p.experts));
+            fail_weights(first, "has ", shape_of(first)[0], " experts, expected the gate's ", p.experts);
     return p;
 }
 
@@ -148,11 +122,10 @@ Projections view(const ov::TensorVector& inputs, std::size_t hidden_size) {
     set_data(p.gate, inputs, gate);
     set_data(p.up, inputs, up);
     set_data(p.down, inputs, down);
+    set_bias(inputs, gate_bias, "gate bias", p.experts, p.gate);
+    set_bias(inputs, up_bias, "up bias", p.experts, p.up);
+    set_bias(inputs, down_bias, "down bias", p.experts, p.down);
     return p;
-}
-
-std::size_t floats(std::size_t bytes) {
-    return (bytes + sizeof(float) - 1) / sizeof(float);
 }
 
 // Two tiles of one task.
@@ -171,17 +144,6 @@ struct Workspace {
     std::vector<char> chosen;                                 // per expert, in any round of the pass
 };
 
-// Never destroyed: plugin threads may outlive static objects.
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>;
-    return *pool;
-}
-
-Pool<Tiles>& tile_pool() {
-    static auto* pool = new Pool<Tiles>;
-    return *pool;
-}
-
 std::size_t blocks_of(std::size_t neurons) {
     return (neurons + block_neurons - 1) / block_neurons;
 }
@@ -189,7 +151,6 @@ std::size_t blocks_of(std::size_t neurons) {
 struct Round {
     const MoeKernels& kernels;
     ExpertMatrix gate, up, down;
-    Biases biases;
     GatedActivation activation;
     std::size_t hidden_size, intermediate_size;
     Workspace& work;
@@ -204,7 +165,7 @@ struct Round {
     std::pair<std::uint8_t*, std::size_t> pack(FloatBuffer& buffer, WeightFormat format, const float* from,
                                                std::size_t count, std::size_t size) const {
         const std::size_t bytes = kernels.packed_bytes(format, size);
-        auto* to = reinterpret_cast<std::uint8_t*>(buffer.reserve(floats(count * bytes)));
+        std::uint8_t* to = buffer.reserve_bytes(count * bytes);
         parallel_items(count, 4 * count * size,
                        [&](std::size_t i) { kernels.pack(format, from + i * size, size, to + i * bytes); });
         return {to, bytes};
@@ -227,12 +188,10 @@ struct Round {
     }
 
     // y of `rows` rows += the biases of neurons of an expert, from the first on.
-    void add_bias(const float* biases_of_all, const ExpertMatrix& matrix, std::size_t expert,
-                  std::size_t first, std::size_t neurons, float* y_of_rows, std::size_t row_count) const {
-        if (biases_of_all != nullptr)
-            for (std::size_t i = 0; i < row_count; i++)
-                kernels.add(y_of_rows + i * block_neurons, biases_of_all + expert * matrix.out + first,
-                            neurons);
+    void add_bias(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, std::size_t neurons,
+                  float* y_of_rows, std::size_t row_count) const {
+        for (std::size_t i = 0; matrix.bias != nullptr && i < row_count; i++)
+            kernels.add(y_of_rows + i * block_neurons, matrix.bias + expert * matrix.out + first, neurons);
     }
 
     // inner[pair] = silu(gate . row) * (up . row), or as the activation has it
@@ -245,14 +204,14 @@ struct Round {
             const std::size_t neurons = std::min(block_neurons, intermediate_size - first);
             const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
             const std::size_t expert = groups.experts[entry];
-            auto tiles = tile_pool().take();
+            auto tiles = Pool<Tiles>::take();
             float* ups = tiles->first.reserve(count * block_neurons);
             float* gates = tiles->second.reserve(count * block_neurons);
             kernels.product(gate, expert, first, neurons, work.gate_of.data() + begin, count, gates,
                             block_neurons);
             kernels.product(up, expert, first, neurons, work.up_of.data() + begin, count, ups, block_neurons);
-            add_bias(biases.gate, gate, expert, first, neurons, gates, count);
-            add_bias(biases.up, up, expert, first, neurons, ups, count);
+            add_bias(gate, expert, first, neurons, gates, count);
+            add_bias(up, expert, first, neurons, ups, count);
             for (std::size_t i = 0; i < count; i++) {
                 float* gated = gates + i * block_neurons;
                 if (activation.limit > 0.0f)
@@ -279,13 +238,13 @@ struct Round {
             const std::size_t neurons = std::min(block_neurons, hidden_size - first);
             for (std::size_t row = first_row; row < first_row + rows; row++)
                 std::fill_n(y + row * hidden_size + first, neurons, 0.0f);
-            auto tiles = tile_pool().take();
+            auto tiles = Pool<Tiles>::take();
             for (std::size_t entry = 0; entry < groups.experts.size(); entry++) {
                 const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
                 float* outputs = tiles->first.reserve(count * block_neurons);
                 kernels.product(down, groups.experts[entry], first, neurons, work.down_of.data() + begin,
                                 count, outputs, block_neurons);
-                add_bias(biases.down, down, groups.experts[entry], first, neurons, outputs, count);
+                add_bias(down, groups.experts[entry], first, neurons, outputs, count);
                 for (std::size_t i = 0; i < count; i++)
                     kernels.add_scaled(y + groups.rows[begin + i] * hidden_size + first,
                                        outputs + i * block_neurons, groups.shares[begin + i], neurons);
@@ -296,15 +255,10 @@ struct Round {
 
 } // namespace
 
-SparseMoE::SparseMoE(const ov::OutputVector& inputs, const SparseMoE& attributes)
-    : Op(inputs), limit_(attributes.limit_), alpha_(attributes.alpha_) {
-    constructor_validate_and_infer_types();
-}
-
 void SparseMoE::validate_and_infer_types() {
     check_input_count(*this, get_input_size() > without_biases ? with_biases : without_biases);
-    if (!(limit_ >= 0.0))
-        fail(name, "limit is " + std::to_string(limit_) + ", expected 0 or more");
+    if (!(attributes_.limit >= 0.0))
+        fail(name, "limit is ", attributes_.limit, ", expected 0 or more");
     check_input(*this, hidden, "hidden", ov::element::f32, {-1, -1});
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});
@@ -327,36 +281,24 @@ void SparseMoE::validate_and_infer_types() {
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
 }
 
-std::shared_ptr<ov::Node> SparseMoE::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<SparseMoE>(inputs, *this);
-}
-
-bool SparseMoE::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("limit", limit_);
-    visitor.on_attribute("alpha", alpha_);
-    return true;
-}
-
 bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, hidden, "hidden", ov::element::f32, {-1, -1});
     check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[hidden].get_shape(), routing = inputs[indices].get_shape();
     if (routing[0] != shape[0] || inputs[weights].get_shape() != routing)
-        fail(name, "indices are of shape " + text(routing) + " and weights of " +
-                       text(inputs[weights].get_shape()) + ", expected [rows, top_k] with the " +
-                       std::to_string(shape[0]) + " rows of hidden");
+        fail(name, "indices are of shape ", routing, " and weights of ", inputs[weights].get_shape(),
+             ", expected [rows, top_k] with the ", shape[0], " rows of hidden");
     outputs[0].set_shape(shape);
     outputs[1].set_shape({1});
     const std::size_t rows = shape[0], size = shape[1], top_k = routing[1];
     const Projections projections = view(inputs, size);
 
-    auto work = workspaces().take();
+    auto work = Pool<Workspace>::take();
     Round round{OVSPEC_KERNELS(moe_kernels),
                 projections.gate,
                 projections.up,
                 projections.down,
-                biases_of(inputs, projections),
-                {static_cast<float>(limit_), static_cast<float>(alpha_)},
+                {static_cast<float>(attributes_.limit), static_cast<float>(attributes_.alpha)},
                 size,
                 projections.gate.out,
                 *work,

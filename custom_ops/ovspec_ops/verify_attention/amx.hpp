@@ -8,9 +8,7 @@
 #include "common/tiles.hpp"
 #include "verify_attention/integer.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace tiles {
+namespace ovspec::OVSPEC_ISA::tiles {
 
 // Keys of a block times parts of queries: sums[t][p][lane] for its 32 tokens.
 template <bool half>
@@ -79,8 +77,6 @@ template <bool half> OVSPEC_INLINE void value_tile(const std::uint8_t* values, s
     }
 }
 
-} // namespace tiles
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::tiles
 
 #endif

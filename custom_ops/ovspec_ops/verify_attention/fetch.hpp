@@ -4,8 +4,7 @@
 
 #include "common/simd.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // Fetches places in the order in which they are needed, evenly over the ticks of the work at hand: the
 // processor has room for a dozen lines on their way, and whoever asks for more waits, while steps that ask
@@ -55,5 +54,4 @@ private:
     const std::uint8_t* at_ = nullptr;
 };
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

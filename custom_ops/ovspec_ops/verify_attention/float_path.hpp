@@ -7,9 +7,7 @@
 #include "verify_attention/softmax.hpp"
 #include "verify_attention/unit.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace float_path {
+namespace ovspec::OVSPEC_ISA::float_path {
 
 constexpr std::size_t unit_blocks = 1;
 constexpr std::size_t unit_slots = (unit_blocks + blocks_behind) * block_size;
@@ -222,14 +220,13 @@ static void go_on(const Chunk& c) {
     }
 }
 
-// Calls pairs(first) for groups of two vectors of rows, one(first) for the last one of one vector.
-template <class Pairs, class One>
-OVSPEC_INLINE void each_group(const Geometry& g, const Pairs& pairs, const One& one) {
+// Calls use(Count<V>, first) for groups of V vectors of rows: two, but for the last one.
+template <class Use> OVSPEC_INLINE void each_group(const Geometry& g, const Use& use) {
     std::size_t first = 0;
     for (; first + 2 * lanes <= g.padded; first += 2 * lanes)
-        pairs(first);
+        use(Count<2>(), first);
     if (first < g.padded)
-        one(first);
+        use(Count<1>(), first);
 }
 
 template <std::size_t V>
@@ -253,20 +250,16 @@ static void attend_many(const Chunk& c, const Unit& unit, bool masked, Fetch val
         const FloatBlock keys = float_block(c.call.keys, block.keys, block.tokens, s.block, c.g.key_stride);
         const auto affine = read_affine(c.call.keys, block.keys, block.tokens, b, s.keys);
         each_group(
-            c.g, [&](std::size_t first) { score_group<2>(c, b, keys, affine, first, values_ahead); },
-            [&](std::size_t first) { score_group<1>(c, b, keys, affine, first, values_ahead); });
+            c.g, [&](auto V, std::size_t first) { score_group<V>(c, b, keys, affine, first, values_ahead); });
         read_affine(c.call.values, block.values, block.tokens, b, s.values);
     }
-    each_group(
-        c.g, [&](std::size_t first) { weigh_group<2>(c, unit, masked, first); },
-        [&](std::size_t first) { weigh_group<1>(c, unit, masked, first); });
+    each_group(c.g, [&](auto V, std::size_t first) { weigh_group<V>(c, unit, masked, first); });
     for (std::size_t b = 0; b < unit.count; b++) {
         const Block& block = unit.blocks[b];
         const FloatBlock values =
             float_block(c.call.values, block.values, block.tokens, s.block, c.g.value_stride);
         each_group(
-            c.g, [&](std::size_t first) { value_group<2>(c, block, b, values, first, keys_ahead); },
-            [&](std::size_t first) { value_group<1>(c, block, b, values, first, keys_ahead); });
+            c.g, [&](auto V, std::size_t first) { value_group<V>(c, block, b, values, first, keys_ahead); });
         go_on(c);
     }
 }
@@ -319,9 +312,7 @@ OVSPEC_INLINE std::size_t score_ticks(const Geometry& g, std::size_t size) {
     if (g.few)
         return scores::few_ticks(g.grouped, size);
     std::size_t ticks = 0;
-    each_group(
-        g, [&](std::size_t) { ticks += scores::score_ticks<2>; },
-        [&](std::size_t) { ticks += scores::score_ticks<1>; });
+    each_group(g, [&](auto V, std::size_t) { ticks += scores::score_ticks<V>; });
     return ticks;
 }
 
@@ -329,9 +320,7 @@ OVSPEC_INLINE std::size_t value_ticks(const Geometry& g, std::size_t size) {
     if (g.few)
         return values::few_ticks(g.grouped, size);
     std::size_t ticks = 0;
-    each_group(
-        g, [&](std::size_t) { ticks += values::value_ticks<2>(size); },
-        [&](std::size_t) { ticks += values::value_ticks<1>(size); });
+    each_group(g, [&](auto V, std::size_t) { ticks += values::value_ticks<V>(size); });
     return ticks;
 }
 
@@ -353,6 +342,4 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
     }
 }
 
-} // namespace float_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::float_path

@@ -9,9 +9,7 @@
 #include "verify_attention/fetch.hpp"
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace scores {
+namespace ovspec::OVSPEC_ISA::scores {
 
 // Of a block's keys what is left out of the products: sum of (u - zero) * scale * q = (sum of u * q - zero *
 // sum of q) * scale. Where a format has none of these, `scale` is null.
@@ -47,13 +45,7 @@ OVSPEC_INLINE void sum_channels(const float* keys, std::size_t key_stride, const
         return;
     }
     Vec sums[S][T][V];
-#pragma GCC unroll 2
-    for (std::size_t s = 0; s < S; s++)
-#pragma GCC unroll 8
-        for (std::size_t t = 0; t < T; t++)
-#pragma GCC unroll 2
-            for (std::size_t v = 0; v < V; v++)
-                sums[s][t][v] = Vec{};
+    clear(sums);
     for (std::size_t at = first; at < size; at += channel_sums)
 #pragma GCC unroll 2
         for (std::size_t s = 0; s < S; s++) {
@@ -189,11 +181,7 @@ __attribute__((noinline)) void score_few(const Rows& keys, const float* queries,
 #pragma GCC unroll 1
         for (std::size_t i = 0; i < channel_sums; i += N) {
             Vec acc[R][N];
-#pragma GCC unroll 8
-            for (std::size_t r = 0; r < R; r++)
-#pragma GCC unroll 8
-                for (std::size_t n = 0; n < N; n++)
-                    acc[r][n] = Vec{};
+            clear(acc);
             for (std::size_t d = 0; d < size; d += channel_sums) {
                 if (d % (4 * channel_sums) == 0)
                     fetch.tick<Fetch::first_cache>();
@@ -232,6 +220,4 @@ OVSPEC_INLINE std::size_t few_ticks(std::size_t rows, std::size_t size) {
            (4 * channel_sums);
 }
 
-} // namespace scores
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::scores

@@ -6,9 +6,7 @@
 #include "verify_attention/fetch.hpp"
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace values {
+namespace ovspec::OVSPEC_ISA::values {
 
 // Channels per tile where rows are in the lanes. Registers: tile * V sums, V operands and one broadcast.
 template <std::size_t V> constexpr std::size_t tile = V == 1 ? 8 : (lanes == 8 ? 6 : (lanes == 16 ? 8 : 4));
@@ -155,6 +153,4 @@ static void add_guarded(const Plain& values, std::size_t rows, const Entries<con
         }
 }
 
-} // namespace values
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::values

@@ -5,8 +5,7 @@
 #include "common/simd.hpp"
 #include "verify_attention/kernel.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // Below every score, above -infinity: a row that has seen no key yet gives weights of 0, not NaN.
 constexpr float no_maximum = -1e30f;
@@ -178,5 +177,4 @@ struct Parts {
     }
 };
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -16,9 +16,7 @@
 #include "common/simd.hpp"
 #include "verify_attention/fetch.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer {
+namespace ovspec::OVSPEC_ISA::integer {
 
 constexpr std::size_t half_lanes = lanes / 2;
 constexpr float max_weight = digits16::largest;
@@ -154,11 +152,7 @@ OVSPEC_INLINE void dot_tile(const std::uint8_t* bytes, std::size_t stride, std::
                             const IVec* parts, std::size_t count, Fetch& fetch, Use&& use) {
     constexpr std::size_t P = half ? 1 : 2;
     IVec acc[T][P];
-#pragma GCC unroll 16
-    for (std::size_t j = 0; j < T; j++)
-#pragma GCC unroll 2
-        for (std::size_t p = 0; p < P; p++)
-            acc[j][p] = IVec{};
+    clear(acc);
     for (std::size_t k = 0; k < count; k++) {
         if (k % 4 == 0)
             fetch.tick();
@@ -212,6 +206,4 @@ OVSPEC_INLINE std::size_t dot_ticks(bool half, std::size_t count, std::size_t ro
 
 #endif
 
-} // namespace integer
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer

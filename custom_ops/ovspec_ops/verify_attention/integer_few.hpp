@@ -8,9 +8,7 @@
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_path {
+namespace ovspec::OVSPEC_ISA::integer_path {
 
 // The bytes of a row's query, high ones and low ones, each `[few_stride]`, zero behind the last channel.
 OVSPEC_INLINE std::int8_t* few_bytes(const HeadScratch& own, std::size_t row, bool low, std::size_t size) {
@@ -238,8 +236,6 @@ OVSPEC_INLINE std::size_t few_ticks(std::size_t value_size) {
     return pair_slots + (value_size + 4 * lanes - 1) / (4 * lanes) * (pair_slots / 4);
 }
 
-} // namespace integer_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_path
 
 #endif

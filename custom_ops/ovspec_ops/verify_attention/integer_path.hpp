@@ -16,9 +16,7 @@
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_path {
+namespace ovspec::OVSPEC_ISA::integer_path {
 
 // Slots of the pair up to the last one that a row of the group sees, in eights. Those behind it have weights
 // of 0, which change no bit of a sum.
@@ -143,8 +141,6 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
     }
 }
 
-} // namespace integer_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_path
 
 #endif

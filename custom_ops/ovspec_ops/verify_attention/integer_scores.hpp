@@ -6,9 +6,7 @@
 #include "common/transpose.hpp"
 #include "verify_attention/integer_scratch.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_path {
+namespace ovspec::OVSPEC_ISA::integer_path {
 
 // Queries of one group as 16-bit numbers in units of 1 / `factor`, by channel times the block's scales.
 // Returns their sum, by channel times the zero points.
@@ -184,8 +182,6 @@ OVSPEC_INLINE Vec mask_scores(float* scores, std::size_t slots, const std::uint3
     return largest;
 }
 
-} // namespace integer_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_path
 
 #endif

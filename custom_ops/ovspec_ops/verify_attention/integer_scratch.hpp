@@ -7,9 +7,7 @@
 #include "verify_attention/integer.hpp"
 #include "verify_attention/unit.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_path {
+namespace ovspec::OVSPEC_ISA::integer_path {
 
 using namespace integer;
 
@@ -110,8 +108,6 @@ struct Chunk {
     bool guarded;
 };
 
-} // namespace integer_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_path
 
 #endif

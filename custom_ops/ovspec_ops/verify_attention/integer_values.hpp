@@ -6,9 +6,7 @@
 #include "verify_attention/integer_scratch.hpp"
 #include "verify_attention/softmax.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace integer_path {
+namespace ovspec::OVSPEC_ISA::integer_path {
 
 // What all groups share: parameters of the tokens, and the values' bytes in dot()'s order.
 static void read_pair(const Chunk& c, Pair& pair) {
@@ -179,8 +177,6 @@ OVSPEC_INLINE std::size_t value_ticks(std::size_t width, std::size_t value_size)
 #endif
 }
 
-} // namespace integer_path
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::integer_path
 
 #endif

@@ -5,8 +5,7 @@
 #include "verify_attention/integer_path.hpp"
 #include "verify_attention/merge.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 namespace {
 
 std::size_t partial_floats(const VerifyCall& call, std::size_t sequence_rows) {
@@ -111,5 +110,4 @@ void merge_chunks(const VerifyCall& call, const VerifyHead& head) {
 
 const VerifyKernels verify_kernels = {shared_floats, head_floats, partial_floats, attend_chunk, merge_chunks};
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -4,9 +4,7 @@
 
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace merge {
+namespace ovspec::OVSPEC_ISA::merge {
 
 // Maxima of every chunk become the factors by which its output counts; rows are handled a vector at a time.
 static void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const Geometry& g) {
@@ -83,6 +81,4 @@ static void write_output(const VerifyCall& call, const VerifyHead& head, const G
     }
 }
 
-} // namespace merge
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::merge

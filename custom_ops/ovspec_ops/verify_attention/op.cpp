@@ -38,30 +38,22 @@ struct Workspace {
     std::vector<std::unique_ptr<Worker>> workers;
 };
 
-Pool<Workspace>& workspaces() {
-    static auto* pool = new Pool<Workspace>; // never destroyed: plugin threads may outlive static objects
-    return *pool;
-}
-
 Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std::size_t kv_heads,
                          const Sequences& sequences) {
     if (counts.get_size() == 0)
         return {nullptr, nullptr, 0};
     if (counts.get_shape() != ov::Shape{kv_heads, sequences.count})
-        fail(name, "selected_counts holds " + std::to_string(counts.get_size()) + " values, expected [" +
-                       std::to_string(kv_heads) + ", " + std::to_string(sequences.count) +
-                       "], or none for dense");
+        fail(name, "selected_counts holds ", counts.get_size(), " values, expected [", kv_heads, ", ",
+             sequences.count, "], or none for dense");
     if (blocks.get_shape() != ov::Shape{kv_heads, sequences.table_size})
-        fail(name, "selected_blocks holds " + std::to_string(blocks.get_size()) + " values, expected [" +
-                       std::to_string(kv_heads) + ", " + std::to_string(sequences.table_size) +
-                       "]: a column per entry of verify_block_indices");
+        fail(name, "selected_blocks holds ", blocks.get_size(), " values, expected [", kv_heads, ", ",
+             sequences.table_size, "]: a column per entry of verify_block_indices");
     return {blocks.data<const std::int32_t>(), counts.data<const std::int32_t>(), sequences.table_size};
 }
 
 void check_optional(const char* what, std::size_t size, std::size_t expected, const char* absent) {
     if (size != 0 && size != expected)
-        fail(name, std::string(what) + " holds " + std::to_string(size) + " values, expected " +
-                       std::to_string(expected) + ", or none for " + absent);
+        fail(name, what, " holds ", size, " values, expected ", expected, ", or none for ", absent);
 }
 
 // `verify_tables` of a pass of so many rows.
@@ -71,8 +63,8 @@ Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& paren
     const std::int32_t* data = size < lengths ? nullptr : tensor.data<const std::int32_t>();
     if (!data || data[0] < 0 || data[1] < 0 ||
         size < lengths + 3 * static_cast<std::size_t>(data[0]) + 2 + static_cast<std::size_t>(data[1]))
-        fail(name, "verify_tables holds " + std::to_string(size) +
-                       " values, fewer than the tables whose lengths it begins with");
+        fail(name, "verify_tables holds ", size,
+             " values, fewer than the tables whose lengths it begins with");
     const std::size_t count = static_cast<std::size_t>(data[0]), own = static_cast<std::size_t>(data[1]);
     check_optional("verify_parents", own, rows, "a chain");
     const std::int32_t* begins = data + lengths;
@@ -123,26 +115,21 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
 
 } // namespace
 
-VerifyAttention::VerifyAttention(const ov::OutputVector& inputs, const VerifyAttention& attributes)
-    : Op(inputs), kv_heads_(attributes.kv_heads_), k_size_(attributes.k_size_), v_size_(attributes.v_size_),
-      scale_(attributes.scale_), sliding_window_(attributes.sliding_window_) {
-    constructor_validate_and_infer_types();
-}
-
 void VerifyAttention::validate_and_infer_types() {
-    check_heads(name, kv_heads_);
-    check_head_size(name, "k_size", k_size_);
-    check_head_size(name, "v_size", v_size_);
-    if (!std::isfinite(scale_))
-        fail(name, "attribute scale is " + std::to_string(scale_) + ", expected a finite number");
-    if (sliding_window_ < 0 || sliding_window_ > std::numeric_limits<std::int32_t>::max())
-        fail(name, "attribute sliding_window is " + std::to_string(sliding_window_) +
-                       ", expected 0 (none) or a length");
+    check_at_least(name, "kv_heads", attributes_.kv_heads, 1);
+    check_head_size(name, "k_size", attributes_.k_size);
+    check_head_size(name, "v_size", attributes_.v_size);
+    if (!std::isfinite(attributes_.scale))
+        fail(name, "attribute scale is ", attributes_.scale, ", expected a finite number");
+    if (attributes_.sliding_window < 0 ||
+        attributes_.sliding_window > std::numeric_limits<std::int32_t>::max())
+        fail(name, "attribute sliding_window is ", attributes_.sliding_window,
+             ", expected 0 (none) or a length");
     if (get_input_size() != least_inputs && get_input_size() != most_inputs)
-        fail(name, "got " + std::to_string(get_input_size()) + " inputs, expected 5 or 8");
+        fail(name, "got ", get_input_size(), " inputs, expected 5 or 8");
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
-    check_cache_input(*this, key_cache, "key_cache", kv_heads_, k_size_);
-    check_cache_input(*this, value_cache, "value_cache", kv_heads_, v_size_);
+    check_cache_input(*this, key_cache, "key_cache", attributes_.kv_heads, attributes_.k_size);
+    check_cache_input(*this, value_cache, "value_cache", attributes_.kv_heads, attributes_.v_size);
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});
     check_input(*this, tables, "verify_tables", ov::element::i32, {-1});
     if (get_input_size() == most_inputs) {
@@ -153,54 +140,40 @@ void VerifyAttention::validate_and_infer_types() {
 
     const auto keys = get_input_element_type(key_cache), values = get_input_element_type(value_cache);
     if (keys.is_static() && values.is_static() && keys != values)
-        fail(name, "key_cache is of type " + keys.get_type_name() + " and value_cache of type " +
-                       values.get_type_name() +
-                       ", expected the same type; set KV_CACHE_PRECISION, not one of both");
+        fail(name, "key_cache is of type ", keys, " and value_cache of type ", values,
+             ", expected the same type; set KV_CACHE_PRECISION, not one of both");
     const auto& rows = get_input_partial_shape(query);
     ov::PartialShape out{-1, -1};
     if (rows.rank().is_static()) {
-        const std::int64_t unit = kv_heads_ * k_size_;
+        const std::int64_t unit = attributes_.kv_heads * attributes_.k_size;
         if (rows[1].is_static() && rows[1].get_length() % unit != 0)
-            fail(name, "query has rows of " + std::to_string(rows[1].get_length()) +
-                           " values, expected a multiple of kv_heads * k_size = " + std::to_string(unit));
+            fail(name, "query has rows of ", rows[1].get_length(),
+                 " values, expected a multiple of kv_heads * k_size = ", unit);
         out[0] = rows[0];
         if (rows[1].is_static())
-            out[1] = rows[1].get_length() / k_size_ * v_size_;
+            out[1] = rows[1].get_length() / attributes_.k_size * attributes_.v_size;
         check_input(*this, attention, "attention", ov::element::f32,
                     {-1, out[1].is_static() ? out[1].get_length() : -1});
     }
     set_output_type(0, ov::element::f32, out);
 }
 
-std::shared_ptr<ov::Node> VerifyAttention::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    return std::make_shared<VerifyAttention>(inputs, *this);
-}
-
-bool VerifyAttention::visit_attributes(ov::AttributeVisitor& visitor) {
-    visitor.on_attribute("kv_heads", kv_heads_);
-    visitor.on_attribute("k_size", k_size_);
-    visitor.on_attribute("v_size", v_size_);
-    visitor.on_attribute("scale", scale_);
-    visitor.on_attribute("sliding_window", sliding_window_);
-    return true;
-}
-
 bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape& rows = inputs[query].get_shape();
     VerifyCall call{};
-    call.keys = view_cache(name, "key_cache", inputs[key_cache], kv_heads_, k_size_);
-    call.values = view_cache(name, "value_cache", inputs[value_cache], kv_heads_, v_size_);
+    call.keys = view_cache(name, "key_cache", inputs[key_cache], attributes_.kv_heads, attributes_.k_size);
+    call.values =
+        view_cache(name, "value_cache", inputs[value_cache], attributes_.kv_heads, attributes_.v_size);
     call.group = rows[1] / (call.keys.heads * call.keys.size);
-    call.scale = scale_;
-    call.window = static_cast<std::int32_t>(sliding_window_);
+    call.scale = attributes_.scale;
+    call.window = static_cast<std::int32_t>(attributes_.sliding_window);
     const ov::Shape out_shape{rows[0], call.keys.heads * call.group * call.values.size};
     if (call.group == 0 || rows[1] % (call.keys.heads * call.keys.size) != 0)
-        fail(name, "query has rows of " + std::to_string(rows[1]) +
-                       " values, expected a multiple of kv_heads * k_size");
+        fail(name, "query has rows of ", rows[1], " values, expected a multiple of kv_heads * k_size");
     if (inputs[attention].get_shape() != out_shape)
-        fail(name, "attention holds " + std::to_string(inputs[attention].get_size()) + " values, expected [" +
-                       std::to_string(out_shape[0]) + ", " + std::to_string(out_shape[1]) + "]");
+        fail(name, "attention holds ", inputs[attention].get_size(), " values, expected [", out_shape[0],
+             ", ", out_shape[1], "]");
     if (rows[0] == 0) { // of a layer that the pass leaves out; its tables are those of the other layers
         outputs[0].set_shape(out_shape);
         return true;
@@ -216,7 +189,7 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
     }
 
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
-    auto workspace = workspaces().take();
+    auto workspace = Pool<Workspace>::take();
     workspace->plan.build(call, kernels, sequences, selection, tree,
                           static_cast<std::size_t>(tbb::this_task_arena::max_concurrency()));
     outputs[0].set_shape(out_shape);

@@ -1,7 +1,6 @@
 #include "verify_attention/plan.hpp"
 
 #include <algorithm>
-#include <string>
 
 namespace ovspec {
 namespace {
@@ -25,29 +24,23 @@ std::size_t first_visible_block(const VerifyCall& call, const VerifySequence& se
     return call.window > 0 && first_key > 0 ? static_cast<std::size_t>(first_key) / block_size : 0;
 }
 
-std::string place(std::size_t head, std::size_t column) {
-    return "selected_blocks[" + std::to_string(head) + ", " + std::to_string(column) + "]";
-}
-
 // The list of one head: ascending logical blocks, the blocks of this pass' rows at its end.
 void check_list(const Sequences& in, std::size_t s, std::size_t head, const std::int32_t* list,
                 std::size_t count) {
     const std::size_t blocks = in.blocks(s), column = in.first_column(s);
     for (std::size_t i = 0; i < count; i++) {
         if (list[i] < 0 || static_cast<std::size_t>(list[i]) >= blocks)
-            fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) +
-                            ", expected a logical block below the " + std::to_string(blocks) +
-                            " of sequence " + std::to_string(s));
+            fail(in.op, "selected_blocks[", head, ", ", column + i, "] is ", list[i],
+                 ", expected a logical block below the ", blocks, " of sequence ", s);
         if (i > 0 && list[i] <= list[i - 1])
-            fail(in.op, place(head, column + i) + " is " + std::to_string(list[i]) + " after " +
-                            std::to_string(list[i - 1]) + ", expected ascending logical blocks");
+            fail(in.op, "selected_blocks[", head, ", ", column + i, "] is ", list[i], " after ", list[i - 1],
+                 ", expected ascending logical blocks");
     }
     const std::size_t first = in.past(s) / block_size;
     const std::size_t own = blocks - first;
     if (count < own || static_cast<std::size_t>(list[count - own]) != first)
-        fail(in.op, "selected_blocks of KV head " + std::to_string(head) + " lacks a block of sequence " +
-                        std::to_string(s) + "'s own rows, expected blocks " + std::to_string(first) + " to " +
-                        std::to_string(blocks - 1) + " at the end of its list");
+        fail(in.op, "selected_blocks of KV head ", head, " lacks a block of sequence ", s,
+             "'s own rows, expected blocks ", first, " to ", blocks - 1, " at the end of its list");
 }
 
 void check_lists(const VerifyCall& call, const Sequences& in, const Selection& selection, std::size_t s) {
@@ -56,9 +49,8 @@ void check_lists(const VerifyCall& call, const Sequences& in, const Selection& s
         if (count == -1)
             continue;
         if (count < 1 || static_cast<std::size_t>(count) > in.table_length(s))
-            fail(in.op, "selected_counts[" + std::to_string(h) + ", " + std::to_string(s) + "] is " +
-                            std::to_string(count) + ", expected -1 (dense) or 1 to " +
-                            std::to_string(in.table_length(s)));
+            fail(in.op, "selected_counts[", h, ", ", s, "] is ", count, ", expected -1 (dense) or 1 to ",
+                 in.table_length(s));
         check_list(in, s, h, selection.blocks + h * selection.columns + in.first_column(s),
                    static_cast<std::size_t>(count));
     }
@@ -71,14 +63,13 @@ bool check_parents(const Sequences& in, Parents parents, std::size_t s) {
     for (std::size_t r = 0; parents && r < rows; r++) {
         const std::int32_t parent = parents[first + r], row = static_cast<std::int32_t>(r);
         if (parent < -1 || parent >= row)
-            fail(in.op, "verify_parents[" + std::to_string(first + r) + "] is " + std::to_string(parent) +
-                            ", expected a row before row " + std::to_string(r) + " of sequence " +
-                            std::to_string(s) + ", or -1 for the past");
+            fail(in.op, "verify_parents[", first + r, "] is ", parent, ", expected a row before row ", r,
+                 " of sequence ", s, ", or -1 for the past");
         tree |= parent != row - 1;
     }
     if (tree && rows > max_tree_rows)
-        fail(in.op, "sequence " + std::to_string(s) + " is a tree of " + std::to_string(rows) +
-                        " rows, expected at most " + std::to_string(max_tree_rows) + "; make it smaller");
+        fail(in.op, "sequence ", s, " is a tree of ", rows, " rows, expected at most ", max_tree_rows,
+             "; make it smaller");
     return tree;
 }
 

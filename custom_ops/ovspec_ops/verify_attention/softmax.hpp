@@ -7,9 +7,7 @@
 
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
-namespace softmax {
+namespace ovspec::OVSPEC_ISA::softmax {
 
 // Four sums, of every fourth slot of a row.
 struct FourSums {
@@ -106,6 +104,4 @@ OVSPEC_INLINE Factors step(float* scores, std::size_t slots, std::size_t stride,
     return {older, newer};
 }
 
-} // namespace softmax
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA::softmax

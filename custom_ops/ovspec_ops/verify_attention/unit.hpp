@@ -4,8 +4,7 @@
 
 #include "verify_attention/geometry.hpp"
 
-namespace ovspec {
-namespace OVSPEC_ISA {
+namespace ovspec::OVSPEC_ISA {
 
 // In a tree, a row's slot lies up to 63 behind its position: a position of a block has its slot in that block
 // or in one of the next two.
@@ -163,5 +162,4 @@ static void read_parameters(const CacheView& cache, const std::uint8_t* block, s
         scales[t] = zeros[t] = 0.0f;
 }
 
-} // namespace OVSPEC_ISA
-} // namespace ovspec
+} // namespace ovspec::OVSPEC_ISA

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 TEXT_KEYS = ("text", "prompt", "question")
 
@@ -19,8 +20,7 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
         ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
     """
     where = f"{option} {path}"
-    lines = numbered_lines(where, lambda: path.read_bytes().decode("utf-8"))
-    texts = [_text(where, number, line) for number, line in lines]
+    texts = [_text(f"{where}: line {number}", value) for number, value in json_lines(where, path.read_bytes)]
     if not texts:
         raise ValueError(f'{where} holds no text; write one JSON object per line: {{"text": "..."}}')
     return texts
@@ -49,16 +49,30 @@ def numbered_lines(what: str, read: Callable[[], str]) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line.strip()]
 
 
-def _text(where: str, number: int, line: str) -> str:
+def json_lines(what: str, read: Callable[[], bytes]) -> list[tuple[int, Any]]:
+    """As `numbered_lines`, the value of each line; what `read` gives may begin with a byte order mark.
+
+    Raises:
+        ValueError: as `read_utf8`, or a line is no JSON; it names the line.
+    """
+    return [
+        (number, _value(f"{what}: line {number}", line))
+        for number, line in numbered_lines(what, lambda: read().decode("utf-8-sig"))
+    ]
+
+
+def _value(place: str, line: str) -> Any:
     try:
-        value = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:  # too many digits, or too deep
-        raise ValueError(f"{where}: line {number} is no JSON ({error}); correct or remove it") from None
+        raise ValueError(f"{place} is no JSON ({error}); correct or remove it") from None
+
+
+def _text(place: str, value: Any) -> str:
     if isinstance(value, dict):
         value = next((value[key] for key in TEXT_KEYS if key in value), None)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(
-            f"{where}: line {number} holds no text; expected a string, or an object with one of "
-            f"{', '.join(TEXT_KEYS)}"
+            f"{place} holds no text; expected a string, or an object with one of {', '.join(TEXT_KEYS)}"
         )
     return value

@@ -187,14 +187,18 @@ class SparseVerify:
         given = {entry.name: getattr(self, entry.name) for entry in fields(Selection)}
         return Selection(**{name: value for name, value in given.items() if value is not None})
 
+    @property
+    def length_rule(self) -> tuple[int, float]:
+        """`L0` and `rho`, defaults filled in."""
+        return DEFAULT_L0 if self.L0 is None else self.L0, DEFAULT_RHO if self.rho is None else self.rho
+
     def budget_tokens(self, context: int) -> int:
         """Tokens of a `context` that a verification pass may read; with `coverage` all of them."""
         if self.coverage is not None or not self.limits_attention:
             return context
         if self.budget is not None:
             return min(self.budget, context)
-        L0 = DEFAULT_L0 if self.L0 is None else self.L0
-        rho = DEFAULT_RHO if self.rho is None else self.rho
+        L0, rho = self.length_rule
         return context if context <= L0 else L0 + math.ceil(rho * (context - L0))
 
     def budget_blocks(self, context: int, block_size: int) -> int:

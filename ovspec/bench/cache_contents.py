@@ -41,7 +41,8 @@ def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArr
         if rows != _PARAMETER_BYTES:
             raise ValueError(f"{spec.name}: {rows} rows of scales and zero points a block, expected 8")
         for begin, value in ((0, _SCALE), (4, _ZERO_POINT)):
-            tile[:, :, begin : begin + 4] = _one_value(tile[:, :, begin : begin + 4].shape, value)
+            part = tile[:, :, begin : begin + 4]  # the bytes of numbers, one behind the other
+            part[...] = np.full(part.size // 4, value, np.float32).view(np.uint8).reshape(part.shape)
     elif layout in ("f32", "f16"):
         dtype = np.float32 if layout == "f32" else np.float16
         tile = rng.standard_normal(shape, np.float32).astype(dtype).view(np.uint8)
@@ -57,8 +58,3 @@ def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArr
 
 def _random_bytes(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.uint8]:
     return rng.integers(0, 256, shape, np.uint8)
-
-
-def _one_value(shape: tuple[int, ...], value: float) -> NDArray[np.uint8]:
-    """u8 array of `shape` whose bytes, four by four, are one f32 value."""
-    return np.full(int(np.prod(shape)) // 4, value, np.float32).view(np.uint8).reshape(shape)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 import click
-from rich.table import Table
 
 from ovspec.cli.generate import print_piece
 from ovspec.cli.option_forms import default_option, json_flag
 from ovspec.cli.output import print_json, print_table
+from ovspec.eval.tables import table_of
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -123,19 +123,12 @@ def as_record(result: DecodedResults, same: bool) -> dict[str, object]:
 
 def show(results: dict[str, DecodedResults], same: dict[str, bool]) -> None:
     """Print the comparison."""
-    table = Table(
-        title="Greedy; a model this small is bound by overhead, not by attention", title_justify="left"
-    )
-    for column in ("", "tokens/s", "mean acceptance length", "attention density", "same text as plain"):
-        table.add_column(column, justify="right" if column else "left")
+    rows = []
     for label, result in results.items():
-        metrics = result.perf_metrics
-        table.add_row(
-            label,
-            f"{metrics.get_throughput().mean:.0f}",
-            f"{metrics.get_mean_acceptance_length():.2f}",
-            f"{metrics.get_attention_density():.2f}",
-            "yes" if same[label] else "no",
-        )
+        found = result.perf_metrics
+        speed, density = found.get_throughput().mean, found.get_attention_density()
+        cells = (f"{speed:.0f}", f"{found.get_mean_acceptance_length():.2f}", f"{density:.2f}")
+        rows.append((label, *cells, "yes" if same[label] else "no"))
+    columns = ("", "tokens/s", "mean acceptance length", "attention density", "same text as plain")
     click.echo()
-    print_table(table)
+    print_table(table_of("Greedy; a model this small is bound by overhead, not by attention", columns, rows))

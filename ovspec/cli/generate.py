@@ -28,7 +28,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.jsonl import numbered_lines, read_utf8
+from ovspec_models.jsonl import json_lines, read_utf8
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -93,11 +93,7 @@ def read_requests(name: str) -> list[dict[str, Any]]:
     where = f"--jsonl {name}"
     read = sys.stdin.buffer.read if name == "-" else Path(name).read_bytes
     requests = []
-    for number, line in numbered_lines(where, lambda: read().decode("utf-8")):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: line {number} is no JSON ({error}); correct it") from None
+    for number, value in json_lines(where, read):
         fields = value if isinstance(value, dict) else {}
         prompt, system = fields.get("prompt"), fields.get("system", "")
         if not isinstance(prompt, str) or not prompt.strip() or not isinstance(system, str):

@@ -22,6 +22,7 @@ from ovspec.cli.device_report import report_device
 from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_json, print_rows, print_table
+from ovspec.eval.tables import table_of
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
@@ -246,20 +247,16 @@ def show_estimate(estimate: dict[str, Any]) -> None:
     """Print what passes are estimated to cost."""
     speed = estimate["bandwidth_gb_s"]
     at = "; times with --bandwidth" if speed is None else f" at {speed:.1f} GB/s"
-    title = f"{estimate['what']}{at}; sparse: {estimate['sparse']}"
-    table = Table(title=title, title_justify="left")
-    for column in ("context", "tokens", "dense MB", "dense ms", "sparse MB", "sparse ms"):
-        table.add_column(column, justify="right")
+    rows = []
     for cost in estimate["passes"]:
-        table.add_row(
-            f"{cost['context']:,}",
-            str(cost["rows"]),
-            f"{cost['dense_bytes'] / 1e6:.1f}",
-            "-" if speed is None else f"{cost['dense_ms']:.2f}",
-            f"{cost['sparse_bytes'] / 1e6:.1f}",
-            "-" if speed is None else f"{cost['sparse_ms']:.2f}",
-        )
-    print_table(table)
+        cells = [f"{cost['context']:,}", str(cost["rows"])]
+        for part in ("dense", "sparse"):
+            cells.append(f"{cost[f'{part}_bytes'] / 1e6:.1f}")
+            cells.append("-" if speed is None else f"{cost[f'{part}_ms']:.2f}")
+        rows.append(cells)
+    columns = ("context", "tokens", "dense MB", "dense ms", "sparse MB", "sparse ms")
+    title = f"{estimate['what']}{at}; sparse: {estimate['sparse']}"
+    print_table(table_of(title, columns, rows, names=0))
 
 
 def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:

@@ -10,6 +10,7 @@ import openvino_genai
 from numpy.typing import NDArray
 
 from ovspec.drafters.suffix_automaton import MAX_DEPTH
+from ovspec_models.jsonl import read_utf8
 
 # Occurrences that are counted; more would not change the result much.
 _MAX_OCCURRENCES = 1024
@@ -33,12 +34,7 @@ class Corpus:
         Raises:
             ValueError: it can't be read, or is empty.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"corpus {path}: {error.strerror}; give a file that can be read") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"corpus {path} is not UTF-8 ({error}); convert it") from error
+        text = read_utf8(f"corpus {path}", lambda: path.read_text(encoding="utf-8"))
         tokens = np.array(tokenizer.encode(text, add_special_tokens=False).input_ids.data, np.int64)
         if tokens.size == 0:
             raise ValueError(f"corpus {path} is empty; give a text that resembles the outputs")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from ovspec_models.jsonl import json_lines
 
 EXPECTED = 'expected a JSON string, or an object with a text as its "prompt"'
 
@@ -19,35 +22,17 @@ class Prompt:
 
 def read_prompts(path: Path) -> list[Prompt]:
     """Read a JSONL file: a line is a JSON string, or an object whose `prompt` counts; it may be blank."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"--prompts {path}: {error.strerror}; give a JSONL file that can be read") from error
-    # str.splitlines would split a prompt at U+2028 and similar characters.
-    lines = [_decoded(path, number, line) for number, line in enumerate(content.split(b"\n"), 1)]
+    where = f"--prompts {path}"
     prompts = [
-        Prompt(number, _parsed(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()
+        Prompt(number, _text(f"{where}, line {number}", value))
+        for number, value in json_lines(where, path.read_bytes)
     ]
     if not prompts:
-        raise ValueError(f"--prompts {path}: the file holds no prompt; {EXPECTED} in every line")
+        raise ValueError(f"{where}: the file holds no prompt; {EXPECTED} in every line")
     return prompts
 
 
-def _decoded(path: Path, number: int, line: bytes) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"--prompts {path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it"
-        ) from error
-
-
-def _parsed(path: Path, number: int, line: str) -> str:
-    place = f"--prompts {path}, line {number}"
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not JSON ({error}); {EXPECTED}") from error
+def _text(place: str, value: Any) -> str:
     if isinstance(value, dict):
         if "prompt" not in value:
             raise ValueError(f'{place}: the object has no "prompt" ({_keys(value)}); {EXPECTED}')

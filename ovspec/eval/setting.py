@@ -8,7 +8,7 @@ from typing import Any
 
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import DEFAULT_L0, DEFAULT_RHO, SparseVerify, numbers_of
+from ovspec.verify.verify_config import SparseVerify, numbers_of
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 
 
@@ -82,6 +82,5 @@ def _attention(sparse: SparseVerify) -> str:
         return f"budget {sparse.budget}"
     if sparse.coverage is not None:
         return f"coverage {sparse.coverage:g}"
-    L0 = DEFAULT_L0 if sparse.L0 is None else sparse.L0
-    rho = DEFAULT_RHO if sparse.rho is None else sparse.rho
+    L0, rho = sparse.length_rule
     return f"L0 {L0}, rho {rho:g}"

@@ -67,35 +67,25 @@ class SamplingParams:
     rng_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.do_sample:
-            _require(
-                _is_positive_float32(self.temperature),
-                f"temperature must be a positive finite number, got {self.temperature}; "
-                "for greedy decoding set do_sample=False",
-            )
-            _require(self.top_k >= 0, f"top_k must be >= 0, got {self.top_k}; 0 keeps every token")
-            _require(0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}; 1 keeps every token")
-            _require(0 <= self.min_p < 1, f"min_p must be in [0, 1), got {self.min_p}; 0 keeps every token")
-        _require(
-            _is_positive_float32(self.repetition_penalty),
-            f"repetition_penalty must be a positive finite number, got {self.repetition_penalty}; "
-            "1 switches it off",
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            _require(-2 <= value <= 2, f"{name} must be in [-2, 2], got {value}; 0 switches it off")
-        _require(
-            self.min_new_tokens >= 0,
-            f"min_new_tokens must be >= 0, got {self.min_new_tokens}; 0 lets any token end the output",
-        )
-        _require(
-            all(token >= 0 for token in self.stop_token_ids),
-            f"stop_token_ids must be >= 0, got {sorted(self.stop_token_ids)}; pass the tokenizer's own ids",
-        )
-        _require(
-            0 <= self.rng_seed <= MAX_SEED,
-            f"rng_seed must be in [0, 2**64 - 1], got {self.rng_seed}; choose a seed in that range",
-        )
+        positive, keeps, off = "a positive finite number", "keeps every token", "switches it off"
+        sampled = () if not self.do_sample else (
+            ("temperature", _is_positive_float32(self.temperature), positive,
+             "for greedy decoding set do_sample=False"),
+            ("top_k", self.top_k >= 0, ">= 0", f"0 {keeps}"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]", f"1 {keeps}"),
+            ("min_p", 0 <= self.min_p < 1, "in [0, 1)", f"0 {keeps}"),
+        )  # fmt: skip
+        always = (
+            ("repetition_penalty", _is_positive_float32(self.repetition_penalty), positive, f"1 {off}"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]", f"0 {off}"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]", f"0 {off}"),
+            ("min_new_tokens", self.min_new_tokens >= 0, ">= 0", "0 lets any token end the output"),
+            ("stop_token_ids", min(self.stop_token_ids, default=0) >= 0, ">= 0",
+             "pass the tokenizer's own ids"),
+            ("rng_seed", 0 <= self.rng_seed <= MAX_SEED, "in [0, 2**64 - 1]", "choose a seed in that range"),
+        )  # fmt: skip
+        for name, good, expected, remedy in (*sampled, *always):
+            _require(good, f"{name} must be {expected}, got {getattr(self, name)}; {remedy}")
 
     @property
     def penalises(self) -> bool:

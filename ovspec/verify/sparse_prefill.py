@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from ovspec_models import SparseVerify
 
-DEFAULT_L0 = 1024
-DEFAULT_RHO = 0.1
-
 PROMPT_PIECE = 128
 """Rows of a prompt that share their block lists; a piece begins at a multiple of it."""
 
@@ -48,9 +45,8 @@ class SparsePrefill:
         given = SparseVerify(L0=self.L0, rho=self.rho, coverage=self.coverage)
         if self.coverage is not None:
             return given
-        return SparseVerify(
-            L0=DEFAULT_L0 if self.L0 is None else self.L0, rho=DEFAULT_RHO if self.rho is None else self.rho
-        )
+        L0, rho = given.length_rule
+        return SparseVerify(L0=L0, rho=rho)
 
     @property
     def share(self) -> float:

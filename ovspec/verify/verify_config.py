@@ -9,8 +9,6 @@ from ovspec_models import OvspecConfig
 from ovspec_models.sparse_verify import AMOUNT_FIELDS as AMOUNT_FIELDS
 from ovspec_models.sparse_verify import ATTENTION_FIELDS
 from ovspec_models.sparse_verify import CHANNEL_FIELDS as CHANNEL_FIELDS
-from ovspec_models.sparse_verify import DEFAULT_L0 as DEFAULT_L0
-from ovspec_models.sparse_verify import DEFAULT_RHO as DEFAULT_RHO
 from ovspec_models.sparse_verify import EXPERT_FIELDS as EXPERT_FIELDS
 from ovspec_models.sparse_verify import PER_LAYER_FIELDS as PER_LAYER_FIELDS
 from ovspec_models.sparse_verify import SparseVerify as SparseVerify

@@ -102,7 +102,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no prompts": (("-m", "{demo}"), "Missing option '--prompts'"),
     "model folder": (("-m", "/nowhere", "--prompts", "{prompts}"), "'/nowhere' does not exist"),
     "prompt file": (("-m", "{demo}", "--prompts", "none.jsonl"), "--prompts none.jsonl: No such file"),
-    "bad prompts": (("-m", "{demo}", "--prompts", "{broken}"), "line 2: not JSON"),
+    "bad prompts": (("-m", "{demo}", "--prompts", "{broken}"), "line 2 is no JSON"),
     "budgets": ((*GIVEN, "--budgets", "1k"), "--budgets '1k': expected whole numbers"),
     "budget 0": ((*GIVEN, "--budgets", "64,0"), "budget=0: expected a number of tokens"),
     "rhos": ((*GIVEN, "--rhos", "0.1;0.2"), "--rhos '0.1;0.2': expected numbers"),

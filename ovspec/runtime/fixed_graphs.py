@@ -99,9 +99,7 @@ class FixedGraphs:
         self._next_row = NextRow.behind(inputs, batch, self.block_size)
         return inputs, kind.rows - len(batch[0].tokens) if inputs else added
 
-    def forward_next(
-        self, sequence: CachedSequence, token: int
-    ) -> tuple[NDArray[np.float32], float] | None:
+    def forward_next(self, sequence: CachedSequence, token: int) -> tuple[NDArray[np.float32], float] | None:
         """A pass of one row right behind one of the same sequence and graph, as `NextRow.run`.
 
         `None` too where the last pass was another; `ModelRunner.forward` takes the token then.

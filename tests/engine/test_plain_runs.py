@@ -21,8 +21,7 @@ PROMPT = "Once upon a time there was a little girl named Lily. She"
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "rng_seed": 3},
-    "penalty": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-    "log probabilities": {"logprobs": 3},
+    "penalty": {"repetition_penalty": 1.3, "presence_penalty": 0.5},
     "odd length": {"max_new_tokens": 37},
     "stop string": {"stop_strings": {" and she"}},
     "end of text": {"ignore_eos": False, "max_new_tokens": 400},

@@ -15,6 +15,7 @@ from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenL
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.schedule.schedule import Schedule
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import why_lossy
 
@@ -69,6 +70,12 @@ class RequestState:
         sequence = self.sequence
         behind = 1 if len(sequence.tokens) > sequence.prompt_length else 0
         return len(sequence.tokens) - behind - sequence.target.length
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a pass that verifies its longest draft."""
+        settings = self.sequence.settings
+        return 1 + (MAX_NUM_ASSISTANT_TOKENS if settings.tree_depth else settings.num_assistant_tokens)
 
     def emit(
         self,

@@ -76,8 +76,9 @@ class Scheduler:
 
     Args:
         blocks: of the target's cache.
-        max_num_batched_tokens: rows of a pass at most, of prompts, drafts and plain steps together; so many
-            requests run at a time at most. A whole piece of a prompt is read even if others decode beside it.
+        max_num_batched_tokens: rows of a pass, so many requests run at a time at most. What drafts may take
+            is left to them; where that is more, a pass has their rows and a few of prompts. A whole piece of
+            a prompt is read even if others decode beside it.
         max_num_seqs: requests that run at a time.
         prompt_piece: tokens of a prompt that one pass reads all or none.
     """
@@ -123,7 +124,9 @@ class Scheduler:
             # Something must advance: in a full cache only the oldest surely does.
             decodes = self._blocks.spare is None or decoding[0] is self.running[0]
             due = decodes and self.costs.is_due
-            left = 0 if due else self.costs.rows(left - len(decoding), len(decoding), unread)
+            behind_drafts = left - sum(state.most_rows for state in decoding)
+            left = min(left - len(decoding), max(_LEAST_ROWS, behind_drafts))
+            left = 0 if due else self.costs.rows(left, len(decoding), unread)
         chunks: list[Chunk] = []
         promised, advancing = 0, list[RequestState]()
         for state in list(self.running):
@@ -157,16 +160,13 @@ class Scheduler:
         whole = (begin + most) // piece * piece - begin
         return whole if whole > 0 else 0 if others else min(end - begin, piece - begin % piece)
 
-    def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int:
-        """Draft tokens that each request has room for, in the cache and beside the other rows of a pass."""
-        each = max(1, len(decoding))
-        rows = self.max_num_batched_tokens - len(decoding) - sum(chunk.tokens for chunk in chunks)
-        room = max(0, rows) // each
+    def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
+        """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""
         if (spare := self._blocks.spare) is None:
-            return room
+            return None
         spare -= sum(self._missing(state, 1) for state in decoding)
         spare -= sum(self._missing(chunk.state, chunk.tokens) for chunk in chunks)
-        return min(room, max(0, spare) // each * self._blocks.block_size)
+        return max(0, spare) // max(1, len(decoding)) * self._blocks.block_size
 
     def preempt(self, state: RequestState) -> None:
         """Take a request's blocks; it waits before all others."""

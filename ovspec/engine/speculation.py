@@ -102,8 +102,8 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target, drafter)
         self.drafter = drafter
-        #: Draft tokens of a request that the pass and the cache have room for.
-        self.most_draft = MAX_NUM_ASSISTANT_TOKENS
+        #: Draft tokens of a request that the cache has room for; `None`: any number.
+        self.most_draft: int | None = None
 
     def step(
         self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], chunks: SequenceOf[Chunk]
@@ -215,7 +215,8 @@ class Speculation:
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
             limits = [MAX_NUM_ASSISTANT_TOKENS]  # the drafter bounds the depth
-        limits.append(self.most_draft)
+        if self.most_draft is not None:
+            limits.append(self.most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify

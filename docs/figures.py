@@ -148,7 +148,7 @@ FIGURES = {
     ),
     "prompt": Figure(
         "performance.md",
-        "ovspec bench prompt --shape qwen3-0.6b --mode genai,dense,sparse --repeat 3",
+        "ovspec bench prompt --shape qwen3-0.6b --layers 4 --mode genai,dense,sparse --repeat 3",
         prompt_table,
     ),
     "experts": Figure(

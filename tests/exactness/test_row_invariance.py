@@ -100,12 +100,16 @@ def test_families(family: str, weights: str, precision: str, cache: str, exporte
             prove(runner, text_of(case), SPLITS, 80)
 
 
-@pytest.mark.parametrize("cache", ["u8", pytest.param("f32", marks=pytest.mark.sweep)])
-def test_demo_target_with_one_thread_and_two(cache: str) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [{"KV_CACHE_PRECISION": "u8"}, pytest.param(F32, marks=pytest.mark.sweep)],
+    ids=["u8", "f32"],
+)
+def test_demo_target_with_one_thread_and_two(properties: dict[str, str]) -> None:
     text = random_text(4096, 130)
     references = []
     for threads in (1, 2):
-        settings = {"KV_CACHE_PRECISION": cache, "INFERENCE_NUM_THREADS": threads}
+        settings = {**properties, "INFERENCE_NUM_THREADS": threads}
         runner = ModelRunner(demo_pair_path(), properties=settings)
         references.append(prove(runner, text, 4).reference.outputs["logits"])
     assert np.array_equal(references[0].view(np.uint32), references[1].view(np.uint32))

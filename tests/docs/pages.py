@@ -30,7 +30,8 @@ SMALLER = {
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "bench verify --shape qwen3-moe-64x8": "bench verify --shape qwen3-moe-64x8 --layers 1 --repeat 1",
     "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
-    "bench prompt --shape qwen3-0.6b --layers 4": "bench prompt --shape qwen3-0.6b --layers 1 --context 64,128",
+    "bench prompt --shape qwen3-0.6b --layers 4": "bench prompt --shape qwen3-0.6b --layers 1 "
+    "--context 64,128",
     "bench memory --shape qwen3-moe-64x8": "bench memory --shape qwen3-moe-64x8 --layers 1 --context 64 "
     "--repeat 1",
     "bench memory --shape qwen3-0.6b": "bench memory --shape qwen3-0.6b --layers 1 --repeat 1",

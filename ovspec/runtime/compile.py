@@ -13,7 +13,7 @@ from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_transforms import last_line
+from ovspec_transforms import keep_mlps_apart, last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
@@ -59,6 +59,8 @@ def compile_paged(
         ValueError: a bad value, or a cache precision that the device does not use with this inference
             precision.
     """
+    if is_cpu(device) and takes_one_thread(core, settings):
+        keep_mlps_apart(model)
     try:
         compiled = core.compile_model(model, device, dict(settings))
     except RuntimeError as error:
@@ -73,6 +75,27 @@ def compile_paged(
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error
     _check_cache_precision(compiled, settings)
     return compiled
+
+
+def takes_one_thread(core: ov.Core, settings: Mapping[str, object]) -> bool:
+    """Whether a processor with AMX computes a model with one thread, by its settings or as there is no other.
+
+    The plugin fuses gated MLPs there, and can't compile them for one thread.
+    """
+    if "amx" not in ovspec_ops.available_isas():
+        return False
+    kept = {name: value for name, value in settings.items() if name not in ("CACHE_DIR", "CACHE_MODE")}
+    try:
+        found = core.compile_model(smallest_model(), "CPU", kept)
+    except RuntimeError:  # a bad setting; what compiles the model says which
+        return False
+    return int(found.get_property("INFERENCE_NUM_THREADS")) <= int(found.get_property("NUM_STREAMS"))
+
+
+def fuses_mlps(compiled: ov.CompiledModel) -> bool:
+    """Whether the plugin fused gated MLPs of a compiled model."""
+    nodes = compiled.get_runtime_model().get_ops()
+    return any(node.get_rt_info()["layerType"].value == "LLMMLP" for node in nodes)
 
 
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
-from ovspec.runtime.compile import cache_tensors, compile_paged
+from ovspec.runtime.compile import cache_tensors, compile_paged, fuses_mlps
 from ovspec.runtime.next_row import NextRow
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
@@ -148,9 +147,21 @@ class FixedGraphs:
         return np.concatenate(found).view(np.uint32)
 
 
-def one_thread(core: ov.Core, device: str, settings: Mapping[str, object]) -> Compile:
-    """What compiles a model for one thread, if the user's settings do not ask for more."""
-    return partial(compile_paged, core, device=device, settings={**_ONE_THREAD, **settings})
+def one_thread(
+    core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel | None = None
+) -> Compile:
+    """What compiles a model for one thread, if the user's settings do not ask for more.
+
+    Args:
+        core, device, settings: as of `compile_paged`.
+        own: the model as it is compiled; MLPs that are fused there need two threads, to have the same bits.
+    """
+
+    def compile(model: ov.Model) -> ov.CompiledModel:
+        few = {} if own is not None and fuses_mlps(own) else _ONE_THREAD
+        return compile_paged(core, model, device, {**few, **settings})
+
+    return compile
 
 
 def is_small(model: ov.Model) -> bool:

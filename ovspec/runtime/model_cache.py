@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime import checksums
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.compile import compile_paged
+from ovspec.runtime.compile import compile_paged, takes_one_thread
 from ovspec.runtime.graph_facts import GraphFacts
 from ovspec.runtime.model_identity import entry_name, identity, weights_of
 from ovspec_models.new_folder import new_folder
@@ -72,7 +72,8 @@ class ModelCache:
         self._settings = {name: value for name, value in settings.items() if name != "CACHE_DIR"}
         _check(settings)
         self._place = Path(str(settings["CACHE_DIR"]))
-        chosen = {"graph": backends.graph, "properties": self._settings}
+        one = backends.linear == "stock" and takes_one_thread(core, self._settings)
+        chosen = {"graph": backends.graph, "properties": self._settings, "one_thread": one}
         self._entry = self._place / entry_name(core, folder, backends.device, chosen)
         self._weights = weights_of(folder)
         checksums.remember(self._entry / _CHECKSUMS)

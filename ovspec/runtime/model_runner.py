@@ -184,7 +184,10 @@ class ModelRunner:
             graph, facts = build()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
             if backends.on_cpu and not self._watch and is_small(graph):
-                self._again = graph, one_thread(core, backends.device, backends.plugin_properties)
+                self._again = (
+                    graph,
+                    one_thread(core, backends.device, backends.plugin_properties, compiled),
+                )
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):

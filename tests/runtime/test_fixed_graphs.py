@@ -30,6 +30,7 @@ SETTINGS: list[tuple[Any, dict[str, str]]] = [
     ("native", F32),
     ("native", {**F32, "KV_CACHE_PRECISION": "f16"}),
     ("stock", F32),
+    ("stock", {}),  # with AMX its MLPs are fused
 ]
 
 

@@ -117,9 +117,10 @@ def test_a_long_context_is_not_copied(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_cache_that_grew_three_times(folders: dict[str, Path]) -> None:
-    """What it held before it grew is not left with the C library."""
-    compare(folders["two layers"], context=12288)
+@pytest.mark.parametrize("context", [12288, 16384])
+def test_buffers_that_grew(folders: dict[str, Path], context: int) -> None:
+    """What the cache and attention held before they grew is not left with the C library."""
+    compare(folders["two layers"], context=context)
 
 
 def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:

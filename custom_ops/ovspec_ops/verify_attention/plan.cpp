@@ -199,7 +199,9 @@ void VerifyPlan::add_waves(const VerifyCall& call, const VerifyKernels& kernels)
         floats += own;
         most = std::max(most, floats);
     }
-    float* partials = partials_.reserve(most);
+    // A whole wave at once: pages that no pass touches cost nothing, while a buffer that grows with the
+    // context leaves holes in the C library's heap, 42 MB of them at 16k tokens.
+    float* partials = partials_.reserve(std::max(most, wave_floats));
     for (std::size_t h = 0; h < heads.size(); h++)
         heads[h].partials = partials + partial_begins_[h];
 }

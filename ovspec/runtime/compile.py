@@ -13,7 +13,7 @@ from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_transforms import keep_mlps_apart, last_line
+from ovspec_transforms import gated_products, keep_mlps_apart, last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
@@ -59,7 +59,7 @@ def compile_paged(
         ValueError: a bad value, or a cache precision that the device does not use with this inference
             precision.
     """
-    if is_cpu(device) and takes_one_thread(core, settings):
+    if is_cpu(device) and gated_products(model) and takes_one_thread(core, settings):
         keep_mlps_apart(model)
     try:
         compiled = core.compile_model(model, device, dict(settings))
@@ -78,11 +78,12 @@ def compile_paged(
 
 
 def takes_one_thread(core: ov.Core, settings: Mapping[str, object]) -> bool:
-    """Whether a processor with AMX computes a model with one thread, by its settings or as there is no other.
+    """Whether a processor computes a model with one thread, by its settings or as there is no other.
 
-    The plugin fuses gated MLPs there, and can't compile them for one thread.
+    With AMX the plugin fuses gated MLPs, and can't compile them for one thread. `False` too where it can't
+    be AMX, for want of bf16.
     """
-    if "amx" not in ovspec_ops.available_isas():
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return False
     kept = {name: value for name, value in settings.items() if name not in ("CACHE_DIR", "CACHE_MODE")}
     try:

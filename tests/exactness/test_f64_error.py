@@ -93,7 +93,8 @@ def test_no_larger_than_stock(
     record_property("ratio", ratio)
     record_property("worse", worse)
     record_property("errors", (float(np.median(ours)), float(np.median(stock))))
-    rounded = (precision, cache) != ("f32", "f32") or (weights in ("int8", "int4") and native.row_bits == 8)
+    bits = native.row_bits if weights in ("int8", "int4") else 32
+    rounded = (precision, cache) != ("f32", "f32") or bits == 8
     assert worse <= WORSE_BY_CHANCE if rounded else ratio <= 1.0
-    # Of logits with a deviation of 3.
-    assert 0 < np.median(ours) < (0.4 if rounded else 1e-4)
+    # Of logits with a deviation of 3; rows have 16 bits with AMX.
+    assert 0 < np.median(ours) < (0.4 if rounded else 1e-3 if bits == 16 else 1e-4)

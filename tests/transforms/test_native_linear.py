@@ -133,7 +133,8 @@ def test_the_error_is_no_larger_than_that_of_stock(precision: str, kind: type, r
             native_linear(model, "bf16" if precision == "bf16" else "f32").require(1)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
         errors.append(np.square(compiled([hidden])[0] - expected).mean())
-    assert 0 < errors[0] <= errors[1]
+    # Where bf16 rounds the same in both, the order of f32 sums moves the error by some 1e-5 of it.
+    assert 0 < errors[0] <= errors[1] * (1 + (1e-4 if precision == "bf16" else 0))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from ovspec_transforms.experts.watch_routing import ROUTING_WEIGHTS as ROUTING_W
 from ovspec_transforms.experts.watch_routing import watch_routing as watch_routing
 from ovspec_transforms.ffn.ffn_layers import FfnLayer as FfnLayer
 from ovspec_transforms.ffn.ffn_layers import ffn_layers as ffn_layers
+from ovspec_transforms.ffn.keep_mlps_apart import gated_products as gated_products
 from ovspec_transforms.ffn.keep_mlps_apart import keep_mlps_apart as keep_mlps_apart
 from ovspec_transforms.ffn.limit_channels import CHANNELS_READ as CHANNELS_READ
 from ovspec_transforms.ffn.limit_channels import VERIFY_CHANNEL_LIMITS as VERIFY_CHANNEL_LIMITS

@@ -2,9 +2,6 @@
 // same by default ("dynamic quantization").
 #pragma once
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-#define OVSPEC_BYTES // this instruction set has kernels for rows of 8 bits
-
 #include "common/dot.hpp"
 #include "common/simd.hpp"
 
@@ -87,5 +84,3 @@ struct Rounder {
 };
 
 } // namespace ovspec::OVSPEC_ISA::byte_values
-
-#endif

@@ -3,8 +3,6 @@
 // than the 8 significant bits of bf16.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/dot.hpp"
 #include "common/simd.hpp"
 
@@ -74,5 +72,3 @@ OVSPEC_INLINE void join(const IVec (&high)[count], const IVec (&low)[count], Vec
 }
 
 } // namespace ovspec::OVSPEC_ISA::digits16
-
-#endif

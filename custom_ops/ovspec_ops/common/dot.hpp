@@ -1,8 +1,6 @@
 // Integer dot products of four unsigned with four signed bytes in every 32-bit lane.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/simd.hpp"
 
 namespace ovspec::OVSPEC_ISA {
@@ -27,5 +25,3 @@ OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
 }
 
 } // namespace ovspec::OVSPEC_ISA
-
-#endif

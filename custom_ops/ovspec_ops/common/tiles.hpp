@@ -1,8 +1,6 @@
 // AMX tiles: their configuration.
 #pragma once
 
-#ifdef OVSPEC_AMX
-
 #include "common/simd.hpp"
 #ifdef OVSPEC_EMULATED_TILES
 #include "common/emulated_tiles.hpp"
@@ -67,5 +65,3 @@ private:
 };
 
 } // namespace ovspec::OVSPEC_ISA::tiles
-
-#endif

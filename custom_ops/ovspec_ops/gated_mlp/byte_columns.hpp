@@ -2,8 +2,6 @@
 // integer_columns.hpp; a scale of the row belongs to neighbouring entries of a batch.
 #pragma once
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
@@ -130,5 +128,3 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
 }
 
 } // namespace ovspec::OVSPEC_ISA::byte_columns
-
-#endif

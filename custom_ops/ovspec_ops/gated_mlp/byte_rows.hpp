@@ -2,8 +2,6 @@
 // of the row belongs to the values that one lane reads in `span` vectors.
 #pragma once
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-
 #include "common/byte_values.hpp"
 #include "gated_mlp/integer_rows.hpp"
 
@@ -270,5 +268,3 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
 }
 
 } // namespace ovspec::OVSPEC_ISA::byte_rows
-
-#endif

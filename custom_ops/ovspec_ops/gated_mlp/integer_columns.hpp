@@ -3,8 +3,6 @@
 // in scratch memory, once for all rows.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 
@@ -273,5 +271,3 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_columns
-
-#endif

@@ -2,8 +2,6 @@
 // row (row_layout.hpp), so that scales are applied once per chunk.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
 #include "gated_mlp/row_layout.hpp"
@@ -308,5 +306,3 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_rows
-
-#endif

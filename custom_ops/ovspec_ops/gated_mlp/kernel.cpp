@@ -2,13 +2,19 @@
 
 #include "common/simd.hpp"
 #include "gated_mlp/activation.hpp"
-#include "gated_mlp/byte_columns.hpp"
-#include "gated_mlp/byte_rows.hpp"
 #include "gated_mlp/float_path.hpp"
+#ifdef OVSPEC_DOT
 #include "gated_mlp/integer_columns.hpp"
 #include "gated_mlp/integer_rows.hpp"
+#endif
+#ifdef OVSPEC_BYTES
+#include "gated_mlp/byte_columns.hpp"
+#include "gated_mlp/byte_rows.hpp"
+#endif
+#ifdef OVSPEC_AMX
 #include "gated_mlp/tile_columns.hpp"
 #include "gated_mlp/tile_rows.hpp"
+#endif
 
 namespace ovspec::OVSPEC_ISA {
 namespace {

@@ -2,8 +2,6 @@
 // outputs, 64 channels at a time.
 #pragma once
 
-#ifdef OVSPEC_AMX
-
 #include "common/tiles.hpp"
 #include "gated_mlp/integer_columns.hpp"
 
@@ -82,5 +80,3 @@ OVSPEC_INLINE void down(const ChannelMatrix& m, const ChannelView& view, std::si
 }
 
 } // namespace ovspec::OVSPEC_ISA::tile_columns
-
-#endif

@@ -2,8 +2,6 @@
 // 64 weights at a time.
 #pragma once
 
-#ifdef OVSPEC_AMX
-
 #include "common/digits16.hpp"
 #include "common/tiles.hpp"
 #include "common/transpose.hpp"
@@ -289,5 +287,3 @@ OVSPEC_INLINE void project(const ChannelMatrix& m, const ChannelSpan& span, cons
 }
 
 } // namespace ovspec::OVSPEC_ISA::tile_rows
-
-#endif

@@ -2,8 +2,6 @@
 // those of a row are spread over it.
 #pragma once
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-
 #include "linear/byte_rows.hpp"
 #include "linear/panels.hpp"
 
@@ -96,5 +94,3 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
 }
 
 } // namespace ovspec::OVSPEC_ISA::byte_path
-
-#endif

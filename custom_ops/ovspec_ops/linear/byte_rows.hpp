@@ -1,8 +1,6 @@
 // Rows as integers of 8 bits, a scale for every 32 of them in a group of weights: see common/byte_values.hpp.
 #pragma once
 
-#if defined(OVSPEC_DOT) && !defined(OVSPEC_AMX)
-
 #include "common/byte_values.hpp"
 #include "linear/kernel.hpp"
 
@@ -59,5 +57,3 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
 }
 
 } // namespace ovspec::OVSPEC_ISA::byte_rows
-
-#endif

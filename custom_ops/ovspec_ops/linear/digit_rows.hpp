@@ -1,8 +1,6 @@
 // Rows as the integer kernels read them: two signed digits of 8 bits a value, see common/digits16.hpp.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/digits16.hpp"
 #include "linear/kernel.hpp"
 
@@ -114,5 +112,3 @@ OVSPEC_INLINE Scales<format> scales_of(const LinearWeights& w, const std::uint8_
 }
 
 } // namespace ovspec::OVSPEC_ISA::digit_rows
-
-#endif

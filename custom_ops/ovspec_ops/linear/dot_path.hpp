@@ -2,8 +2,6 @@
 // of a row are spread over it.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
 
@@ -85,5 +83,3 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
 }
 
 } // namespace ovspec::OVSPEC_ISA::dot_path
-
-#endif

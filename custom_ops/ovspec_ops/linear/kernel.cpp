@@ -1,11 +1,17 @@
 #include "linear/kernel.hpp"
 
 #include "common/simd.hpp"
-#include "linear/byte_path.hpp"
+#include "linear/number_path.hpp"
+#ifdef OVSPEC_DOT
 #include "linear/digit_rows.hpp"
 #include "linear/dot_path.hpp"
-#include "linear/number_path.hpp"
+#endif
+#ifdef OVSPEC_BYTES
+#include "linear/byte_path.hpp"
+#endif
+#ifdef OVSPEC_AMX
 #include "linear/tile_path.hpp"
+#endif
 
 namespace ovspec::OVSPEC_ISA {
 namespace {

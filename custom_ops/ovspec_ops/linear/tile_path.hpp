@@ -1,8 +1,6 @@
 // Rows times panels with AMX tiles: the digits of up to 16 rows times 32 neurons, 64 inputs at a time.
 #pragma once
 
-#ifdef OVSPEC_AMX
-
 #include "common/tiles.hpp"
 #include "linear/digit_rows.hpp"
 #include "linear/panels.hpp"
@@ -234,5 +232,3 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
 }
 
 } // namespace ovspec::OVSPEC_ISA::tile_path
-
-#endif

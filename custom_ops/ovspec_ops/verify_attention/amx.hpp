@@ -3,8 +3,6 @@
 // them.
 #pragma once
 
-#ifdef OVSPEC_AMX
-
 #include "common/tiles.hpp"
 #include "verify_attention/integer.hpp"
 
@@ -78,5 +76,3 @@ template <bool half> OVSPEC_INLINE void value_tile(const std::uint8_t* values, s
 }
 
 } // namespace ovspec::OVSPEC_ISA::tiles
-
-#endif

@@ -27,8 +27,6 @@ OVSPEC_INLINE float max_query(std::size_t size) {
     return size <= 256 ? max_weight : max_weight * 256.0f / (float)size;
 }
 
-#ifdef OVSPEC_DOT
-
 // The lower halves of a and b, and the upper halves.
 OVSPEC_INLINE IVec lower_halves(IVec a, IVec b) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
@@ -203,7 +201,5 @@ OVSPEC_INLINE std::size_t dot_ticks(bool half, std::size_t count, std::size_t ro
     const std::size_t T = half ? tile_rows<true> : tile_rows<false>;
     return (rows + T - 1) / T * ((count + 3) / 4);
 }
-
-#endif
 
 } // namespace ovspec::OVSPEC_ISA::integer

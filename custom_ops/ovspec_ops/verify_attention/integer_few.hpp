@@ -3,8 +3,6 @@
 // sums of floats run in the same order.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
 
@@ -237,5 +235,3 @@ OVSPEC_INLINE std::size_t few_ticks(std::size_t value_size) {
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_path
-
-#endif

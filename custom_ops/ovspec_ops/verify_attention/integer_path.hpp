@@ -10,8 +10,6 @@
 // see change nothing.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "verify_attention/integer_few.hpp"
 #include "verify_attention/integer_scores.hpp"
 #include "verify_attention/integer_values.hpp"
@@ -142,5 +140,3 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_path
-
-#endif

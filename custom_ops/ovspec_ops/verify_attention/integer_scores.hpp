@@ -1,8 +1,6 @@
 // Queries and keys of the integer path.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "common/transpose.hpp"
 #include "verify_attention/integer_scratch.hpp"
 
@@ -183,5 +181,3 @@ OVSPEC_INLINE Vec mask_scores(float* scores, std::size_t slots, const std::uint3
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_path
-
-#endif

@@ -1,11 +1,11 @@
 // What the steps of the integer path share: a thread's scratch memory and the two blocks it is at.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
-#include "verify_attention/amx.hpp"
 #include "verify_attention/integer.hpp"
 #include "verify_attention/unit.hpp"
+#ifdef OVSPEC_AMX
+#include "verify_attention/amx.hpp"
+#endif
 
 namespace ovspec::OVSPEC_ISA::integer_path {
 
@@ -109,5 +109,3 @@ struct Chunk {
 };
 
 } // namespace ovspec::OVSPEC_ISA::integer_path
-
-#endif

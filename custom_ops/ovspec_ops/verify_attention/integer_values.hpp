@@ -1,8 +1,6 @@
 // Softmax, weights and values of the integer path.
 #pragma once
 
-#ifdef OVSPEC_DOT
-
 #include "verify_attention/integer_scratch.hpp"
 #include "verify_attention/softmax.hpp"
 
@@ -178,5 +176,3 @@ OVSPEC_INLINE std::size_t value_ticks(std::size_t width, std::size_t value_size)
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_path
-
-#endif

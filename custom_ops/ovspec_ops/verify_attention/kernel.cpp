@@ -2,8 +2,10 @@
 
 #include "verify_attention/float_path.hpp"
 #include "verify_attention/geometry.hpp"
-#include "verify_attention/integer_path.hpp"
 #include "verify_attention/merge.hpp"
+#ifdef OVSPEC_DOT
+#include "verify_attention/integer_path.hpp"
+#endif
 
 namespace ovspec::OVSPEC_ISA {
 namespace {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -10,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
@@ -111,14 +113,22 @@ class CachedHead(Drafter):
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
 
-    def _drop_drafts(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> None:
+    def _drafting(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, int]:
+        """How many tokens the sequences may draft whose states are there, by their index."""
+        limits = (
+            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
+            for sequence, count in zip(sequences, counts, strict=True)
+        )
+        return {i: int(limit) for i, limit in enumerate(limits) if limit > 0 and self._is_ready(sequences[i])}
+
+    def _drop_drafts(self, sequences: SequenceOf[Sequence], indices: Iterable[int]) -> None:
         """Leave true entries only in the caches of these sequences."""
         for index in indices:
             sequence = sequences[index]
             sequence.draft.rollback(min(sequence.draft.length, len(sequence.tokens) - 1))
             self._publish(sequence)
 
-    def _pass_by(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> None:
+    def _pass_by(self, sequences: SequenceOf[Sequence], indices: Iterable[int]) -> None:
         for index in indices:
             self._unread(sequences[index]).pass_by(self._known(sequences[index]))
 

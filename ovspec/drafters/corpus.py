@@ -59,8 +59,10 @@ class Corpus:
                 high = length - 1
         return found, low
 
-    def follow(self, positions: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], float]:
-        """The most frequent token at `positions`, where it is followed by another, and its share."""
+    def follow(self, positions: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], float] | None:
+        """The most frequent token at `positions`, where it is followed by another, and its share, if any."""
+        if not len(positions):
+            return None
         tokens, counts = np.unique(self._tokens[positions], return_counts=True)
         at = int(counts.argmax())
         after = positions[self._tokens[positions] == tokens[at]] + 1

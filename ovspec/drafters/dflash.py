@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from ovspec.drafters.cached_head import CachedHead
-from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.head_fit import check_states, share_with_target
 from ovspec.drafters.joined_states import JoinedStates
@@ -90,26 +89,20 @@ class DFlashDrafter(CachedHead):
         """Draft for every sequence whose states are there, in one pass for all of them."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
-        lengths = [
-            int(min(count, self._size - 1, depth_of(sequence), self._positions - len(sequence.tokens)))
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
-        asked = [
-            index for index, length in enumerate(lengths) if length > 0 and self._is_ready(sequences[index])
-        ]
-        if not asked:
+        lengths = self._drafting(sequences, [min(count, self._size - 1) for count in counts])
+        if not lengths:
             return proposals
         try:
-            logits = self.runner.forward([self._block(sequences[index], lengths[index]) for index in asked])
+            logits = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
             self.last_duration = self.runner.last_pass.duration
-            self._pass_by(sequences, asked)
+            self._pass_by(sequences, lengths)
             begin = 0
-            for index in asked:
-                places = logits[begin : begin + lengths[index]]
+            for index, length in lengths.items():
+                places = logits[begin : begin + length]
                 proposals[index] = parallel_draft(sequences[index], counts[index], places)
-                begin += lengths[index]
+                begin += length
         finally:
-            self._drop_drafts(sequences, asked)
+            self._drop_drafts(sequences, lengths)
         return proposals
 
     def _block(self, sequence: Sequence, length: int) -> Rows:

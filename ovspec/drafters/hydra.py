@@ -14,7 +14,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.drafters.cached_head import CachedHead
-from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.hydra_heads import HydraHeads
 from ovspec.drafters.last_state import LastStateHead
@@ -28,11 +27,6 @@ from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 from ovspec_models.heads import open_hydra
 from ovspec_transforms import embedding_of
-
-
-def hydra_boundaries(layers: int) -> tuple[int, ...]:
-    """The boundary that the heads read: what the output layer reads."""
-    return (layers + 1,)
 
 
 def load_hydra(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> Drafter:
@@ -113,12 +107,7 @@ class HydraPrefixDrafter(CachedHead):
         """Draft for every sequence whose states are there."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
-        asked = [
-            index
-            for index, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
-            if min(count, depth_of(sequence), self._positions - len(sequence.tokens)) > 0
-            and self._is_ready(sequence)
-        ]
+        asked = list(self._drafting(sequences, counts))
         if not asked:
             return proposals
         chosen = [sequences[index] for index in asked]

@@ -22,11 +22,6 @@ from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 
 
-def medusa_boundaries(layers: int) -> tuple[int, ...]:
-    """The boundary that the heads read: what the output layer reads."""
-    return (layers + 1,)
-
-
 def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> MedusaDrafter:
     """Compile the heads of a folder for a target.
 

@@ -14,11 +14,6 @@ from ovspec_models.head_info import HeadInfo
 from ovspec_transforms import whole_head
 
 
-def mtp_boundaries(layers: int) -> tuple[int, ...]:
-    """The boundary that it reads, of the target as of itself: what the output layer reads."""
-    return (layers + 1,)
-
-
 def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> RecurrentHead:
     """Compile the module of a folder for a target.
 

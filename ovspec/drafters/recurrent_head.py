@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.drafters.cached_head import CachedHead
-from ovspec.drafters.draft_tree import DraftTree, depth_of
+from ovspec.drafters.draft_tree import DraftTree
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.drafters.joined_states import JoinedStates
@@ -57,19 +57,13 @@ class RecurrentHead(CachedHead):
         """Draft for every sequence whose states are there."""
         self.last_duration = 0.0
         proposals = [Proposal() for _ in sequences]
-        limits = [
-            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
-        asked = [
-            index for index, limit in enumerate(limits) if limit > 0 and self._is_ready(sequences[index])
-        ]
+        limits = self._drafting(sequences, counts)
         trees = {
-            index: DraftTree(sequences[index], counts[index], int(limits[index]))
-            for index in asked
+            index: DraftTree(sequences[index], counts[index], limit)
+            for index, limit in limits.items()
             if sequences[index].settings.branching_factor > 1
         }
-        chains = [index for index in asked if index not in trees]
+        chains = [index for index in limits if index not in trees]
         try:
             if trees:
                 self._draft_trees(sequences, trees)
@@ -77,7 +71,7 @@ class RecurrentHead(CachedHead):
                 proposals[index] = tree.proposal()
             batch = self._first_rows(sequences, chains)
             if len(chains) == 1 and (
-                whole := self._at_once(sequences[chains[0]], batch[0], int(limits[chains[0]]))
+                whole := self._at_once(sequences[chains[0]], batch[0], limits[chains[0]])
             ):
                 proposals[chains[0]] = whole
                 self._pass_by(sequences, chains)
@@ -96,7 +90,7 @@ class RecurrentHead(CachedHead):
                         batch.append(Rows(sequence.draft, token, states=1, features=feature[None, None]))
                 drafting = still
         finally:
-            self._drop_drafts(sequences, asked)
+            self._drop_drafts(sequences, limits)
         return proposals
 
     def _at_once(self, sequence: Sequence, entries: Rows, steps: int) -> Proposal | None:

@@ -6,15 +6,16 @@ reference corpus. Draft more tokens after a longer match, and stop where continu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from ovspec.drafters.corpus import Corpus
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
 from ovspec.generation.sequence import Sequence
+
+_Place = TypeVar("_Place")  # in the text that a draft follows
 
 # A match of a single token predicts too little.
 _MIN_MATCH = 2
@@ -54,31 +55,21 @@ class SuffixDrafter(Drafter):
         if self._corpus is not None:
             positions, corpus_length = self._corpus.match(tail)
             if corpus_length > length:
-                return _from_corpus(self._corpus, positions, _limit(k, corpus_length))
-        return _from_automaton(automaton, state, _limit(k, length))
+                return _drafted(self._corpus.follow, positions, _limit(k, corpus_length))
+        return _drafted(automaton.follow, state, _limit(k, length))
 
 
 def _limit(k: int, length: int) -> int:
     return min(k, _TOKENS_PER_MATCH * length) if length >= _MIN_MATCH else 0
 
 
-def _from_automaton(automaton: SuffixAutomaton, state: int, limit: int) -> list[int]:
+def _drafted(
+    follow: Callable[[_Place], tuple[int, _Place, float] | None], place: _Place, limit: int
+) -> list[int]:
     draft: list[int] = []
     share = 1.0
-    while len(draft) < limit and (following := automaton.follow(state)) is not None:
-        token, state, part = following
-        share *= part
-        if share < _MIN_SHARE:
-            break
-        draft.append(token)
-    return draft
-
-
-def _from_corpus(corpus: Corpus, positions: NDArray[np.int64], limit: int) -> list[int]:
-    draft: list[int] = []
-    share = 1.0
-    while len(draft) < limit and len(positions):
-        token, positions, part = corpus.follow(positions)
+    while len(draft) < limit and (following := follow(place)) is not None:
+        token, place, part = following
         share *= part
         if share < _MIN_SHARE:
             break

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ovspec.drafters.dflash import load_dflash
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
-from ovspec.drafters.hydra import hydra_boundaries, load_hydra
-from ovspec.drafters.medusa import load_medusa, medusa_boundaries
-from ovspec.drafters.mtp import load_mtp, mtp_boundaries
+from ovspec.drafters.hydra import load_hydra
+from ovspec.drafters.medusa import load_medusa
+from ovspec.drafters.mtp import load_mtp
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
@@ -46,12 +46,17 @@ class _Kind:
     in_blocks: bool = False
 
 
+def _last_boundary(layers: int) -> tuple[int, ...]:
+    """What the output layer reads."""
+    return (layers + 1,)
+
+
 _KINDS = {
     "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
     "dflash": _Kind(load_dflash, shares_output=True, in_blocks=True),
-    "mtp": _Kind(load_mtp, mtp_boundaries, mtp_boundaries, shares_output=True),
-    "medusa": _Kind(load_medusa, medusa_boundaries),
-    "hydra": _Kind(load_hydra, hydra_boundaries),
+    "mtp": _Kind(load_mtp, _last_boundary, _last_boundary, shares_output=True),
+    "medusa": _Kind(load_medusa, _last_boundary),
+    "hydra": _Kind(load_hydra, _last_boundary),
 }
 
 

@@ -39,7 +39,8 @@ def follow_choices(
     path: list[int] = []
     while True:
         token = choice(path)
-        node = next((child for child in _children(parents, path) if tokens[child] == token), None)
+        wanted = (path[-1] if path else ROOT, token)
+        node = next((node for node, of in enumerate(zip(parents, tokens, strict=True)) if of == wanted), None)
         if node is None:
             return AcceptedPath(path, token)
         path = [*path, node]
@@ -51,8 +52,3 @@ def depth(parents: Sequence[int]) -> int:
     for parent in parents:
         depths.append(1 if parent == ROOT else depths[parent] + 1)
     return max(depths, default=0)
-
-
-def _children(parents: Sequence[int], path: Sequence[int]) -> list[int]:
-    last = path[-1] if path else ROOT
-    return [node for node, parent in enumerate(parents) if parent == last]

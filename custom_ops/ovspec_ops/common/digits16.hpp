@@ -60,6 +60,22 @@ OVSPEC_INLINE void split_all(const float* values, std::size_t count, float inver
         split(load_part<Vec>(values + k, count - k), inverse, high + k, low + k);
 }
 
+// Adds the products of N vectors of weights with R rows' digits, the low ones a vector of 64 bytes behind the
+// high ones.
+template <std::size_t N, std::size_t R>
+OVSPEC_INLINE void add_products(const IVec (&weights)[N], const std::uint8_t* const* rows, std::size_t at,
+                                IVec (&high)[R * N], IVec (&low)[R * N]) {
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < R; r++) {
+        const IVec high_digits = load_as<IVec>(rows[r] + at), low_digits = load_as<IVec>(rows[r] + at + 64);
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < N; n++) {
+            high[r * N + n] = dot(high[r * N + n], weights[n], high_digits);
+            low[r * N + n] = dot(low[r * N + n], weights[n], low_digits);
+        }
+    }
+}
+
 OVSPEC_INLINE Vec joined(IVec high, IVec low) {
     return fused(__builtin_convertvector(high, Vec), splat(256.0f), __builtin_convertvector(low, Vec));
 }

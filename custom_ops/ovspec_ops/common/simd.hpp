@@ -79,6 +79,39 @@ template <std::size_t value> struct Count {
     constexpr operator std::size_t() const { return value; }
 };
 
+// body(Count<R>, row) with R the largest power of two up to `most` that `left` rows fill; returns R.
+template <std::size_t most, class Body>
+OVSPEC_INLINE std::size_t take_rows(std::size_t left, std::size_t row, const Body& body) {
+    if constexpr (most > 1)
+        if (left < most)
+            return take_rows<most / 2>(left, row, body);
+    body(Count<most>(), row);
+    return most;
+}
+
+// values[i] = changed(i, values[i], count), `count` values at once: `lanes`, or those that are left.
+template <class Change>
+OVSPEC_INLINE void change_all(float* values, std::size_t count, const Change& changed) {
+    std::size_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        store(values + i, changed(i, load(values + i), lanes));
+    if (i < count)
+        store_part(values + i, changed(i, load_part<Vec>(values + i, count - i), count - i), count - i);
+}
+
+OVSPEC_INLINE Vec load_some(const float* from, std::size_t count) {
+    return count == lanes ? load(from) : load_part<Vec>(from, count);
+}
+
+// use(Count<value>) of a power of two, from `least` to `most`.
+template <std::size_t least, std::size_t most, class Use>
+OVSPEC_INLINE void with_power(std::size_t value, const Use& use) {
+    if constexpr (least < most)
+        if (value > least)
+            return with_power<2 * least, most>(value, use);
+    use(Count<least>());
+}
+
 // Zeros in all sums of a tile, before it adds to them.
 template <class V, std::size_t count> OVSPEC_INLINE void clear(V (&sums)[count]) {
 #pragma GCC unroll 32

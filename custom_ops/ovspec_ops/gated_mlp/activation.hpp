@@ -33,36 +33,25 @@ template <Activation kind> OVSPEC_INLINE Vec value(Vec x) {
         return gelu_erf(x);
 }
 
-template <class Change> OVSPEC_INLINE void change(float* values, std::size_t count, const Change& changed) {
-    std::size_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        store(values + i, changed(i, load(values + i), lanes));
-    if (i < count)
-        store_part(values + i, changed(i, load_part<Vec>(values + i, count - i), count - i), count - i);
-}
-
-OVSPEC_INLINE Vec some(const float* from, std::size_t count) {
-    return count == lanes ? load(from) : load_part<Vec>(from, count);
-}
-
 inline void activate(Activation kind, float* values, std::size_t count) {
     if (kind == Activation::silu)
-        change(values, count, [](std::size_t, Vec x, std::size_t) { return value<Activation::silu>(x); });
+        change_all(values, count, [](std::size_t, Vec x, std::size_t) { return value<Activation::silu>(x); });
     else if (kind == Activation::gelu_tanh)
-        change(values, count,
-               [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_tanh>(x); });
+        change_all(values, count,
+                   [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_tanh>(x); });
     else
-        change(values, count, [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_erf>(x); });
+        change_all(values, count,
+                   [](std::size_t, Vec x, std::size_t) { return value<Activation::gelu_erf>(x); });
 }
 
 inline void multiply(float* values, const float* factors, std::size_t count) {
-    change(values, count,
-           [&](std::size_t i, Vec x, std::size_t left) { return x * some(factors + i, left); });
+    change_all(values, count,
+               [&](std::size_t i, Vec x, std::size_t left) { return x * load_some(factors + i, left); });
 }
 
 inline void add_largest(float* scores, const float* values, std::size_t count) {
-    change(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
-        const Vec x = magnitude(some(values + i, left));
+    change_all(scores, count, [&](std::size_t i, Vec score, std::size_t left) {
+        const Vec x = magnitude(load_some(values + i, left));
         return x > score ? x : score;
     });
 }

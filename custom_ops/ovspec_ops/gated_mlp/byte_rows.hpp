@@ -46,8 +46,8 @@ OVSPEC_INLINE std::size_t packed_bytes(const ChannelMatrix& m) {
 // The values that `count` vectors of a chunk's weights are multiplied with, from vector `begin` on; zeros
 // where the weights are padding.
 template <std::size_t run>
-OVSPEC_INLINE void arrange_runs(const float* values, const RowChunk& chunk, std::size_t group_size,
-                                std::size_t begin, std::size_t count, float* to) {
+OVSPEC_INLINE void arrange(const float* values, const RowChunk& chunk, std::size_t group_size,
+                           std::size_t begin, std::size_t count, float* to) {
     const bool ends = (begin + count) * run > group_size;
     if (ends)
         __builtin_memset(to, 0, count * width * sizeof(float));
@@ -61,22 +61,6 @@ OVSPEC_INLINE void arrange_runs(const float* values, const RowChunk& chunk, std:
             else if (at < group_size)
                 __builtin_memcpy(slot, group + at, (group_size - at) * sizeof(float));
         }
-    }
-}
-
-OVSPEC_INLINE void arrange(const float* values, const RowChunk& chunk, std::size_t group_size,
-                           std::size_t begin, std::size_t count, float* to) {
-    switch (chunk.run()) {
-    case 4:
-        return arrange_runs<4>(values, chunk, group_size, begin, count, to);
-    case 8:
-        return arrange_runs<8>(values, chunk, group_size, begin, count, to);
-    case 16:
-        return arrange_runs<16>(values, chunk, group_size, begin, count, to);
-    case 32:
-        return arrange_runs<32>(values, chunk, group_size, begin, count, to);
-    default:
-        return arrange_runs<64>(values, chunk, group_size, begin, count, to);
     }
 }
 
@@ -126,7 +110,9 @@ OVSPEC_INLINE void pack(const ChannelMatrix& m, const float* values, std::uint8_
         for (std::size_t s = 0; s < layout.spans; s++) {
             const std::size_t begin = s * span;
             const std::size_t count = chunk.vectors - begin < span ? chunk.vectors - begin : span;
-            arrange(values, chunk, m.size / m.groups, begin, count, arranged);
+            with_power<4, 64>(chunk.run(), [&](auto run) __attribute__((always_inline)) {
+                arrange<run>(values, chunk, m.size / m.groups, begin, count, arranged);
+            });
             round_span(arranged, count, sums, sums + (1 + s) * 16, packed + layout.integers + begin * width);
         }
         packed += layout.bytes;

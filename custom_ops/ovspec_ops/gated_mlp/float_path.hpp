@@ -55,22 +55,9 @@ OVSPEC_INLINE void widen_u4(const ChannelMatrix& m, std::size_t channel, float* 
             const Vec scale = splat(factor), shift = splat(factor * (float)m.zero_points[entry]);
             const std::uint8_t* from = data + g * chunk.run();
             float* at = to + (first + g) * group_size;
-            switch (chunk.run()) {
-            case 4:
-                widen_group<4>(from, group_size, scale, shift, at);
-                break;
-            case 8:
-                widen_group<8>(from, group_size, scale, shift, at);
-                break;
-            case 16:
-                widen_group<16>(from, group_size, scale, shift, at);
-                break;
-            case 32:
-                widen_group<32>(from, group_size, scale, shift, at);
-                break;
-            default:
-                widen_group<64>(from, group_size, scale, shift, at);
-            }
+            with_power<4, 64>(chunk.run(), [&](auto run) __attribute__((always_inline)) {
+                widen_group<run>(from, group_size, scale, shift, at);
+            });
         }
         data += chunk.vectors / 2 * 64;
         first += chunk.groups;

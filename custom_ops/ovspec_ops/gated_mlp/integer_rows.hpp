@@ -200,19 +200,9 @@ OVSPEC_INLINE void spread(const std::uint8_t* scales, const std::uint8_t* zero_p
 OVSPEC_INLINE void read_scales(const ChannelMatrix& m, std::size_t channel, const RowChunk& chunk,
                                LaneScales& to) {
     const std::size_t at = channel * m.groups + chunk.first;
-    const std::uint8_t *scales = m.scales + 2 * at, *zero_points = m.zero_points + at;
-    switch (chunk.groups) {
-    case 16:
-        return spread<16>(scales, zero_points, to);
-    case 8:
-        return spread<8>(scales, zero_points, to);
-    case 4:
-        return spread<4>(scales, zero_points, to);
-    case 2:
-        return spread<2>(scales, zero_points, to);
-    default:
-        return spread<1>(scales, zero_points, to);
-    }
+    with_power<1, 16>(chunk.groups, [&](auto groups) __attribute__((always_inline)) {
+        spread<groups>(m.scales + 2 * at, m.zero_points + at, to);
+    });
 }
 
 // Sums of one chunk by lane: high and low of R * N, for part p of its vectors.
@@ -224,18 +214,6 @@ __attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t*
     IVec high[R * N], low[R * N];
     clear(high);
     clear(low);
-    const auto add = [&](const IVec* weight, std::size_t at) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-        for (std::size_t r = 0; r < R; r++) {
-            const IVec high_digits = load_as<IVec>(rows[r] + at),
-                       low_digits = load_as<IVec>(rows[r] + at + width);
-#pragma GCC unroll 4
-            for (std::size_t n = 0; n < N; n++) {
-                high[r * N + n] = dot(high[r * N + n], weight[n], high_digits);
-                low[r * N + n] = dot(low[r * N + n], weight[n], low_digits);
-            }
-        }
-    };
     for (std::size_t v = 0; v < vectors; v += 2) {
         IVec weight[N];
 #pragma GCC unroll 4
@@ -243,11 +221,11 @@ __attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t*
             weight[n] = load_as<IVec>(weights[n] + weights_at) & nibble;
             __builtin_prefetch(ahead[n] + weights_at);
         }
-        add(weight, digits_at);
+        digits16::add_products<N, R>(weight, rows, digits_at, high, low);
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++)
             weight[n] = (IVec)((UVec)load_as<IVec>(weights[n] + weights_at) >> 4) & nibble;
-        add(weight, digits_at + 2 * width);
+        digits16::add_products<N, R>(weight, rows, digits_at + 2 * width, high, low);
         weights_at += width;
         digits_at += 4 * width;
     }

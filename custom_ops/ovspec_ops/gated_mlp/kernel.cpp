@@ -110,17 +110,6 @@ struct ByteRows {
 };
 #endif
 
-// Rows r to r + some of N channels, `some` at most R: dots[i * N + n].
-template <class Rows, WeightFormat format, std::size_t N, std::size_t R, class... Arguments>
-OVSPEC_INLINE std::size_t tile_of(std::size_t left, Arguments&&... arguments) {
-    if constexpr (R > 1) {
-        if (left < R)
-            return tile_of<Rows, format, N, R / 2>(left, arguments...);
-    }
-    Rows::template tile<format, N, R>(arguments...);
-    return R;
-}
-
 // Products of all rows with N channels; prefetches the channels `next` meanwhile.
 template <class Rows, WeightFormat format, std::size_t N>
 void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const std::uint32_t* next,
@@ -140,7 +129,9 @@ void channels_of(const ChannelMatrix& m, const std::uint32_t* channels, const st
             rows[i] = packed + (r + i) * bytes;
         const std::uint8_t* const* asked = r == 0 ? ahead : weights;
         const std::size_t some =
-            tile_of<Rows, format, N, most>(left, m, channels, weights, asked, rows, dots);
+            take_rows<most>(left, r, [&](auto R, std::size_t) __attribute__((always_inline)) {
+                Rows::template tile<format, N, R>(m, channels, weights, asked, rows, dots);
+            });
         for (std::size_t i = 0; i < some; i++)
             for (std::size_t n = 0; n < N; n++)
                 y[(r + i) * stride + n] = dots[i * N + n];

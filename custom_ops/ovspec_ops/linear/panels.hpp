@@ -66,16 +66,6 @@ constexpr std::size_t vectors_together(std::size_t sums) {
     return sums * vectors <= registers / 2 ? vectors : 1;
 }
 
-// body(Count<R>, row) with R the largest power of two up to `most` that `left` rows fill; returns R.
-template <std::size_t most, class Body>
-OVSPEC_INLINE std::size_t take_rows(std::size_t left, std::size_t row, const Body& body) {
-    if constexpr (most > 1)
-        if (left < most)
-            return take_rows<most / 2>(left, row, body);
-    body(Count<most>(), row);
-    return most;
-}
-
 // body(Count<R>, row): `rows` rows in parts of `most` and less, none in two blocks.
 template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t rows, const Body& body) {
     for (std::size_t row = 0; row < rows;) {

@@ -106,7 +106,6 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
     clear(low);
     const std::size_t count = chunks(WeightFormat::u8, matrix.in);
     for (std::size_t c = 0; c < count; c++) {
-        const std::size_t at = header + c * 2 * width;
         const __mmask64 mask = within_row(c, matrix.row_bytes);
         IVec weight[N];
 #pragma GCC unroll 4
@@ -115,16 +114,7 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
             weight[n] = (IVec)_mm512_maskz_loadu_epi8(mask, from);
             __builtin_prefetch(from + ahead);
         }
-#pragma GCC unroll 4
-        for (std::size_t r = 0; r < R; r++) {
-            const IVec high_digits = load_as<IVec>(rows[r] + at);
-            const IVec low_digits = load_as<IVec>(rows[r] + at + width);
-#pragma GCC unroll 4
-            for (std::size_t n = 0; n < N; n++) {
-                high[r * N + n] = dot(high[r * N + n], weight[n], high_digits);
-                low[r * N + n] = dot(low[r * N + n], weight[n], low_digits);
-            }
-        }
+        digits16::add_products<N, R>(weight, rows, header + c * 2 * width, high, low);
     }
     Vec acc[R * N];
     digits16::join(high, low, acc);

@@ -106,30 +106,19 @@ void product(const ExpertMatrix& matrix, std::size_t expert, std::size_t first, 
     }
 }
 
-OVSPEC_INLINE Vec silu_times(Vec gate, Vec up) {
-    return times_sigmoid(gate * up, gate);
-}
-
-// gate[i] = gated(gate[i], up[i])
-template <class Gated> void gate_all(float* gate, const float* up, std::size_t count, const Gated& gated) {
-    std::size_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        store(gate + i, gated(load(gate + i), load(up + i)));
-    if (i < count)
-        store_part(gate + i, gated(load_part<Vec>(gate + i, count - i), load_part<Vec>(up + i, count - i)),
-                   count - i);
-}
-
 void swiglu(float* gate, const float* up, std::size_t count) {
-    gate_all(gate, up, count, [](Vec g, Vec u) __attribute__((always_inline)) { return silu_times(g, u); });
+    change_all(gate, count, [=](std::size_t i, Vec g, std::size_t left) __attribute__((always_inline)) {
+        return times_sigmoid(g * load_some(up + i, left), g);
+    });
 }
 
 void clamped_swiglu(float* gate, const float* up, const GatedActivation& activation, std::size_t count) {
     const Vec limit = splat(activation.limit), alpha = splat(activation.alpha);
-    gate_all(gate, up, count, [=](Vec g, Vec u) __attribute__((always_inline)) {
+    change_all(gate, count, [=](std::size_t i, Vec g, std::size_t left) __attribute__((always_inline)) {
+        const Vec u = load_some(up + i, left);
         g = g > limit ? limit : g;
-        u = u > limit ? limit : u < -limit ? -limit : u;
-        return times_sigmoid(g * (u + 1.0f), g * alpha);
+        const Vec clamped = u > limit ? limit : u < -limit ? -limit : u;
+        return times_sigmoid(g * (clamped + 1.0f), g * alpha);
     });
 }
 
@@ -139,11 +128,9 @@ void add(float* to, const float* from, std::size_t count) {
 }
 
 void add_scaled(float* to, const float* from, float share, std::size_t count) {
-    std::size_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        store(to + i, fused(load(from + i), splat(share), load(to + i)));
-    for (; i < count; i++)
-        to[i] = fused(from[i], share, to[i]);
+    change_all(to, count, [=](std::size_t i, Vec x, std::size_t left) __attribute__((always_inline)) {
+        return fused(load_some(from + i, left), splat(share), x);
+    });
 }
 
 } // namespace

@@ -1,16 +1,9 @@
 """Heads that draft from a target's hidden states: published checkpoints -> OpenVINO IR."""
 
-from ovspec_models.heads.export import HEAD_KINDS, add_head, check_target, export_head, open_head
-from ovspec_models.heads.hydra import HydraParts, open_hydra
-from ovspec_models.heads.ir_weights import open_dflash
-
-__all__ = [
-    "HEAD_KINDS",
-    "HydraParts",
-    "add_head",
-    "check_target",
-    "export_head",
-    "open_dflash",
-    "open_head",
-    "open_hydra",
-]
+from ovspec_models.heads.export import HEAD_KINDS as HEAD_KINDS
+from ovspec_models.heads.export import add_head as add_head
+from ovspec_models.heads.export import check_target as check_target
+from ovspec_models.heads.export import export_head as export_head
+from ovspec_models.heads.export import open_head as open_head
+from ovspec_models.heads.hydra import open_hydra as open_hydra
+from ovspec_models.heads.ir_weights import open_dflash as open_dflash

@@ -73,7 +73,7 @@ def hydra_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) ->
         states = _input("hidden_states", -1, size)
         inputs, stores = [states], list[ov.Node]()
     else:
-        shape = _shape(checkpoint)
+        shape = replace(checkpoint, config={**checkpoint.config, **hydra_facts(checkpoint)}).shape(1)
         _check_layer(checkpoint, arrays, shape)
         states, inputs, stores = _prefix(shape, weights)
     given = linear(states, weights, "states.weight")
@@ -241,10 +241,6 @@ def _blocks(checkpoint: HeadCheckpoint, head: int) -> list[int]:
 def _output_names(head: int, part: str) -> tuple[str, str]:
     """Names of an output layer, which may stand behind a layer of dropout."""
     return f"hydra_lm_head.{head}.{part}", f"hydra_lm_head.{head}.1.{part}"
-
-
-def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
-    return replace(checkpoint, config={**checkpoint.config, **hydra_facts(checkpoint)}).shape(1)
 
 
 def _check_layer(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], shape: ModelShape) -> None:

@@ -58,7 +58,7 @@ def mtp_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> o
     caches = kv_states(shape, input_ids, beam_idx)
     shared = shared_inputs(replace(shape, head_dim=rotated), hidden, mask, positions, caches[0][0])
     normed = rms_norm(hidden, weights, "layer.input_layernorm.weight", eps)
-    gated = _queries(arrays) > shape.num_attention_heads * shape.head_dim
+    gated = len(arrays["layer.self_attn.q_proj.weight"]) > shape.num_attention_heads * shape.head_dim
     mixed, stores = attention(
         normed, shape, weights, "layer.self_attn", shared, caches[0], rotated=rotated, gated=gated
     )
@@ -153,7 +153,3 @@ def _rotated(checkpoint: HeadCheckpoint) -> int:
     rope = config.get("rope_parameters") or {}
     share = config.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0
     return int(_shape(checkpoint).head_dim * share)
-
-
-def _queries(arrays: dict[str, NDArray[Any]]) -> int:
-    return len(arrays["layer.self_attn.q_proj.weight"])

@@ -60,6 +60,46 @@ OVSPEC_INLINE void split_all(const float* values, std::size_t count, float inver
         split(load_part<Vec>(values + k, count - k), inverse, high + k, low + k);
 }
 
+// Sums of the digits of many values.
+class Sums {
+public:
+    // Digits of `count` values, as split_all() has them without the zeros.
+    OVSPEC_INLINE_MEMBER void split(const float* values, std::size_t count, float inverse, std::int8_t* high,
+                                    std::int8_t* low) {
+        std::size_t k = 0;
+        for (; k + lanes <= count; k += lanes)
+            add(load(values + k), inverse, high + k, low + k);
+        if (k == count)
+            return;
+        std::int8_t highs[lanes], lows[lanes];
+        add(load_part<Vec>(values + k, count - k), inverse, highs, lows);
+        __builtin_memcpy(high + k, highs, count - k);
+        __builtin_memcpy(low + k, lows, count - k);
+    }
+
+    OVSPEC_INLINE_MEMBER std::int32_t high() const { return total(highs_); }
+    OVSPEC_INLINE_MEMBER std::int32_t low() const {
+        return (std::int32_t)((std::uint32_t)total(numbers_) - 256u * (std::uint32_t)high());
+    }
+
+private:
+    OVSPEC_INLINE_MEMBER void add(Vec values, float inverse, std::int8_t* high, std::int8_t* low) {
+        const UVec numbers = (UVec)fused(values, splat(inverse), splat(rounder)) - (UVec)splat(rounder);
+        digits16::split((IVec)numbers, high, low);
+        numbers_ += numbers;
+        highs_ += (UVec)((IVec)(numbers + 128u) >> 8);
+    }
+
+    static OVSPEC_INLINE_MEMBER std::int32_t total(UVec sums) {
+        std::uint32_t total = 0;
+        for (std::size_t i = 0; i < lanes; i++)
+            total += sums[i];
+        return (std::int32_t)total;
+    }
+
+    UVec numbers_{}, highs_{};
+};
+
 // Adds the products of N vectors of weights with R rows' digits, the low ones a vector of 64 bytes behind the
 // high ones.
 template <std::size_t N, std::size_t R>

@@ -34,14 +34,6 @@ struct BlockLayout {
     std::size_t low() const { return rows * slab; }
 };
 
-// Sums of `count` digits, of which whole slabs at most are added at once.
-OVSPEC_INLINE std::int32_t sum_digits(const std::int8_t* digits, std::size_t count) {
-    std::int32_t total = 0;
-    for (std::size_t k = 0; k < count; k++)
-        total += digits[k];
-    return total;
-}
-
 OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t count, std::size_t rows,
                         std::uint8_t* packed) {
     const BlockLayout layout(w, rows);
@@ -55,20 +47,15 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
         const digits16::Unit unit = digits16::unit_of(row, w.inputs);
         units[r] = unit.value;
         for (std::size_t g = 0; g < w.groups; g++) {
-            std::int32_t high_sum = 0, low_sum = 0;
+            digits16::Sums of_group;
             for (std::size_t k = g * size; k < (g + 1) * size; k += step) {
-                const std::size_t left = (g + 1) * size - k, some = left < step ? left : step;
-                std::int8_t high[slab + lanes], low[slab + lanes];
-                digits16::split_all(row + k, some, unit.inverse, high, low);
-                high_sum += sum_digits(high, some);
-                low_sum += sum_digits(low, some);
-                std::uint8_t* to = packed + (layout.at(packed, r, k) - packed);
-                __builtin_memcpy(to, high, some);
-                __builtin_memcpy(to + layout.low(), low, some);
+                const std::size_t left = (g + 1) * size - k;
+                std::int8_t* to = (std::int8_t*)packed + (layout.at(packed, r, k) - packed);
+                of_group.split(row + k, left < step ? left : step, unit.inverse, to, to + layout.low());
             }
-            sums[g].high[r] = high_sum;
-            sums[g].low[r] = low_sum;
-            sums[g].joint[r] = fused((float)high_sum, 256.0f, (float)low_sum);
+            sums[g].high[r] = of_group.high();
+            sums[g].low[r] = of_group.low();
+            sums[g].joint[r] = fused((float)of_group.high(), 256.0f, (float)of_group.low());
         }
     }
 }

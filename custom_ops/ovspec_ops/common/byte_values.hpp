@@ -10,8 +10,6 @@ namespace ovspec::OVSPEC_ISA::byte_values {
 constexpr std::size_t group = 32; // values of a scale
 constexpr float largest = 127.0f;
 
-typedef std::int8_t SmallVec __attribute__((vector_size(OVSPEC_LANES)));
-
 // Largest magnitudes, and NaN where a value was not finite.
 struct Range {
     Vec most = {}, poison = {};
@@ -38,8 +36,7 @@ struct Unit {
 OVSPEC_INLINE IVec round(Vec values, Vec inverse, std::uint8_t* to) {
     const Vec rounder = splat(12582912.0f); // 1.5 * 2^23: rounds to an integer in the low bits
     const IVec numbers = (IVec)fused(values, inverse, rounder) - (IVec)rounder;
-    const SmallVec small = __builtin_convertvector(numbers, SmallVec);
-    __builtin_memcpy(to, &small, sizeof(small));
+    store_low_bytes(to, numbers);
     return numbers;
 }
 

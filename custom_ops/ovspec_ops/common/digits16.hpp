@@ -13,8 +13,6 @@ constexpr float largest = 32639.0f; // 127 * 256 + 127: its high digit fits
 // Adding it rounds a float below 2^22 to an integer, whose two's complement is then in the low bits.
 constexpr float rounder = 12582912.0f; // 1.5 * 2^23
 
-typedef std::int8_t DigitVec __attribute__((vector_size(OVSPEC_LANES)));
-
 // The scale of the integers and its inverse. The scale is NaN where a value is not finite, and with it the
 // products.
 struct Unit {
@@ -39,10 +37,8 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
 
 // Digits of `lanes` numbers, which are in the low 16 bits: the low digit is signed, so half of it goes up.
 OVSPEC_INLINE void split(IVec numbers, std::int8_t* high, std::int8_t* low) {
-    const DigitVec highs = __builtin_convertvector((IVec)((UVec)numbers + 128u) >> 8, DigitVec);
-    const DigitVec lows = __builtin_convertvector(numbers, DigitVec);
-    __builtin_memcpy(high, &highs, sizeof(highs));
-    __builtin_memcpy(low, &lows, sizeof(lows));
+    store_low_bytes(high, (IVec)((UVec)numbers + 128u) >> 8);
+    store_low_bytes(low, numbers);
 }
 
 // Digits of `lanes` values. What is not finite becomes arbitrary digits.

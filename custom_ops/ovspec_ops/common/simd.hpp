@@ -179,6 +179,22 @@ OVSPEC_INLINE Vec to_float(ByteVec x) {
 #endif
 }
 
+// Stores the low byte of every number. GCC takes the numbers out one by one where it does not recognise the
+// instruction.
+OVSPEC_INLINE void store_low_bytes(void* to, IVec numbers) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)numbers);
+#elif OVSPEC_LANES == 8 && defined(__AVX2__)
+    const __m128i first = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i four = _mm256_shuffle_epi8((__m256i)numbers, _mm256_broadcastsi128_si256(first));
+    const long long bytes = _mm_cvtsi128_si64(
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1)));
+#else
+    const ByteVec bytes = __builtin_convertvector(numbers, ByteVec);
+#endif
+    __builtin_memcpy(to, &bytes, sizeof(bytes));
+}
+
 OVSPEC_INLINE Vec from_bf16(HalfVec x) {
     return (Vec)(__builtin_convertvector(x, UVec) << 16);
 }

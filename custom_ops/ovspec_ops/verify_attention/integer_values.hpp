@@ -129,26 +129,37 @@ __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_
         if constexpr (!half)
             _tile_loadd(5, s.weight_rows + (2 * step + 1) * lanes, sizeof(IVec));
     };
-    load_weights(0);
-    for (std::size_t d = 0; d < size; d += lanes) {
-        IVec more[lanes] = {}; // of the second step, which only trees have
-        if (steps == 2) {
-            load_weights(1);
-            tiles::value_tile<half>(s.values + pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,
-                                    s.sums);
-            for (std::size_t r = 0; r < width; r++)
-                more[r] = (s.sums[r] << 8) + s.sums[width + r];
-            load_weights(0);
-        }
-        tiles::value_tile<half>(s.values + 4 * d, 4 * s.value_stride, s.sums);
+    const auto products = [&](std::size_t step, std::size_t d) __attribute__((always_inline)) {
+        tiles::value_tile<half>(s.values + step * pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,
+                                s.sums);
+    };
+    const auto joined = [&](std::size_t r)
+                            __attribute__((always_inline)) { return (s.sums[r] << 8) + s.sums[width + r]; };
+    const auto add = [&](std::size_t d, const auto& sum_of) __attribute__((always_inline)) {
         float* out = c.partial.out + first * stride + d;
         for (std::size_t r = 0; r < width; r++) {
             if (r % 4 == 0)
                 pair.fetch.tick();
-            const Vec x = __builtin_convertvector((s.sums[r] << 8) + s.sums[width + r] + more[r], Vec);
+            const Vec x = __builtin_convertvector(sum_of(r), Vec);
             const Vec before = fused(load(out + r * stride), splat(older[r]), splat(-constant[r]));
             store(out + r * stride, fused(x, splat(newer[r]), before));
         }
+    };
+    load_weights(0);
+    for (std::size_t d = 0; d < size; d += lanes) {
+        if (steps == 1) {
+            products(0, d);
+            add(d, joined);
+            continue;
+        }
+        IVec more[lanes]; // of the second step, which only trees have
+        load_weights(1);
+        products(1, d);
+        for (std::size_t r = 0; r < width; r++)
+            more[r] = joined(r);
+        load_weights(0);
+        products(0, d);
+        add(d, [&](std::size_t r) __attribute__((always_inline)) { return joined(r) + more[r]; });
     }
 #else
     float* out = c.partial.out + first * size;

@@ -11,7 +11,7 @@ from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 GATED_MLP = "GatedMLP"
 HIDDEN, GATE, UP, DOWN, LIMITS = 0, 1, 4, 7, 10
-_ACTIVATIONS = ("Swish", "Gelu")
+ACTIVATIONS = ("Swish", "Gelu")
 # Other activations that feed-forward layers are known to use.
 _OTHER_ACTIVATIONS = ("Relu", "HSwish", "Mish", "Tanh")
 
@@ -107,7 +107,7 @@ def _factors(down: ov.Node) -> tuple[ov.Node, ov.Output] | None:
         return None
     inner = source_node(down)
     for position in (0, 1):
-        if source_node(inner, position).get_type_name() in _ACTIVATIONS:
+        if source_node(inner, position).get_type_name() in ACTIVATIONS:
             return source_node(inner, position), inner.input(1 - position).get_source_output()
     return None
 
@@ -141,7 +141,7 @@ def other_activation(down: ov.Node) -> ov.Node | None:
     while inner.get_type_name() in ("Power", "Convert", "Reshape"):
         inner = source_node(inner)
     factors = (0, 1) if inner.get_type_name() == "Multiply" else ()
-    known = (*_ACTIVATIONS, *_OTHER_ACTIVATIONS)
+    known = (*ACTIVATIONS, *_OTHER_ACTIVATIONS)
     behind = [inner, *(source_node(inner, position) for position in factors)]
     return next((node for node in behind if node.get_type_name() in known), None)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
+from ovspec_transforms.ffn.ffn_layers import ACTIVATIONS
 from ovspec_transforms.graph import let_read, nodes_of_type, source_node
 from ovspec_transforms.report import PassReport
-
-_ACTIVATIONS = ("Swish", "Gelu")
 
 
 def gated_products(model: ov.Model) -> list[ov.Node]:
@@ -17,7 +16,7 @@ def gated_products(model: ov.Model) -> list[ov.Node]:
         node
         for node in nodes_of_type(model, "Multiply")
         if node.get_attributes()["auto_broadcast"] == "numpy"
-        and any(source_node(node, side).get_type_name() in _ACTIVATIONS for side in range(2))
+        and any(source_node(node, side).get_type_name() in ACTIVATIONS for side in range(2))
     ]
 
 

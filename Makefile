@@ -6,8 +6,10 @@ DEV_VENV := .venv-dev
 CHECK_VENV := .venv-check
 WHEEL_VENV := .venv-wheel
 PIP_FLAGS := --quiet --disable-pip-version-check
+# A worker that crashes ends the run: xdist would wait for its tests for ever.
+WORKERS := --numprocesses auto --max-worker-restart 0
 # A file's tests stay on one worker, as they share models.
-PARALLEL := --numprocesses auto --dist loadfile
+PARALLEL := $(WORKERS) --dist loadfile
 BIN := $(TEST_VENV)/bin
 DEV := $(DEV_VENV)/bin
 CHECK := $(CHECK_VENV)/bin
@@ -28,7 +30,7 @@ test-slow: $(TEST_VENV)/.installed
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
 sweep: $(TEST_VENV)/.installed
-	$(BIN)/python -m pytest tests -m sweep --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest tests -m sweep $(WORKERS) --dist worksteal
 
 # What the installed package is made of; a change rebuilds and reinstalls it.
 SOURCES := pyproject.toml constraints.txt $(shell find ovspec models transforms custom_ops -type f \

@@ -74,7 +74,8 @@ def _described(name: str, thing: Any) -> Iterator[str]:
     yield _doc(thing)
     if not inspect.isclass(thing):
         return
-    for attribute, member in vars(thing).items():
+    ours = [base for base in reversed(inspect.getmro(thing)) if base.__module__.startswith("ovspec")]
+    for attribute, member in {name: value for base in ours for name, value in vars(base).items()}.items():
         if attribute.startswith("_") and attribute != "__call__":
             continue
         plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ovspec.pipeline.pipeline import LLMPipeline
     from ovspec.verify.commit_verify import CommitVerify
     from ovspec.verify.sparse_prefill import SparsePrefill
-    from ovspec.verify.verify_config import SparseVerify
+    from ovspec_models.sparse_verify import SparseVerify
     from ovspec_ops import extension_path
 
 __version__ = version("ovspec")
@@ -50,7 +50,7 @@ _MODULES = {
     "PerfMetrics": "ovspec.generation.metrics",
     "PipelineBusyError": "ovspec.errors",
     "SparsePrefill": "ovspec.verify.sparse_prefill",
-    "SparseVerify": "ovspec.verify.verify_config",
+    "SparseVerify": "ovspec_models.sparse_verify",
     "StreamerBase": "openvino_genai",
     "StreamingStatus": "openvino_genai",
     "TokenizedInputs": "openvino_genai",

@@ -65,7 +65,7 @@ class Tiny:
     Attributes:
         config: class in transformers.
         sizes: its arguments.
-        windows: the window of every layer, 0 for none.
+        windows: the window of every layer that attends to the text, 0 for none.
         gated: layers whose feed-forward part GatedMLP replaces.
         moe_layers: layers whose experts SparseMoE replaces.
         lacks: arguments without which the model must compute something else, so that what they bring is
@@ -74,7 +74,7 @@ class Tiny:
 
     config: str
     sizes: dict[str, Any] = field(default_factory=dict)
-    windows: tuple[int, int] = (0, 0)
+    windows: tuple[int, ...] = (0, 0)
     gated: int = 0
     moe_layers: int = 0
     lacks: dict[str, Any] = field(default_factory=dict)
@@ -83,8 +83,7 @@ class Tiny:
 def _tiny(
     config: str, *windows: int, gated: int = 2, moe_layers: int = 0, lacks: Any = None, **sizes: Any
 ) -> Tiny:
-    pair = (windows[0], windows[1]) if windows else (0, 0)
-    return Tiny(config, {**_ALIKE, **sizes}, pair, gated, moe_layers, lacks or {})
+    return Tiny(config, {**_ALIKE, **sizes}, windows or (0, 0), gated, moe_layers, lacks or {})
 
 
 #: By the name of their family; variants have a suffix after a comma. Windows are shorter than the tests'
@@ -93,6 +92,18 @@ TINY: dict[str, Tiny] = {
     "Llama": _tiny("LlamaConfig", rope_parameters=_LLAMA_ROPE, lacks={"rope_parameters": None}),
     "Qwen2": _tiny("Qwen2Config"),
     "Qwen3": _tiny("Qwen3Config", head_dim=32),
+    "Qwen3.5": _tiny(
+        "Qwen3_5TextConfig",
+        0,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+    ),
     "Qwen2-MoE": _tiny(
         "Qwen2MoeConfig",
         moe_layers=2,
@@ -196,8 +207,9 @@ TINY: dict[str, Tiny] = {
 }
 
 
-# One family of each kind: scaled RoPE, long RoPE, windows, experts, sinks, ALiBi, and one that is refused.
-_FIRST = ("Llama", "Phi-3", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "Bloom", "MPT")
+# One family of each kind: scaled RoPE, linear attention, long RoPE, windows, experts, sinks, ALiBi, and one
+# that is refused.
+_FIRST = ("Llama", "Qwen3.5", "Phi-3", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "Bloom", "MPT")
 
 
 def by_tier(names: Iterable[str]) -> list[Any]:
@@ -217,7 +229,12 @@ def random_model(tiny: Tiny, **changes: Any) -> Any:
 
 def write_checkpoint(tiny: Tiny, folder: Path) -> Path:
     """Save the model with the demo pair's tokenizer in the new `folder`."""
-    random_model(tiny).save_pretrained(folder)
+    return save_checkpoint(random_model(tiny), folder)
+
+
+def save_checkpoint(model: Any, folder: Path) -> Path:
+    """Save a model of transformers with the demo pair's tokenizer in the new `folder`."""
+    model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(_DEMO / name, folder)
     return folder

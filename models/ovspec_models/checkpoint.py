@@ -22,7 +22,8 @@ class Checkpoint:
     """A checkpoint that can be loaded.
 
     ``location`` is what to hand to optimum-intel and transformers: a folder, or a Hub ID. ``name`` is the
-    ID or the name of the folder, without the path of this machine. ``vocab_size`` is the model's.
+    ID or the name of the folder, without the path of this machine. ``vocab_size`` and ``model_type`` are the
+    text model's.
     ``quantised`` names the method by which its weights were quantised, where they were.
     """
 
@@ -31,6 +32,7 @@ class Checkpoint:
     is_local: bool
     vocab_size: int
     token_of_id: dict[int, str | bytes]
+    model_type: str = ""
     quantised: str | None = None
 
     @classmethod
@@ -55,12 +57,14 @@ class Checkpoint:
             tokenizer = AutoTokenizer.from_pretrained(location, **options)
         except Exception as error:  # what a file of unexpected contents raises has no class in common
             raise ValueError(_unreadable(argument, location, is_local, error)) from error
-        vocab_size = getattr(config.get_text_config(), "vocab_size", None)
+        text = config.get_text_config()
+        vocab_size = getattr(text, "vocab_size", None)
         if not isinstance(vocab_size, int):
             raise ValueError(f"{argument} '{location}' has no vocab_size; give a text generation model")
         token_of_id = {index: token for token, index in tokenizer.get_vocab().items()}
         name = Path(location).resolve().name if is_local else location
-        return cls(location, name, is_local, vocab_size, token_of_id, _quantised(config))
+        kind = str(getattr(text, "model_type", ""))
+        return cls(location, name, is_local, vocab_size, token_of_id, kind, _quantised(config))
 
     def check_draft(self, draft: Checkpoint) -> None:
         """Raise ValueError unless `draft` gives every token the same id, and has a row for each."""

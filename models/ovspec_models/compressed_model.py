@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import openvino as ov
 
 from ovspec_models.mapped_weights import released_when_read
-from ovspec_models.private_names import misfit, replaced
+from ovspec_models.private_names import misfit
 from ovspec_models.weight_rows import compressed_by_rows
+from ovspec_transforms import rope_angles
 
 
 @contextmanager
@@ -25,6 +27,7 @@ def compressed_before_saved(
     trust_remote_code: bool,
     by_size: bool,
     warn: Callable[[str], None],
+    exact_angles: bool = False,
 ) -> Iterator[bool]:
     """Let optimum-intel's export compress the model in memory, and write nothing but the result.
 
@@ -40,6 +43,8 @@ def compressed_before_saved(
         trust_remote_code: run code that comes with the checkpoint.
         by_size: without `quantization`, compress a large model to int8 as optimum-intel does by default.
         warn: told where the installed optimum-intel does not let this be done.
+        exact_angles: first take the products with rotary frequencies for no linear layers. NNCF would round
+            Qwen3.5's frequencies, by which an angle is wrong the further back its token is.
 
     Yields:
         Whether it is done. Where it is not, optimum-intel itself compresses by size, and what `quantization`
@@ -63,12 +68,14 @@ def compressed_before_saved(
     def compress(model: ov.Model, folder: Path) -> None:
         _forget_trace()
         with released_when_read(warn), compressed_by_rows(warn):
+            if exact_angles and (quantization is not None or by_size):
+                rope_angles(model)
             if quantization is not None:
                 _compress(model, folder, source, quantization, use_cache, trust_remote_code)
             elif by_size and _is_large(model):
                 _compress_to_int8(model)
 
-    with replaced(convert, save_model=save_model):
+    with patch.multiple(convert, save_model=save_model):
         yield True
 
 

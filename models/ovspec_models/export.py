@@ -215,10 +215,11 @@ def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:
         trust_remote_code=remote_code,
         by_size=ov_config is None,
         warn=loading.warn,
+        exact_angles=part.checkpoint.model_type == "qwen3_5_text",
     )
     dtype = {"model_loading_kwargs": {"torch_dtype": "bfloat16"}} if options.weight_format == "bf16" else {}
     try:
-        with lifted_caps(), compressed as done:
+        with lifted_caps(part.checkpoint.model_type), compressed as done:
             main_export(
                 model_name_or_path=source,
                 output=part.folder,

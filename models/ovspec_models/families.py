@@ -40,6 +40,13 @@ FAMILIES = (
     Family("Llama", ("llama",), _FULL, _GATED),
     Family("Qwen2", ("qwen2",), _FULL, _GATED),
     Family("Qwen3", ("qwen3",), _FULL, _GATED),
+    Family(
+        "Qwen3.5",
+        ("qwen3_5_text",),
+        "sparse; layers of linear attention keep a state of the text, which is as large for any context",
+        _GATED,
+        note="also the text part of models with images; on CPUs; drafts are chains; prompts share nothing",
+    ),
     Family("Qwen2-MoE", ("qwen2_moe",), _FULL, f"the shared expert: {_GATED}", _ROUTED),
     Family("Qwen3-MoE", ("qwen3_moe",), _FULL, "", _ROUTED),
     Family("Mixtral", ("mixtral",), _FULL, "", _ROUTED),

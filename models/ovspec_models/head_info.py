@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
+
+from ovspec_models.sparse_verify import is_int
 
 # By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
 _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
@@ -128,7 +130,7 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
 def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
     said = {**config, **_nested(config, _DFLASH)}
     size, token = said.get("block_size"), said.get("mask_token_id")
-    if not _is_number(size, 2) or not _is_number(token, 0):
+    if not is_int(size) or size < 2 or not is_int(token) or token < 0:
         raise ValueError(
             f"{folder / 'config.json'}: block_size is {size!r} and mask_token_id {token!r}, expected at "
             "least 2 and a token; get the head again"
@@ -139,10 +141,6 @@ def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
 def _nested(config: dict[str, Any], name: str) -> dict[str, Any]:
     found = config.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _is_number(value: object, least: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -161,6 +159,6 @@ def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
 def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
-    if not _is_number(value, 1):
+    if not is_int(value) or value < 1:
         raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
     return value

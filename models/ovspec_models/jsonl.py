@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,22 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
     Raises:
         ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
     """
-    where = f"{option} {path}"
-    texts = [_text(f"{where}: line {number}", value) for number, value in json_lines(where, path.read_bytes)]
+    return [text for _, text in numbered_texts(f"{option} {path}", path.read_bytes, TEXT_KEYS)]
+
+
+def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) -> list[tuple[int, str]]:
+    """The text of each line, a JSON string or an object with one of the keys, and its number from 1.
+
+    Raises:
+        ValueError: as `json_lines`, a line holds no text, or there is no line; it names the line.
+    """
+    expected = f"expected a JSON string, or an object with a text as its {' or '.join(map(json.dumps, keys))}"
+    texts = [
+        (number, _text(f"{what}: line {number}", value, keys, expected))
+        for number, value in json_lines(what, read)
+    ]
     if not texts:
-        raise ValueError(f'{where} holds no text; write one JSON object per line: {{"text": "..."}}')
+        raise ValueError(f"{what} holds no text; {expected} in every line")
     return texts
 
 
@@ -68,11 +80,15 @@ def _value(place: str, line: str) -> Any:
         raise ValueError(f"{place} is no JSON ({error}); correct or remove it") from None
 
 
-def _text(place: str, value: Any) -> str:
-    if isinstance(value, dict):
-        value = next((value[key] for key in TEXT_KEYS if key in value), None)
-    if not isinstance(value, str) or not value.strip():
+def _text(place: str, value: Any, keys: Sequence[str], expected: str) -> str:
+    found = next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
+    if not isinstance(found, str) or not found.strip():
+        shown = json.dumps(value)
         raise ValueError(
-            f"{place} holds no text; expected a string, or an object with one of {', '.join(TEXT_KEYS)}"
+            f"{place} holds no text: {shown if len(shown) < 80 else f'{shown[:76]}...'}; {expected}"
         )
-    return value
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from error
+    return found

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec_models.private_names import misfit, replaced
+from ovspec_models.private_names import misfit
 
 OPENVINO_BACKEND = "nncf.quantization.algorithms.weight_compression.openvino_backend"
 MORE_MEMORY = "the export takes more memory than it would with the NNCF that ovspec was tested with"
@@ -51,7 +52,8 @@ def released_when_read(warn: Callable[[str], None]) -> Iterator[None]:
 
         return read_and_release
 
-    with replaced(openvino_backend, **{name: releasing(getattr(openvino_backend, name)) for name in names}):
+    reading: dict[str, Any] = {name: releasing(getattr(openvino_backend, name)) for name in names}
+    with patch.multiple(openvino_backend, **reading):
         yield
 
 

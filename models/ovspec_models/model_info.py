@@ -70,8 +70,9 @@ class ModelInfo:
     past the tokenizer's. ``max_position_embeddings`` is ``None`` where config.json states no limit, as in
     families with ALiBi. ``eos_token_ids`` are those of config.json, empty where it names none.
     ``layer_windows`` is the sliding window of every layer with a cache, 0 for none. ``hidden_size`` to
-    ``moe_intermediate_size`` are 0 where config.json says nothing. ``shared_bytes``: weights of another
-    folder that it computes with too.
+    ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``: numbers that its layers
+    of linear attention hold of a text of any length. ``shared_bytes``: weights of another folder that it
+    computes with too.
     """
 
     folder: Path
@@ -90,6 +91,7 @@ class ModelInfo:
     num_experts: int
     num_experts_per_tok: int
     moe_intermediate_size: int
+    state_values: int
     has_tokenizer: bool
     has_detokenizer: bool
     shared_bytes: int = 0
@@ -116,6 +118,11 @@ class ModelInfo:
     def num_kv_layers(self) -> int:
         """Layers with a KV cache: all but those of linear attention and state spaces in ``layer_types``."""
         return len(self.layer_windows)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers keep a state of the text instead of keys and values."""
+        return self.num_kv_layers < self.num_hidden_layers
 
     def kv_cache_bytes_per_token(self, precision: str, key_cache_quant_mode: str = "BY_CHANNEL") -> int:
         """Return the bytes of keys and values, all layers together, that one token takes in the cache.
@@ -200,6 +207,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "eos_token_ids": _eos_token_ids(path, config, text),
         "layer_windows": _layer_windows(path, text, model_type, layers),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
+        "state_values": _state_values(text),
     }
 
 
@@ -317,6 +325,16 @@ def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
     if text.get("model_type") == "falcon":
         return 1 if multi_query and not text.get("new_decoder_architecture") else heads
     return _number(path, text, "num_key_value_heads", 1 if multi_query else heads)
+
+
+def _state_values(text: dict[str, Any]) -> int:
+    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's."""
+    types = text.get("layer_types")
+    layers = types.count("linear_attention") if isinstance(types, list) else 0
+    heads, key_heads = _count(text, "linear_num_value_heads"), _count(text, "linear_num_key_heads")
+    key, value = _count(text, "linear_key_head_dim"), _count(text, "linear_value_head_dim")
+    channels = 2 * key_heads * key + heads * value
+    return layers * (heads * key * value + channels * _count(text, "linear_conv_kernel_dim"))
 
 
 def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 
 
@@ -31,16 +30,3 @@ def misfit(module: str, names: Sequence[str], **parameters: Sequence[str]) -> st
         if missing:
             return f"{name} of {module} takes no {missing[0]}"
     return ""
-
-
-@contextmanager
-def replaced(owner: object, **values: object) -> Iterator[None]:
-    """Give a library's module or class other attributes until the block ends."""
-    originals = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in originals.items():
-            setattr(owner, name, value)

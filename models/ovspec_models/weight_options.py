@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovspec_models.calibration_texts import check_dataset, read_dataset
+from ovspec_models.sparse_verify import is_int
 
 WEIGHT_FORMATS = ("fp32", "fp16", "bf16", "int8", "int4")
 BACKUP_PRECISIONS = ("none", "int8_sym", "int8_asym")
@@ -59,9 +60,7 @@ class WeightOptions:
                 "or None for optimum-intel's default"
             )
         size = self.group_size
-        if size is not None and (
-            isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or size > 0)
-        ):
+        if size is not None and not (is_int(size) and (size == -1 or size > 0)):
             raise ValueError(
                 f"group_size is {size!r}, expected a positive integer, or -1 for one group per row"
             )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec_models.mapped_weights import MORE_MEMORY, OPENVINO_BACKEND, release_pages
-from ovspec_models.private_names import misfit, replaced
+from ovspec_models.private_names import misfit
 
 _PARAMETERS = "nncf.quantization.algorithms.weight_compression.parameters"
 VALUES_AT_ONCE = 1 << 22
@@ -67,5 +68,5 @@ def compressed_by_rows(warn: Callable[[str], None]) -> Iterator[None]:
                     joined.setdefault(name, np.empty(shape, value.data.dtype))[start:stop] = value.data
         return CompressedWeight(**{name: Tensor(values) for name, values in joined.items()})
 
-    with replaced(openvino_backend, compress_weight=compress_weight):
+    with patch.multiple(openvino_backend, compress_weight=compress_weight):
         yield

@@ -22,7 +22,7 @@ from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
@@ -77,7 +77,16 @@ def load_runner(
 
 
 def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -> CachedSequence:
-    """A sequence whose cache holds random keys and values for up to `tokens` tokens."""
+    """A sequence whose cache holds random keys and values for up to `tokens` tokens.
+
+    Raises:
+        ValueError: the model keeps more of a text than these.
+    """
+    if runner.recurrent:
+        raise ValueError(
+            "the bench fills keys and values with random numbers, and this model's layers of linear "
+            "attention have none; measure it with its own texts: `ovspec eval`"
+        )
     sequence = CachedSequence()
     runner.blocks.reserve(sequence, tokens)
     runner.cache.ensure(runner.blocks.num_blocks)

@@ -26,8 +26,8 @@ from ovspec.generation.metrics import PerfMetrics
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.limits import DENSE, Limits
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models.sparse_verify import SparseVerify
 
 Tick = Callable[[str], None]
 # Compiled model and verification of each mode. The stock modes use OpenVINO's own attention at its defaults.

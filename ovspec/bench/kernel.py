@@ -62,11 +62,12 @@ class KernelTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelBench:
-    """What to time: dense attention of one sequence.
+    """What to time: dense attention of a layer.
 
     Attributes:
-        contexts: tokens in the cache.
-        tokens: rows of a call.
+        contexts: tokens of a sequence in the cache.
+        tokens: rows of a sequence in a call.
+        sequences: of a call.
         heads, kv_heads, head_size: of the layer.
         precision: of the cache: "f32", "f16", "bf16" or "u8".
         quant_mode: of u8 keys: "BY_TOKEN" or "BY_CHANNEL".
@@ -76,6 +77,7 @@ class KernelBench:
 
     contexts: tuple[int, ...]
     tokens: tuple[int, ...]
+    sequences: int
     heads: int
     kv_heads: int
     head_size: int
@@ -85,7 +87,7 @@ class KernelBench:
     repeat: int
 
     def __post_init__(self) -> None:
-        counts = {"context": min(self.contexts), "tokens": min(self.tokens)}
+        counts = {"context": min(self.contexts), "tokens": min(self.tokens), "sequences": self.sequences}
         check_at_least(1, **counts, kv_heads=self.kv_heads, repeat=self.repeat)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
@@ -96,8 +98,8 @@ class KernelBench:
         """What is timed, in a line."""
         mode = f" {self.quant_mode.lower().replace('_', ' ')}" if self.precision == "u8" else ""
         return (
-            f"{self.heads} heads, {self.kv_heads} KV heads, head size {self.head_size}, keys "
-            f"{self.precision}{mode}; median of {self.repeat}"
+            f"sequences: {self.sequences}; {self.heads} heads, {self.kv_heads} KV heads, head size "
+            f"{self.head_size}, keys {self.precision}{mode}; median of {self.repeat}"
         )
 
     def run(self) -> list[KernelTiming]:
@@ -114,7 +116,7 @@ class KernelBench:
 
     def _time(self, context: int, tokens: int, isas: tuple[str, ...]) -> list[KernelTiming]:
         rng = np.random.default_rng(0)
-        blocks = -(-(context + tokens) // BLOCK_SIZE)
+        blocks = self.sequences * -(-(context + tokens) // BLOCK_SIZE)
         specs = self._specs()
         size = sum(blocks * int(np.prod(spec.block_shape)) * int(spec.element_type.size) for spec in specs)
         calls = []
@@ -128,7 +130,7 @@ class KernelBench:
         parameters = [ov.op.Parameter(t.element_type, ov.PartialShape([-1] * len(t.shape))) for t in calls[0]]
         attributes = {**sizes, "scale": self.head_size**-0.5}
         node = ovspec_ops.create("VerifyAttention", parameters, attributes)
-        out = [ov.Tensor(ov.Type.f32, ov.Shape([tokens, self.heads * self.head_size]))]
+        out = [ov.Tensor(ov.Type.f32, ov.Shape([self.sequences * tokens, self.heads * self.head_size]))]
         seconds: dict[str, list[float]] = {isa: [] for isa in isas}
         for turn in range(1 + self.repeat):
             for isa in isas:
@@ -138,7 +140,7 @@ class KernelBench:
                     node.evaluate(out, inputs)
                 if turn:
                     seconds[isa].append((perf_counter() - started) / len(calls))
-        work = 2 * tokens * self.heads * context * self.head_size
+        work = 2 * self.sequences * tokens * self.heads * context * self.head_size
         return [KernelTiming(context, tokens, isa, 1e3 * median(seconds[isa]), size, work) for isa in isas]
 
     def _specs(self) -> list[CacheTensor]:
@@ -151,8 +153,9 @@ class KernelBench:
     def _inputs(
         self, context: int, tokens: int, caches: list[ov.Tensor], rng: np.random.Generator
     ) -> list[ov.Tensor]:
-        rows = rng.standard_normal((tokens, self.heads * self.head_size)).astype(np.float32)
-        blocks = caches[0].shape[0]
-        tables = ([0, tokens], [context], range(blocks), [0, blocks])
+        count, blocks = self.sequences, caches[0].shape[0]
+        rows = rng.standard_normal((count * tokens, self.heads * self.head_size)).astype(np.float32)
+        begins = np.arange(count + 1)
+        tables = (begins * tokens, [context] * count, range(blocks), begins * (blocks // count))
         packed = pack_tables(*(np.array(values, np.int32) for values in tables))
         return [ov.Tensor(rows), *caches, ov.Tensor(np.zeros_like(rows)), ov.Tensor(packed)]

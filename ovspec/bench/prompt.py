@@ -1,4 +1,4 @@
-"""`ovspec bench prompt`: time to the first token, by mode."""
+"""`ovspec bench prompt`: time to the first token and between tokens, by mode."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ class PromptRecord:
     """One prompt that was read.
 
     Attributes:
-        seconds: from the call to its only token.
-        cpu_seconds: processor time of all threads; other load on the machine lengthens it less.
+        seconds: from the call to its first token.
+        cpu_seconds: processor time of the call, of all threads; other load on the machine lengthens it less.
         density: share of the context that the prompt read.
+        token_ms: milliseconds between the tokens after the first, a mean; `None` without such tokens.
     """
 
     seconds: float
     cpu_seconds: float
     density: float
+    token_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class PromptBench:
         contexts: tokens of a prompt; random, so that no prompt finds its beginning in a cache.
         modes: out of `MODES`.
         repeat: timed prompts per mode and length, after one untimed warm-up.
+        max_new_tokens: of an answer; from 2 on, plain decoding is timed too.
         properties: OpenVINO properties for every mode; without one, GenAI runs at its defaults.
     """
 
@@ -62,11 +65,13 @@ class PromptBench:
     contexts: tuple[int, ...]
     modes: tuple[str, ...]
     repeat: int
+    max_new_tokens: int = 1
     properties: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_at_least(1, context=min(self.contexts), repeat=self.repeat)
-        check_positions(self.source, max(self.contexts), 1)
+        tokens = self.max_new_tokens
+        check_at_least(1, context=min(self.contexts), repeat=self.repeat, max_new_tokens=tokens)
+        check_positions(self.source, max(self.contexts), tokens)
         check_names("--mode", self.modes, MODES)
         if not {*self.modes} <= {*OURS}:
             self.source.check_stock(f"--mode {','.join(self.modes)}")
@@ -95,16 +100,18 @@ class PromptBench:
                 prompt = ov.Tensor(rng.integers(1, self.source.vocab_size, (1, context)))
                 for mode in rotated(self.modes, turn):
                     tick(f"{context} tokens, round {turn} of {self.repeat}: {mode}")
-                    record = _read(pipelines[mode], prompt)
+                    record = _read(pipelines[mode], prompt, self.max_new_tokens)
                     if turn:
                         records[context, mode].append(record)
         return records
 
 
-def _read(pipeline: Any, prompt: ov.Tensor) -> PromptRecord:
-    config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+def _read(pipeline: Any, prompt: ov.Tensor, tokens: int) -> PromptRecord:
+    config = openvino_genai.GenerationConfig(max_new_tokens=tokens, ignore_eos=True)
     started, cpu = perf_counter(), process_time()
     metrics = pipeline.generate(prompt, config).perf_metrics
     seconds, cpu_seconds = perf_counter() - started, process_time() - cpu
+    first = metrics.get_ttft().mean / 1000 if tokens > 1 else seconds
     density = metrics.get_prefill_density() if isinstance(pipeline, LLMPipeline) else 1.0
-    return PromptRecord(seconds, cpu_seconds, density)
+    token_ms = 1000 * (seconds - first) / (tokens - 1) if tokens > 1 else None
+    return PromptRecord(first, cpu_seconds, density, token_ms)

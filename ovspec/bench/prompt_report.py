@@ -14,7 +14,7 @@ from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 
 LOSSY = ("sparse",)
-_TIMES = ("seconds", "cpu_seconds")
+_TIMES = {"seconds": "s", "cpu_seconds": "cpu s", "token_ms": "ms/token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,13 @@ class PromptReport:
     bench: PromptBench
     records: dict[tuple[int, str], list[PromptRecord]]
 
+    @property
+    def times(self) -> list[str]:
+        """What was timed: attributes of `PromptRecord`."""
+        return [name for name in _TIMES if name != "token_ms" or self.bench.max_new_tokens > 1]
+
     def ratio(self, context: int, mode: str, time: str) -> Spread:
-        """`seconds` or `cpu_seconds` of a mode over those of the first mode in the same round."""
+        """A time of a mode over that of the first mode in the same round."""
         pairs = zip(self.records[context, mode], self.records[context, self.bench.modes[0]], strict=True)
         return Spread.of([getattr(ours, time) / getattr(first, time) for ours, first in pairs])
 
@@ -36,6 +41,7 @@ class PromptReport:
             "machine": machine(native=any(mode in OURS for mode in bench.modes)),
             "versions": versions(),
             "model": {"name": bench.source.name, "synthetic": bench.source.synthetic},
+            "max_new_tokens": bench.max_new_tokens,
             "properties": {name: str(value) for name, value in bench.properties.items()},
             "records": [
                 {
@@ -43,7 +49,7 @@ class PromptReport:
                     "mode": mode,
                     "lossy": mode in LOSSY,
                     "rounds": [asdict(record) for record in rounds],
-                    **{f"{time}_ratio": asdict(self.ratio(context, mode, time)) for time in _TIMES},
+                    **{f"{time}_ratio": asdict(self.ratio(context, mode, time)) for time in self.times},
                 }
                 for (context, mode), rounds in self.records.items()
             ],
@@ -64,11 +70,11 @@ class PromptReport:
         return []
 
     def table(self) -> Table:
-        """Seconds and processor seconds to the first token, and their ratios to the first mode."""
+        """Times of calls, and their ratios to the first mode."""
         over, rows = f"/ {self.bench.modes[0]}", []
         for (context, mode), rounds in self.records.items():
             cells = [f"{context:,}", f"{mode} (LOSSY)" if mode in LOSSY else mode]
-            for time in _TIMES:
+            for time in self.times:
                 ratio = self.ratio(context, mode, time)
                 cells.append(f"{median(getattr(record, time) for record in rounds):.3f}")
                 cells.append(f"{ratio.median:.2f} ({ratio.min:.2f}-{ratio.max:.2f})")
@@ -76,4 +82,5 @@ class PromptReport:
         title = (
             f"first token, median of {self.bench.repeat} prompts; ratios round by round, lowest to highest"
         )
-        return table_of(title, ["tokens", "mode", "s", over, "cpu s", over, "share\nread"], rows, names=2)
+        columns = [column for time in self.times for column in (_TIMES[time], over)]
+        return table_of(title, ["tokens", "mode", *columns, "share\nread"], rows, names=2)

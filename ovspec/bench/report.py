@@ -13,7 +13,7 @@ from ovspec.bench.source import ModelSource
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 from ovspec.runtime.devices import is_cpu
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

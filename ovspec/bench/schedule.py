@@ -16,25 +16,19 @@ from ovspec.bench.backends import load_runner, random_context
 from ovspec.bench.rounds import Interval, bootstrap, check_at_least, check_names, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
-from ovspec.drafters import AssistantDrafter, DrafterChoice, parse_drafter
-from ovspec.drafters.build import Parts, build_drafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.generation.inputs import encode
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.pipeline.target_model import TargetChoices
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
+from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.draft_runner import draft_attention, draft_runner
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Schedule
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
-from ovspec_models import ModelInfo, check_same_token_ids
 
 Tick = Callable[[str], None]
 
@@ -112,7 +106,7 @@ class ScheduleBench:
     skip_tokens: int
     repeat: int
     cold: bool = False
-    properties: Mapping[str, object] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_names("--workload", self.workloads, WORKLOADS)
@@ -186,33 +180,16 @@ class ScheduleBench:
         return request.metrics
 
     def _text_player(self) -> _Player:
-        info, tokenizer, choice = ModelInfo.read(self.model), read_tokenizer(self.model), self._choice()
-        properties = dict(self.properties)
-        target = TargetChoices.of(info, "dense", choice, "CPU", properties, None, None, None, None).load()
-        assistant = None
-        if self.draft_model is not None:
-            check_same_token_ids(self.model, self.draft_model)
-            draft = ModelInfo.read(self.draft_model)
-            attention = AttentionConfig(draft_attention("CPU", None, draft.weight_bytes))
-            backends = Backends.resolve(self.draft_model, "CPU", self.properties, attention)
-            runner = draft_runner(self.draft_model, backends, draft.weight_bytes)
-            assistant = AssistantDrafter(
-                runner, info.vocab_size, DEFAULT_MAX_NUM_BATCHED_TOKENS, draft.max_position_embeddings
-            )
-        parts = Parts(target, tokenizer, info.vocab_size, assistant)
-        drafter = build_drafter(choice, parts)
-        texts = {"repetitive": REPETITIVE, "creative": CREATIVE}
+        if self.draft_model is None and self.drafter is None:
+            raise ValueError(f"{self.model} has no draft model: give --draft-model DIR or --drafter NAME")
+        draft = None if self.draft_model is None else draft_model(self.draft_model)
+        pipeline = LLMPipeline(self.model, "CPU", draft_model=draft, drafter=self.drafter, **self.properties)
+        tokenizer = pipeline.get_tokenizer()
         prompts = {
             name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
-            for name, found in texts.items()
+            for name, found in (("repetitive", REPETITIVE), ("creative", CREATIVE))
         }
-        return _Player(target, LLMEngine(target, drafter, "dense"), prompts)
-
-    def _choice(self) -> DrafterChoice:
-        choice = parse_drafter(self.drafter, self.draft_model is not None)
-        if choice is None:
-            raise ValueError(f"{self.model} has no draft model: give --draft-model DIR or --drafter NAME")
-        return choice
+        return _Player(pipeline.runner, pipeline.engine.engine, prompts)
 
     def _long_player(self) -> _Player:
         source, rng = self.source, np.random.default_rng(0)

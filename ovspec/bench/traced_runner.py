@@ -75,15 +75,14 @@ class TraceDrafter(Drafter):
         self._vocab_size = vocab_size
         self._rng = np.random.default_rng(0)
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for one sequence."""
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         proposed, _, nodes = next(self._drafts)
-        return [
-            self._tree(min(proposed, sequence.remaining - 1), min(nodes, count))
+        return {
+            i: self._tree(min(proposed, sequences[i].remaining - 1), min(nodes, count))
             if nodes > proposed
             else Proposal(self._tokens(min(proposed, count)))
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
+            for i, count in enumerate(counts)
+        }
 
     def _tree(self, levels: int, nodes: int) -> Proposal:
         levels, parents, last = min(levels, nodes), list[int](), -1

@@ -22,7 +22,7 @@ from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]

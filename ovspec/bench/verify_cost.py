@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ovspec.bench.weight_traffic import WeightTraffic
-from ovspec.verify.verify_config import SparseVerify
 from ovspec_models import ModelInfo
+from ovspec_models.sparse_verify import SparseVerify
 
 CONTEXTS = (1024, 4096, 16_384, 65_536)
 ROWS = (1, 8)

@@ -17,7 +17,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.native_selection import selects
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_ops.block_select.reference import sinks_and_tail
 from ovspec_transforms import anchor_of, choose_anchors, default_anchor_layers, list_overlap
 

@@ -16,7 +16,7 @@ from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ovspec.engine.routing import sparse_attention
 from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify
+from ovspec_models.sparse_verify import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
 
 

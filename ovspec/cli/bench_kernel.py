@@ -15,8 +15,9 @@ from ovspec.runtime.compile import CACHE_PRECISIONS
 
 
 @click.command()
-@default_option("--context", "4096,16384", "Tokens in the cache.")
-@default_option("--tokens", "1,4,8,32", "Rows of a call.")
+@default_option("--context", "4096,16384", "Tokens of a sequence in the cache.")
+@default_option("--tokens", "1,4,8,32", "Rows of a sequence in a call.")
+@default_option("--sequences", 1, "Sequences of a call.")
 @default_option("--heads", 16, "Query heads.")
 @default_option("--kv-heads", 8, "Key and value heads.")
 @default_option("--head-size", 128, "Channels of a head.")

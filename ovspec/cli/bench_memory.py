@@ -12,7 +12,7 @@ from ovspec.bench.footprint import CachedStart, Footprint, FootprintBench
 from ovspec.cli.bench_options import read_source, source_options
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import json_option, properties_from, property_option
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.cli.output import show_report, with_progress
 
 
 @click.command()
@@ -46,13 +46,12 @@ def memory(
         "cached_starts": list(map(asdict, cached)),
         "ratios": ratios,
     }
-    if not write_json(body, json_path):
-        show(records, ratios, f"{source.name}, {context:,} tokens, medians of {repeat}")
-        show_cached(cached, ratios["cached_start"])
+    starts = start_table(records, ratios, f"{source.name}, {context:,} tokens, medians of {repeat}")
+    show_report(body, json_path, [starts, cached_table(cached, ratios["cached_start"])])
 
 
-def show(records: list[Footprint], ratios: dict[str, float], title: str) -> None:
-    """Print the figures as a table."""
+def start_table(records: list[Footprint], ratios: dict[str, float], title: str) -> Table:
+    """The figures of every engine."""
     table = Table("", "start s", "cpu s", "anonymous MB", "with context", "mapped MB", title=title)
     for record in records:
         sizes = (record.loaded_anon_bytes, record.anon_bytes, record.file_bytes)
@@ -63,15 +62,15 @@ def show(records: list[Footprint], ratios: dict[str, float], title: str) -> None
             *(f"{size / 1e6:.0f}" for size in sizes),
         )
     table.add_row("ratio", "", f"{ratios['start']:.2f}", "", f"{ratios['anon']:.2f}", "")
-    print_table(table)
+    return table
 
 
-def show_cached(starts: list[CachedStart], ratio: float) -> None:
-    """Print the starts from CACHE_DIR as a table."""
+def cached_table(starts: list[CachedStart], ratio: float) -> Table:
+    """The starts from CACHE_DIR."""
     titles = ("start s", "cpu s", "first token s", "anonymous MB")
     table = Table("", *titles, title="starts from CACHE_DIR")
     for start in starts:
         seconds = (start.start_s, start.start_cpu_s, start.first_token_s)
         table.add_row(start.name, *(f"{value:.3f}" for value in seconds), f"{start.anon_bytes / 1e6:.0f}")
     table.add_row("ratio to the quickest other", "", f"{ratio:.2f}", "", "")
-    print_table(table)
+    return table

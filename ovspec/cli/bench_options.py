@@ -13,7 +13,7 @@ from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
 from ovspec.cli.help import GENERAL, option_group
 from ovspec.cli.option_forms import PATH, typed_option
-from ovspec.cli.output import print_table, with_progress, write_json
+from ovspec.cli.output import show_report, with_progress
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
@@ -72,12 +72,7 @@ def run_and_show(
         check_operations()
     found = with_progress(bench.num_steps, bench.run)
     report = found if report_of is None else report_of(bench, found)
-    if not write_json(report.as_json(), json_path):
-        for line in report.lines():
-            click.echo(line)
-        print_table(report.table())
-        for line in report.notes():
-            click.echo(line)
+    show_report(report.as_json(), json_path, [report.table()], report.lines(), report.notes())
     return report
 
 

@@ -1,4 +1,4 @@
-"""`ovspec bench prompt`: time to the first token, by mode."""
+"""`ovspec bench prompt`: time to the first token and between tokens, by mode."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from ovspec.cli.options import int_list, json_option, properties_from, property_
 @default_option("--context", "512,4096,16384", "Tokens of a prompt.")
 @default_option("--mode", ",".join(DEFAULT_MODES), f"What to time: {', '.join(MODES)}.")
 @default_option("--repeat", 5, "Timed prompts per figure.")
+@default_option("--max-new-tokens", 1, "Of an answer; from 2 on, plain decoding is timed too.")
 @property_option
 @json_option
 def prompt(
-    context: str, mode: str, repeat: int, properties: tuple[str, ...], json_path: str | None, **options: Any
+    context: str,
+    mode: str,
+    repeat: int,
+    max_new_tokens: int,
+    properties: tuple[str, ...],
+    json_path: str | None,
+    **options: Any,
 ) -> None:
-    """Time reading a prompt, to its first token; the modes run in turn.
+    """Time reading a prompt, to its first token, and plain decoding after it; the modes run in turn.
 
     genai, genai_sdpa: OpenVINO GenAI with paged attention and with its other backend. stock: ovspec's
     pipeline with OpenVINO's operations alone. dense: ovspec. sparse: `--prefill sparse`, which is lossy.
@@ -34,6 +41,7 @@ def prompt(
         contexts=int_list("--context", context),
         modes=tuple(mode.split(",")),
         repeat=repeat,
+        max_new_tokens=max_new_tokens,
         properties=properties_from(properties),
     )
     run_and_show(bench, json_path, native=any(name in OURS for name in bench.modes), report_of=PromptReport)

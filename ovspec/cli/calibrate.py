@@ -33,9 +33,10 @@ from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import expert_config
-from ovspec.verify.verify_config import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify, calibrated
+from ovspec.verify.verify_mode import calibrated
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
+from ovspec_models.sparse_verify import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify
 from ovspec_transforms import moe_layers
 
 COMMON = (
@@ -150,9 +151,7 @@ def attention_of(given: SparseVerify, config: OvspecConfig, searched: bool) -> S
     Where the amount is to be searched for, all lengths of text select.
     """
     alone = dict.fromkeys(EXPERT_FIELDS + CHANNEL_FIELDS)
-    sparse = calibrated(replace(given, **alone), config)
-    assert isinstance(sparse, SparseVerify)
-    sparse = replace(sparse, **alone)
+    sparse = replace(calibrated(replace(given, **alone), config), **alone)
     if searched and not given.given(AMOUNT_FIELDS):
         return replace(sparse, **dict.fromkeys(AMOUNT_FIELDS) | {"coverage": 0.9})
     return sparse

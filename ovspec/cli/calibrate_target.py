@@ -11,7 +11,7 @@ from ovspec.calibrate.fidelity_search import ENERGIES, Chosen, Found
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.output import print_rows
 from ovspec.eval.setting import Setting
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 def target_report(

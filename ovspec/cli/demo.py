@@ -16,9 +16,9 @@ from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, why_lossy
 from ovspec_models import demo_pair_path
+from ovspec_models.sparse_verify import SparseVerify
 
 _SPARSE = SparseVerify(L0=96, rho=0.1)
 

@@ -13,8 +13,8 @@ from ovspec.cli.options import draft_folder
 from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models.sparse_verify import SparseVerify
 
 drafting_options = option_group(
     "Drafting",

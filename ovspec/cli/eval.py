@@ -12,9 +12,9 @@ from ovspec.cli.eval_lm import lm
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
-from ovspec.cli.output import print_table, save_text, with_progress
+from ovspec.cli.output import show_report, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
-from ovspec.eval import FidelityEval, Report, Setting, plot_fidelity, read_prompts, sweep
+from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
 from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
@@ -96,7 +96,8 @@ def fidelity(
         **chosen,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)
-    show(report, json_path)
+    notes = ["", *report.notes()]
+    show_report(report.as_json(), json_path, report.tables(), [*report.lines(), ""], notes)
     if plot is not None:
         plot_fidelity(report, plot)
 
@@ -125,21 +126,3 @@ def settings_from(
         parse = int_list if name in ("budget", "expert_budget") else float_list
         return sweep(verify, name, parse(options[0], text), prefill)
     return [Setting(verify, prefill)]
-
-
-def show(report: Report, json_path: str | None) -> None:
-    """Print the table or only the JSON, and write the file."""
-    if json_path == "-":
-        click.echo(report.dumps())
-        return
-    for line in report.lines():
-        click.echo(line)
-    for table in report.tables():
-        click.echo()
-        print_table(table)
-    click.echo()
-    for line in report.notes():
-        click.echo(line)
-    # After the figures are printed, so that a full disk does not hide them.
-    if json_path is not None:
-        save_text(report.dumps(), Path(json_path))

@@ -26,9 +26,9 @@ from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models.jsonl import json_lines, read_utf8
+from ovspec_models.sparse_verify import SparseVerify
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),

@@ -213,6 +213,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "kv_cache_bytes_per_token_f16": model.kv_cache_bytes_per_token("f16"),
         "kv_cache_bytes_per_token_bf16": model.kv_cache_bytes_per_token("bf16"),
         "kv_cache_bytes_per_token_f32": model.kv_cache_bytes_per_token("f32"),
+        **({"linear_attention_state_bytes_f32": 4 * model.state_values} if model.state_values else {}),
         "draft_model": config.draft_model if config else None,
         "operations": config.operations if config else [],
         "ovspec_config": config is not None,

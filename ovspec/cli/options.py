@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import click
 
@@ -15,8 +15,8 @@ from ovspec.cli.help import GENERAL, Command, option_group
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import PER_LAYER_FIELDS, SparseVerify, Verify
 from ovspec_models import OvspecConfig
+from ovspec_models.sparse_verify import PER_LAYER_FIELDS, SparseVerify
 
 _SELECTION_TITLE = "Sparse verification: attention"
 
@@ -25,8 +25,7 @@ model_option = click.option("-m", "--model", type=PATH, required=True, help="Fol
 
 def data_option(help_text: str) -> Callable[[Command], Command]:
     """`--data`, a file of texts."""
-    kind = click.Path(path_type=Path)
-    return typed_option("--data", kind, help_text, required=True, metavar="FILE.jsonl")
+    return typed_option("--data", PATH, help_text, required=True, metavar="FILE.jsonl")
 
 
 property_option = click.option(
@@ -224,7 +223,7 @@ def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> Sp
     return SparseVerify(anchor_layers=anchors, **given)
 
 
-def verify_from(options: dict[str, Any]) -> Verify:
+def verify_from(options: dict[str, Any]) -> Literal["dense"] | SparseVerify:
     """The pipeline's `verify` argument from the options of `verify_options`, which are taken out."""
     if options.pop("verify") != "dense":
         return sparse_from(options, options.pop("anchor_layers"))

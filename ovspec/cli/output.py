@@ -51,18 +51,25 @@ def with_progress(num_steps: int, run: Callable[[Callable[[str], None]], Result]
         return run(lambda step: progress.update(task, advance=1, description=step))
 
 
-def write_json(body: dict[str, Any], path: str | None) -> bool:
-    """Write `body` to the file of `--json`, or print it.
-
-    Returns:
-        Whether it was printed; then nothing else may be printed to standard output.
-    """
-    if path == "-":
+def show_report(
+    body: Mapping[str, Any],
+    json_path: str | None,
+    tables: Iterable[Table],
+    lines: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> None:
+    """Print lines, tables and notes, and write `body` to the file of `--json`; `-` prints that alone."""
+    if json_path == "-":
         print_json(body)
-        return True
-    if path is not None:
-        save_text(json.dumps(body, indent=2), Path(path))
-    return False
+        return
+    if json_path is not None:
+        save_text(json.dumps(body, indent=2), Path(json_path))
+    for line in lines:
+        click.echo(line)
+    for table in tables:
+        print_table(table)
+    for line in notes:
+        click.echo(line)
 
 
 def print_json(body: Mapping[str, Any]) -> None:

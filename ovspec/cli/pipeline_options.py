@@ -24,7 +24,7 @@ from ovspec.cli.options import (
     verify_options,
 )
 from ovspec.drafters import DrafterChoice
-from ovspec.generation.generation_config import updated
+from ovspec.generation.generation_config import ACCEPTANCE_RULES, updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -68,6 +68,12 @@ _sampling_options = option_group(
     typed_option("--repetition-penalty", float, "Penalty on tokens of prompt and output.  [default: 1.0]"),
     typed_option("--presence-penalty", float, "Penalty on tokens of the output.  [default: 0.0]"),
     typed_option("--frequency-penalty", float, "The same, times their number.  [default: 0.0]"),
+    typed_option(
+        "--acceptance-rule",
+        click.Choice(ACCEPTANCE_RULES),
+        "coupled: a seed gives the text of plain decoding; block: more of a draft is accepted.  "
+        "[default: coupled]",
+    ),
     typed_option("--seed", int, "Seed of the random streams.  [default: 0]", callback=_check_seed),
 )
 
@@ -166,7 +172,7 @@ def serving_outline(options: dict[str, Any]) -> Outline:
     return outline
 
 
-def _set_defaults(pipeline: LLMPipeline | Outline, given: dict[str, Any]) -> None:
+def _set_defaults(pipeline: Outline, given: dict[str, Any]) -> None:
     defaults = generation_options(given)
     del defaults["do_sample"]
     pipeline.set_generation_config(updated(pipeline.get_generation_config(), defaults))
@@ -177,7 +183,7 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in options.items() if value is not None and value != ()}
     # A folder's generation_config.json may ask for sampling; the command samples when it is told to.
     fields["do_sample"] = options["do_sample"]
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
+    for name in ("temperature", "top_p", "top_k", "min_p", "acceptance_rule", "seed"):
         if name in fields and not options["do_sample"]:
             option = f"--{name.replace('_', '-')} {fields[name]}"
             raise ValueError(f"{option} needs --do-sample: greedy decoding ignores it")

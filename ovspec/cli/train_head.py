@@ -11,7 +11,7 @@ import click
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, json_flag, typed_option
-from ovspec.cli.options import data_option, properties_from, property_option
+from ovspec.cli.options import data_option, int_list, properties_from, property_option
 from ovspec.cli.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
@@ -141,10 +141,7 @@ def _ids(target: Path, data: Path) -> list[list[int]]:
 def _boundaries(given: str | None, layers: int) -> tuple[int, ...]:
     if given is None:
         return eagle3_boundaries(layers)
-    try:
-        found = tuple(int(word) for word in given.split(","))
-    except ValueError:
-        raise ValueError(f"--boundaries {given!r}: expected numbers such as 2,16,29") from None
+    found = int_list("--boundaries", given)
     if wrong := [number for number in found if not 0 <= number <= layers]:
         raise ValueError(f"--boundaries {wrong[0]}: the target has {layers} layers; expected 0 to {layers}")
     return found

@@ -20,7 +20,7 @@ from ovspec.runtime.tables import Rows
 from ovspec.runtime.unrolled_steps import FIRST_ROWS, UnrolledSteps
 from ovspec.runtime.warm_up import warm_up
 from ovspec.sampling.tree_acceptance import ROOT
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,10 @@ class AssistantDrafter(Drafter):
         self._keeps_paths = not runner.why_no_trees
         self._unrolled = UnrolledSteps.of(runner, vocab_size) if sparse is None else None
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence: as many tokens as asked, within the positions of the draft model."""
-        self.last_duration = 0.0
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """As many tokens as asked, within the positions of the draft model."""
         for sequence in sequences:
             self._keep_path(sequence)
-        proposals = [Proposal() for _ in sequences]
         lengths = [
             min(count, depth_of(sequence), self._positions - len(sequence.tokens))
             for sequence, count in zip(sequences, counts, strict=True)
@@ -97,6 +95,7 @@ class AssistantDrafter(Drafter):
             for index, length in enumerate(lengths)
             if length > 0 and self._catch_up(sequences[index], most)
         ]
+        proposals = {index: Proposal() for index in drafting}
         trees = {
             index: DraftTree(sequences[index], counts[index], int(lengths[index]))
             for index in drafting
@@ -106,6 +105,8 @@ class AssistantDrafter(Drafter):
         for index, tree in trees.items():
             proposals[index] = tree.proposal()
         drafting = [index for index in drafting if index not in trees]
+        for index in drafting:
+            sequences[index].draft.keep_states(sequences[index].draft.length)
         if len(drafting) == 1 and (whole := self._at_once(sequences[drafting[0]], int(lengths[drafting[0]]))):
             proposals[drafting[0]] = whole
             return proposals

@@ -50,10 +50,9 @@ class AutoDrafter(Drafter):
         self.reads_states = any(drafter.reads_states for drafter in drafters)
         self.why_no_trees = self.drafters[-1].why_no_trees
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """One proposal per sequence; sequences that use the same drafter share its passes."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """Sequences that use the same drafter share its passes."""
+        proposals: dict[int, Proposal] = {}
         records = [self._judged(sequence) for sequence in sequences]
         open_ = [index for index, count in enumerate(counts) if count > 0]
         for place, drafter in enumerate(self.drafters):

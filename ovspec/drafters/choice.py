@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ovspec.drafters.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
 from ovspec.drafters.user import ProposesTokens
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

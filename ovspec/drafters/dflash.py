@@ -23,7 +23,6 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
-from ovspec_models.heads import open_dflash
 from ovspec_transforms import split_head
 
 
@@ -51,6 +50,9 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
             f"'{info.folder}' is a head for another target: its mask_token_id is {mask_token}, the target's "
             f"tokens are 0 to {target.vocab_size - 1}"
         )
+    # With the exports of all heads; a pipeline without this head starts sooner.
+    from ovspec_models.heads import open_dflash
+
     core = openvino_core()
     parts = split_head(open_dflash(core.read_model(info.folder / "openvino_model.xml"), info.folder))
     check_states(info, parts, target, len(info.boundaries or ()))
@@ -85,11 +87,10 @@ class DFlashDrafter(CachedHead):
         super().__init__("dflash", runner, join, prefill_chunk, positions)
         self._size, self._mask_token = size, mask_token
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose states are there, in one pass for all of them."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """In one pass for all sequences."""
         lengths = self._drafting(sequences, [min(count, self._size - 1) for count in counts])
+        proposals: dict[int, Proposal] = {}
         if not lengths:
             return proposals
         try:

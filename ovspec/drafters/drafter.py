@@ -20,7 +20,8 @@ class Proposal:
     Attributes:
         tokens: token ids; empty if the drafter proposes nothing.
         q: distribution of each token. An empty list, or an entry `None`, means that the token was chosen
-            and not drawn. Only lenient acceptance reads q (`acceptance_threshold`).
+            and not drawn. Lenient acceptance (`acceptance_threshold`) and block verification
+            (`acceptance_rule`) read q.
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
         confidences: for a tree that a model drafted, the probability by that model that decoding comes to
@@ -113,7 +114,6 @@ class Drafter(ABC):
     reads_states: bool = False
     why_no_trees: str = "it drafts chains only"
 
-    @abstractmethod
     def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
         """Propose tokens that may follow each sequence.
 
@@ -124,6 +124,13 @@ class Drafter(ABC):
         Returns:
             One proposal per sequence.
         """
+        self.last_duration = 0.0
+        drafts = self._draft(sequences, counts)
+        return [drafts.get(index) or Proposal() for index in range(len(sequences))]
+
+    @abstractmethod
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """What `propose` returns, by index; time in a model is added to `last_duration`."""
 
     def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
         """Hidden states of the target for the sequence's tokens from `begin` on, in place of earlier ones.

@@ -22,7 +22,10 @@ def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) ->
     settings, drafted = sequence.settings, proposal.tokens
     if settings.sampling.do_sample:
         q = sequence.processor.distribution(logits, drafted)
-        token = sequence.coupling.draw(q, len(sequence.tokens) + len(drafted))
+        if settings.acceptance_rule == "block":
+            token = q.draw(sequence.coupling.uncoupled.random())
+        else:
+            token = sequence.coupling.draw(q, len(sequence.tokens) + len(drafted))
         proposal.q.append(q)
     else:
         token = sequence.processor.argmax(logits, drafted)

@@ -25,7 +25,6 @@ from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
-from ovspec_models.heads import open_hydra
 from ovspec_transforms import embedding_of
 
 
@@ -41,6 +40,9 @@ def load_hydra(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_ch
     Raises:
         ValueError: heads for another target.
     """
+    # With the exports of all heads; a pipeline without this head starts sooner.
+    from ovspec_models.heads import open_hydra
+
     core = openvino_core()
     parts = open_hydra(core.read_model(info.folder / "openvino_model.xml"))
     embedding = embedding_of(read_model(core, target.folder))
@@ -103,13 +105,10 @@ class HydraPrefixDrafter(CachedHead):
         super().__init__("hydra", runner, None, prefill_chunk, positions)
         self._heads = heads
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose states are there."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         asked = list(self._drafting(sequences, counts))
         if not asked:
-            return proposals
+            return {}
         chosen = [sequences[index] for index in asked]
         given = self.runner.forward(
             [replace(self._entries(sequence, self._known(sequence)), sampled=1) for sequence in chosen]
@@ -118,7 +117,6 @@ class HydraPrefixDrafter(CachedHead):
         self._pass_by(sequences, asked)
         drafts = self._heads.draft(chosen, [counts[index] for index in asked], given)
         self.last_duration += self._heads.duration
-        for index, proposal in zip(asked, drafts, strict=True):
-            proposals[index] = proposal
-            self._publish(sequences[index])
-        return proposals
+        for sequence in chosen:
+            self._publish(sequence)
+        return dict(zip(asked, drafts, strict=True))

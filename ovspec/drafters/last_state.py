@@ -43,21 +43,16 @@ class LastStateHead(Drafter):
     def __init__(self, states: ov.CompiledModel) -> None:
         self._request = states.create_infer_request()
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose last state is there."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         asked = self._asked(sequences, counts)
         if not asked:
-            return proposals
+            return {}
         states = np.stack([sequences[index].draft_states[self.name].state for index in asked])
         started = microseconds()
         given = self._request.infer({0: states})[0]
         self.last_duration = microseconds() - started
         drafts = self._drafts([sequences[i] for i in asked], [counts[i] for i in asked], given)
-        for index, proposal in zip(asked, drafts, strict=True):
-            proposals[index] = proposal
-        return proposals
+        return dict(zip(asked, drafts, strict=True))
 
     @abstractmethod
     def _drafts(

@@ -21,7 +21,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_transforms import BOUNDARY_STATES
 
 States: TypeAlias = NDArray[np.float32]
@@ -63,17 +63,12 @@ class LayerSkipDrafter(SparseSelfDrafter):
         self._skipped = min(max(1, round(share * self._number)), free, MAX_VERIFY_ROWS - 1)
         self.layers: tuple[int, ...] | None = None
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for all sequences together, after choosing layers where that is due."""
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """After choosing layers where that is due."""
         drafting = [sequence for sequence, count in zip(sequences, counts, strict=True) if count > 0]
-        choosing = 0.0
         if any(self._is_due(sequence) for sequence in drafting) and self._has_room(drafting):
-            choosing = self._choose(drafting)
-        if self.layers is None:
-            counts = [0] * len(counts)
-        proposals = super().propose(sequences, counts)
-        self.last_duration += choosing
-        return proposals
+            self._choose(drafting)
+        return {} if self.layers is None else super()._draft(sequences, counts)
 
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         return replace(super()._rows(sequence, proposal), layers=self.layers)
@@ -88,12 +83,10 @@ class LayerSkipDrafter(SparseSelfDrafter):
         missing = sum(blocks.missing(s.target, len(s.tokens) + self._skipped) for s in sequences)
         return blocks.spare is None or missing <= blocks.spare
 
-    def _choose(self, sequences: SequenceOf[Sequence]) -> float:
-        """Choose the layers by the last token of each sequence; return microseconds inside the model."""
-        duration = 0.0
+    def _choose(self, sequences: SequenceOf[Sequence]) -> None:
+        """Choose the layers by the last token of each sequence."""
 
         def run(layers: tuple[int, ...], states: States | None) -> States:
-            nonlocal duration
             shape = (len(sequences), 1 if states is None else states.shape[1])
             batch = [
                 Rows(
@@ -109,7 +102,7 @@ class LayerSkipDrafter(SparseSelfDrafter):
                 for index, sequence in enumerate(sequences)
             ]
             self._target.forward(batch)
-            duration += self._target.last_pass.duration
+            self.last_duration += self._target.last_pass.duration
             for sequence in sequences:
                 sequence.target.rollback(len(sequence.tokens) - 1)
             given = np.array(self._target.output(BOUNDARY_STATES), np.float32)
@@ -119,7 +112,6 @@ class LayerSkipDrafter(SparseSelfDrafter):
         self.layers = tuple(layer for layer in range(self._number) if layer not in skipped)
         for sequence in sequences:
             sequence.draft_states[self.name] = len(sequence.tokens)
-        return duration
 
 
 def choose_layers(run: Run, layers: int, count: int, kept: set[int]) -> set[int]:

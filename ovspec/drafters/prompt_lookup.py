@@ -29,12 +29,8 @@ class PromptLookupDrafter(Drafter):
     def __init__(self, max_ngram_size: int = DEFAULT_MAX_NGRAM_SIZE) -> None:
         self._max_ngram_size = max_ngram_size
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Propose what followed the most recent earlier occurrence."""
-        return [
-            Proposal(self._lookup(sequence, count)) if count > 0 else Proposal()
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        return {i: Proposal(self._lookup(sequences[i], k)) for i, k in enumerate(counts) if k > 0}
 
     def _lookup(self, sequence: Sequence, k: int) -> list[int]:
         text = sequence.draft_states.setdefault(self.name, TokenText()).read(sequence)

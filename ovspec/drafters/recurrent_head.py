@@ -53,11 +53,9 @@ class RecurrentHead(CachedHead):
         self.why_no_trees = runner.why_no_tree_mask
         self._unrolled = UnrolledSteps.of(runner, vocab_size, target_ids)
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for every sequence whose states are there."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         limits = self._drafting(sequences, counts)
+        proposals = {index: Proposal() for index in limits}
         trees = {
             index: DraftTree(sequences[index], counts[index], limit)
             for index, limit in limits.items()

@@ -12,7 +12,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 class SparseSelfDrafter(Drafter):
@@ -32,11 +32,12 @@ class SparseSelfDrafter(Drafter):
         self._target = target
         self._sparse = sparse
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Draft for all sequences together, one token of each per pass."""
-        self.last_duration = 0.0
-        proposals = [Proposal() for _ in sequences]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        """One token of each sequence per pass."""
         drafting = [index for index, count in enumerate(counts) if count > 0]
+        proposals = {index: Proposal() for index in drafting}
+        for index in drafting:
+            sequences[index].target.keep_states(sequences[index].target.length)
         try:
             while drafting:
                 batch = [self._rows(sequences[index], proposals[index]) for index in drafting]
@@ -51,6 +52,7 @@ class SparseSelfDrafter(Drafter):
         finally:
             for sequence in sequences:
                 sequence.target.rollback(min(sequence.target.length, len(sequence.tokens) - 1))
+                sequence.target.keep_states(None)
         return proposals
 
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:

@@ -13,11 +13,12 @@ from ovspec.runtime.unrolled_steps import UnrolledGraph, UnrolledSteps
 def takes_logits(sequence: Sequence, vocab_size: int) -> bool:
     """Whether the next tokens follow from logits, temperature and random numbers alone.
 
-    A confidence threshold ends drafts, and lenient acceptance needs the distributions.
+    A confidence threshold ends drafts; lenient acceptance and block verification need the distributions.
     """
     settings, sampling = sequence.settings, sequence.settings.sampling
     cut = sampling.top_p < 1.0 or sampling.min_p > 0.0 or 0 < sampling.top_k < vocab_size
     whole = settings.assistant_confidence_threshold == 0.0 and settings.acceptance_threshold == 1.0
+    whole = whole and settings.acceptance_rule == "coupled"
     return whole and not (sampling.do_sample and cut) and sequence.processor.leaves_logits
 
 

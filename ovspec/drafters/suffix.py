@@ -39,12 +39,8 @@ class SuffixDrafter(Drafter):
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._corpus = corpus
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Propose the continuations; nothing where nothing matched."""
-        return [
-            Proposal(self._continue(sequence, count)) if count > 0 else Proposal()
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        return {i: Proposal(self._continue(sequences[i], k)) for i, k in enumerate(counts) if k > 0}
 
     def _continue(self, sequence: Sequence, k: int) -> list[int]:
         automaton: SuffixAutomaton = sequence.draft_states.setdefault(self.name, SuffixAutomaton())

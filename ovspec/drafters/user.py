@@ -23,7 +23,8 @@ class ProposesTokens(Protocol):
             `(tokens, probabilities, parents)`. `probabilities` has one row `[vocab]` per token, the
             distribution it was drawn from, or `None` if the tokens were chosen; `parents` has the index of
             each token's parent (-1: the context) for a tree, or `None` for a chain. Only
-            `acceptance_threshold` reads probabilities; without it no proposal changes the output.
+            `acceptance_threshold` and `acceptance_rule="block"` read probabilities; without them no proposal
+            changes the output. With the latter, the output follows the target's law if these are true.
         """
 
 
@@ -44,18 +45,15 @@ class UserDrafter(Drafter):
         self._vocab_size = vocab_size
         self._no_trees = no_trees
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
-        """Return the proposal of the user's object.
+    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
+        return {i: self._ask(list(sequences[i].tokens), k) for i, k in enumerate(counts) if k > 0}
+
+    def _ask(self, context: list[int], k: int) -> Proposal:
+        """The proposal of the user's object.
 
         Raises:
             ValueError: a proposal that can't be verified; it names the drafter.
         """
-        return [
-            self._ask(list(sequence.tokens), count) if count > 0 else Proposal()
-            for sequence, count in zip(sequences, counts, strict=True)
-        ]
-
-    def _ask(self, context: list[int], k: int) -> Proposal:
         answer = self._proposer.propose(context, k)
         if not isinstance(answer, tuple) or len(answer) != 3:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Acceptance of a draft by a sequence's own rule: greedy, coupled sampling or lenient; chains and trees."""
+"""Acceptance of a draft by a sequence's own rule: greedy, coupled sampling, block verification or lenient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.drafter import Proposal
 from ovspec.generation.sequence import Sequence
-from ovspec.sampling.acceptance import Accepted, greedy_accept, lenient_accept
+from ovspec.sampling.acceptance import Accepted, accept_draft
+from ovspec.sampling.block_verification import block_accept
 from ovspec.sampling.sampling import Distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath, follow_choices
 
@@ -25,6 +26,8 @@ def next_token(sequence: Sequence, logits: NDArray[np.float32]) -> int:
 def accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
     """Apply the sequence's acceptance rule to a draft."""
     x, q, settings, processor = proposal.tokens, proposal.q, sequence.settings, sequence.processor
+    if settings.acceptance_rule == "block" and x:
+        return _accept_block(sequence, proposal, logits)
     samples, threshold, p = settings.sampling.do_sample, settings.acceptance_threshold, list[Distribution]()
 
     def choices() -> Iterator[int]:
@@ -42,9 +45,19 @@ def accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) 
         row = processor.process(logits[i], x[:i])
         return float(np.exp(row[x[i]] - row.max(), dtype=np.float64))
 
-    if threshold < 1.0:
-        return lenient_accept(x, choices(), ratio, threshold)
-    return greedy_accept(x, choices())
+    return accept_draft(x, choices(), ratio if threshold < 1.0 else None, threshold)
+
+
+def _accept_block(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
+    x, vocab_size = proposal.tokens, logits.shape[-1]
+    given = zip(x, proposal.q or [None] * len(x), strict=True)
+    return block_accept(
+        x,
+        [sequence.processor.distribution(row, x[:i]).dense(vocab_size) for i, row in enumerate(logits)],
+        [(q or Distribution.one_hot(token)).dense(vocab_size) for token, q in given],
+        sequence.coupling.uncoupled.random(len(x)),
+        lambda law, n: sequence.coupling.draw(law, len(sequence.tokens) + n),
+    )
 
 
 def accept_tree(
@@ -53,13 +66,16 @@ def accept_tree(
     """`accept` for a draft that is a tree.
 
     Raises:
-        ValueError: an acceptance threshold below 1; there is no rule for trees.
+        ValueError: an acceptance threshold below 1, or block verification; there is no rule for trees.
     """
     x, settings, processor = proposal.tokens, sequence.settings, sequence.processor
     if settings.acceptance_threshold < 1.0:
         raise ValueError(
             f"acceptance_threshold={settings.acceptance_threshold:g} has no rule for trees: leave it out"
         )
+
+    if settings.acceptance_rule == "block":
+        raise ValueError("acceptance_rule='block' has no rule for trees: leave it out, or draft chains")
 
     def choice(path: list[int]) -> int:
         row, before = logits[path[-1] + 1 if path else 0], [x[node] for node in path]

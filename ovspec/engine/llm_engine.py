@@ -24,6 +24,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.warm_up import warm_up
 from ovspec.schedule.schedule import Plan
+from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
 
@@ -89,10 +90,18 @@ class LLMEngine:
 
         Raises:
             ValueError: a prompt that can't be answered within the model's positions or the cache, a mode that
-                the target can't run, or trees that nobody can draft or verify.
+                the target can't run or that contradicts the acceptance rule, or trees that nobody can draft
+                or verify.
         """
         if request.verify is not None:
             check_mode(self.target, calibrated_mode(request.verify, self._config))
+        if request.settings.acceptance_rule == "block" and isinstance(
+            request.verify or self.verify, CommitVerify
+        ):
+            raise InvalidValueError(
+                "acceptance_rule='block' contradicts verify='commit', which confirms tokens by drawing them "
+                "again: leave one of them out"
+            )
         self._speculation.check_trees(request.settings.tree_depth)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
@@ -231,11 +240,6 @@ class LLMEngine:
     def num_preemptions(self) -> int:
         """Times that a request gave its blocks to an older one, to be read again."""
         return self._scheduler.num_preemptions
-
-    @property
-    def prefix_cache_hits(self) -> int:
-        """Tokens that were found in the prefix cache."""
-        return self.target.blocks.hits
 
     def _begin(self, state: RequestState) -> None:
         """A request is about to run, for the first time or after a preemption."""

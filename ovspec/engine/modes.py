@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ovspec.engine.schedules import Schedules
 from ovspec.generation.provisional import COMMIT_INTERVALS
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, budget_scales, calibrated_mode, sparse_part
 from ovspec_models import OvspecConfig
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

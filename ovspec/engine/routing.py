@@ -14,8 +14,8 @@ from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
+from ovspec_models.sparse_verify import SparseVerify
 
 _Config = TypeVar("_Config", ExpertConfig, FfnConfig)
 

@@ -16,7 +16,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_transforms import BOUNDARY_STATES
 
 Draft = tuple[Sequence, SequenceOf[int]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,10 +112,6 @@ class Report:
             ],
         }
         return {name: _finite(value) for name, value in found.items()}
-
-    def dumps(self) -> str:
-        """The JSON text."""
-        return json.dumps(self.as_json(), indent=2, allow_nan=False)
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""

@@ -15,7 +15,7 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import MAX_VERIFY_ROWS, Limits
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 # Of a sparse pass, as if drafts of the default length had all been right.
 _SPARSE_ROWS = 1 + DEFAULT_NUM_ASSISTANT_TOKENS

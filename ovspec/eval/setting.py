@@ -8,8 +8,8 @@ from typing import Any
 
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import SparseVerify, numbers_of
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
+from ovspec_models.sparse_verify import SparseVerify, numbers_of
 
 
 @dataclass(frozen=True, slots=True)

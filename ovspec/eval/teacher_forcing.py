@@ -17,7 +17,7 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 
 class TeacherForcing:
@@ -50,6 +50,7 @@ class TeacherForcing:
         self._cached = CachedSequence()
         text = np.array(self._prompt, np.int64)
         logits = runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        self._cached.keep_state(len(text))
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token after a dense prompt.
         self.first = self._start().processor.process(logits[0]).copy()

@@ -17,7 +17,7 @@ from ovspec_transforms import last_line
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
 CONFIDENT_NUM_ASSISTANT_TOKENS = 16
-_NO_DRAFTER = "this pipeline does not draft; pass draft_model=... or drafter=... to it"
+ACCEPTANCE_RULES = ("coupled", "block")
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
@@ -45,6 +45,7 @@ _DRAFTER_OFF: dict[str, Any] = {
     **_TREE_OFF,
     "max_ngram_size": 0,
     "acceptance_threshold": 1.0,
+    "acceptance_rule": "coupled",
     "num_assistant_tokens_schedule": None,
 }
 
@@ -58,6 +59,9 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         acceptance_threshold: 1.0 is the exact rule. With a lower value, which is lossy, a draft token that is
             not the target's own is accepted too, wherever the target's probability is at least this share of
             the drafter's, and in greedy decoding of the most probable token's.
+        acceptance_rule: of sampling. With "coupled" a seed gives the text of plain decoding. "block" is block
+            verification, which accepts more draft tokens: every token still follows the target's exact
+            distribution, but a seed names a text only together with its drafts.
         num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
             the rule of transformers, which starts from that number; "auto" chooses by measured cost and
             acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant" if
@@ -76,7 +80,11 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
 
 
 # Fields that openvino_genai.GenerationConfig does not have, with their defaults.
-_OWN_FIELDS: dict[str, Any] = {"acceptance_threshold": 1.0, "num_assistant_tokens_schedule": None}
+_OWN_FIELDS: dict[str, Any] = {
+    "acceptance_threshold": 1.0,
+    "acceptance_rule": "coupled",
+    "num_assistant_tokens_schedule": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class GenerationSettings:
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
         max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
+        acceptance_rule: "coupled" or "block".
         branching_factor: children that a node of a draft tree may have, and nodes of a level that get some.
         tree_depth: levels of a draft tree; 0: drafts are chains.
         num_return_sequences: sequences per prompt.
@@ -112,10 +121,21 @@ class GenerationSettings:
     assistant_confidence_threshold: float
     max_ngram_size: int
     acceptance_threshold: float
+    acceptance_rule: str
     branching_factor: int
     tree_depth: int
     num_return_sequences: int
     apply_chat_template: bool
+
+    @property
+    def identity_breakers(self) -> tuple[str, ...]:
+        """What keeps a seed from giving the text of plain decoding, as of `PerfMetrics`."""
+        if self.acceptance_rule == "coupled":
+            return ()
+        return (
+            "acceptance_rule='block' draws with other random numbers wherever drafts differ; use "
+            "acceptance_rule='coupled'",
+        )
 
     def token_limit(self, prompt_length: int, positions: int) -> int:
         """Largest number of new tokens: the limits of the request within the positions of the model.
@@ -220,9 +240,11 @@ def resolve(
     check_supported(config)
     eos = _eos(config, eos_token_ids)
     _validate(config, eos)
-    tokens, threshold = _assistant_tokens(config, has_draft)
-    schedule = _schedule(config, has_draft)
-    branching_factor, tree_depth = _tree(config, has_draft, schedule)
+    if not has_draft:
+        _refuse_drafting(config)
+    schedule = _schedule(config)
+    tokens, threshold = _assistant_tokens(config, schedule) if has_draft else (0, 0.0)
+    branching_factor, tree_depth = _tree(config, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
     return GenerationSettings(
         sampling=sampling,
@@ -235,7 +257,8 @@ def resolve(
         num_assistant_tokens=tokens,
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
-        acceptance_threshold=_acceptance_threshold(config, has_draft),
+        acceptance_threshold=_acceptance_threshold(config),
+        acceptance_rule=_acceptance_rule(config),
         branching_factor=branching_factor,
         tree_depth=tree_depth,
         num_return_sequences=config.num_return_sequences,
@@ -281,30 +304,52 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
         raise InvalidValueError("stop_strings: an empty text would stop everything; remove it")
 
 
-def _acceptance_threshold(config: GenerationConfig, has_draft: bool) -> float:
+def _refuse_drafting(config: GenerationConfig) -> None:
+    names = ("tree_depth", "acceptance_threshold", "acceptance_rule", "num_assistant_tokens_schedule")
+    for name in (*names, *_ASSISTANT_OPTIONS):
+        value = getattr(config, name)
+        if value and value != _DRAFTER_OFF[name]:
+            shown = f"{value:g}" if isinstance(value, float) else repr(value)
+            raise InvalidValueError(
+                f"{name}={shown}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
+            )
+
+
+def _acceptance_threshold(config: GenerationConfig) -> float:
     threshold = config.acceptance_threshold
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
         raise InvalidValueError(
             f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
         )
-    if threshold < 1 and not has_draft:
-        raise InvalidValueError(f"acceptance_threshold={threshold:g}: {_NO_DRAFTER}")
     return float(threshold)
 
 
-def _schedule(config: GenerationConfig, has_draft: bool) -> str:
+def _acceptance_rule(config: GenerationConfig) -> str:
+    rule, depth, threshold = config.acceptance_rule, config.tree_depth, config.acceptance_threshold
+    if rule == "coupled":
+        return "coupled"
+    refused = (
+        (rule not in ACCEPTANCE_RULES, f": expected one of {', '.join(map(repr, ACCEPTANCE_RULES))}"),
+        (not config.do_sample, " is a rule for sampling: set do_sample, or leave it out"),
+        (depth > 0, f" has no rule for trees: leave it out, or tree_depth={depth}"),
+        (threshold < 1, f" contradicts acceptance_threshold={threshold:g}: leave one of them out"),
+    )
+    if reason := next((reason for applies, reason in refused if applies), ""):
+        raise InvalidValueError(f"acceptance_rule={rule!r}{reason}")
+    return str(rule)
+
+
+def _schedule(config: GenerationConfig) -> str:
     schedule = config.num_assistant_tokens_schedule
     if schedule is not None and schedule not in SCHEDULES:
         raise InvalidValueError(
             f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
         )
-    if schedule is not None and not has_draft:
-        raise InvalidValueError(f"num_assistant_tokens_schedule={schedule!r}: {_NO_DRAFTER}")
     chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
     return schedule or ("constant" if chosen else "auto")
 
 
-def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int, int]:
+def _tree(config: GenerationConfig, schedule: str) -> tuple[int, int]:
     """`branching_factor` and `tree_depth`, within the rules of openvino_genai."""
     width, depth, tokens = config.branching_factor, config.tree_depth, config.num_assistant_tokens
     if not depth:
@@ -313,8 +358,6 @@ def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int
                 f"branching_factor={width} has no effect on chains: give tree_depth, the levels of a tree"
             )
         return 1, 0
-    if not has_draft:
-        raise InvalidValueError(f"tree_depth={depth}: {_NO_DRAFTER}")
     if not 1 <= width <= MAX_NUM_ASSISTANT_TOKENS:
         raise InvalidValueError(
             f"branching_factor={width}: expected 1 to {MAX_NUM_ASSISTANT_TOKENS} children of a node"
@@ -336,25 +379,16 @@ def _tree(config: GenerationConfig, has_draft: bool, schedule: str) -> tuple[int
     return int(width), int(depth)
 
 
-def _assistant_tokens(config: GenerationConfig, has_draft: bool) -> tuple[int, float]:
+def _assistant_tokens(config: GenerationConfig, schedule: str) -> tuple[int, float]:
     tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
     if not 0 <= threshold < 1:
         raise InvalidValueError(
             f"assistant_confidence_threshold={threshold:g}: expected a probability of 0 to below 1"
         )
-    if not has_draft:
-        for name, value in (("num_assistant_tokens", tokens), ("assistant_confidence_threshold", threshold)):
-            if value:
-                raise InvalidValueError(
-                    f"{name}={value:g}: this pipeline has no draft model; pass draft_model=... or "
-                    "drafter=... to it"
-                )
-        return 0, 0.0
     if threshold > 0:
         return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
     if tokens is None:
-        auto = _schedule(config, has_draft) == "auto"
-        return MAX_NUM_ASSISTANT_TOKENS if auto else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
+        return MAX_NUM_ASSISTANT_TOKENS if schedule == "auto" else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
     if tokens > MAX_NUM_ASSISTANT_TOKENS:
         raise InvalidValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
     return int(tokens), 0.0

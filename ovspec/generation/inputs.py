@@ -118,17 +118,26 @@ def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: 
             )
 
 
-def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
-    """The folder's tokenizer and detokenizer.
+def check_tokenizer(models_path: Path) -> None:
+    """Refuse a folder without tokenizer or detokenizer.
 
     Raises:
-        ValueError: one of them is missing or can't be read.
+        ValueError: one of them is missing.
     """
     for name in ("openvino_tokenizer.xml", "openvino_detokenizer.xml"):
         if not (models_path / name).is_file():
             raise ValueError(
                 f"{models_path} has no {name}; export the model again: `ovspec export -m ... OUT`"
             )
+
+
+def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
+    """The folder's tokenizer and detokenizer.
+
+    Raises:
+        ValueError: one of them is missing or can't be read.
+    """
+    check_tokenizer(models_path)
     try:
         return openvino_genai.Tokenizer(str(models_path))
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # lengths read from a damaged file

@@ -149,8 +149,9 @@ class PerfMetrics:
 
     Attributes:
         why_lossy: why the output may differ from the model's own; empty if it cannot.
-        identity_breakers: why the output may still differ from plain decoding's in its last bits, and so in
-            a token, a sentence each; empty where it is promised to be identical.
+        identity_breakers: why the output may still differ from plain decoding's, in its last bits and so in
+            a token, or in the random numbers that it takes; a sentence each, empty where it is promised to be
+            identical.
     """
 
     load_time: float = 0.0

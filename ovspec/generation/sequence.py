@@ -68,7 +68,7 @@ class Sequence:
             limit=limit,
             settings=settings,
             processor=processor,
-            coupling=Coupling(settings.sampling.rng_seed, index),
+            coupling=Coupling(settings.sampling.rng_seed, index, len(answered)),
         )
 
     @property
@@ -113,6 +113,7 @@ class Sequence:
 
     def add_provisional(self, tokens: SequenceOf[int]) -> None:
         """Append provisional tokens."""
+        self.target.keep_state(self.confirmed - 1)
         self.tokens.extend(tokens)
         self.processor.extend(tokens)
         self.provisional.count += len(tokens)

@@ -13,6 +13,7 @@ from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.huge_pages import with_huge_pages
 from ovspec.runtime.model_cache import ModelCache
+from ovspec.runtime.recurrent_states import MOST_STATES
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 
@@ -53,7 +54,7 @@ class ModelPlan:
     Attributes:
         weights: copies in the layout of the operations that read them, and the compiled graph.
         start: beside them while the model is made.
-        cache: keys and values of the whole context.
+        cache: keys and values of the whole context, and states of layers that have none.
         working: activations and scores of a pass over `max_num_batched_tokens` rows at its end, and logits.
         mapped: of files, which the system drops when it needs the memory and reads again; counted nowhere.
     """
@@ -96,10 +97,13 @@ def plan_model(
     if cache != "none":
         mapped += sizes.total if backends.linear == "stock" else made
         start += 0 if cache == "holds" else _CACHE_ENTRY_BYTES + sizes.largest
+    value_bytes = 4 if backends.arithmetic == "f32" else 2
+    # What a pass reads, what it writes, and what a commit comes back to.
+    states = (MOST_STATES + 2) * model.state_values * value_bytes
     return ModelPlan(
         weights=held + graph,
         start=start,
-        cache=tokens * token_bytes,
+        cache=tokens * token_bytes + states,
         # The cache is copied tensor by tensor when it grows, and each ends with a whole page.
         working=_working_bytes(model, backends, min(context, rows), context)
         + tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ovspec.drafters import AssistantDrafter
@@ -12,13 +12,12 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_attention, draft_runner
+from ovspec.runtime.draft_runner import draft_attention, draft_linear, draft_properties, draft_runner
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
-from ovspec_models.weight_options import WEIGHT_FORMATS
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class AssistantChoices:
 
         Args:
             verify: how the target verifies; the draft's attention reads as much as the target's may.
-            linear: of the target; "native" where the draft has linear layers that our operation takes.
+            linear: of the target.
 
         Raises:
             ValueError: its folder holds no model, or as `Backends.resolve`.
@@ -57,21 +56,21 @@ class AssistantChoices:
         info = ModelInfo.read(draft.models_path)
         device = resolve_device(draft.device or device)
         # Our operations run on CPU; a draft elsewhere takes what its device has.
-        on_cpu = is_cpu(device)
-        if linear == "native" and not (on_cpu and info.weight_format() in WEIGHT_FORMATS):
-            linear = None  # asked for the target's layers: this draft has none to take
-        backend = attention_on(device, attention if on_cpu else None)
+        backend = attention_on(device, attention if is_cpu(device) else None)
         sparse = attention_part(verify) if backend == "native" else None
         dense = AttentionConfig(draft_attention(device, attention, info.weight_bytes))
+        reads = dense if sparse is None else sparse_attention(backend, sparse)
+        linear = draft_linear(info, device, attention, linear)
         backends = Backends.resolve(
             info.folder,
             device,
-            draft.properties or properties,
-            dense if sparse is None else sparse_attention(backend, sparse),
+            draft_properties(draft.properties or properties, reads.backend, linear),
+            reads,
             ExpertConfig(backend, optional=True),
             linear=linear,
         )
-        return cls(info, backends, sparse)
+        # Layers that our operation does not take stay as they are: nobody asked for it.
+        return cls(info, replace(backends, linear_required=False), sparse)
 
     def load(self, vocab_size: int, prefill_chunk: int) -> AssistantDrafter:
         """Compile the draft model.

@@ -16,15 +16,11 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_attention
+from ovspec.runtime.draft_runner import draft_attention, draft_linear, draft_properties
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
 from ovspec_models.head_info import HeadInfo, head_kind
-from ovspec_models.weight_options import WEIGHT_FORMATS
-
-#: With which a user says the precision of a head's arithmetic, or what decides which can be had.
-_PRECISIONS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_CACHE_PRECISION")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +116,13 @@ class HeadChoices:
         # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
         given = dict(draft.properties or properties)
         given.pop("CACHE_DIR", None)
-        products = _linear(info, device, attention, linear)
-        # Our operation reads and writes f32: a small head has as many conversions as layers in another type.
-        if products == "native" and chosen == "stock" and not any(key in given for key in _PRECISIONS):
-            given["INFERENCE_PRECISION_HINT"] = "f32"
+        linear = draft_linear(info, device, attention, linear)
         backends = Backends.resolve(
             info.folder,
             device,
-            given,
+            draft_properties(given, chosen, linear),
             AttentionConfig(chosen),
-            linear=products,
+            linear=linear,
             boundaries=kind.own(info.num_hidden_layers),
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
@@ -142,19 +135,6 @@ class HeadChoices:
             ValueError: the head does not fit the target, or a setting that can't be served.
         """
         return _KINDS[self.head.kind].load(self.head, self.target, self.backends, prefill_chunk)
-
-
-def _linear(
-    info: ModelInfo, device: str, attention: Attention | None, linear: LinearBackend | None
-) -> LinearBackend | None:
-    """Who computes linear layers of a head: we, where the user asks for OpenVINO nowhere.
-
-    Our operation takes layers of one input together: beside OpenVINO's attention, 4 drafts of the demo's head
-    in one graph take 0.86 of the time with OpenVINO's products (bf16), 0.82 in f32.
-    """
-    if "stock" in (attention, linear):
-        return "stock"
-    return "native" if is_cpu(device) and info.weight_format() in WEIGHT_FORMATS else None
 
 
 def draft_choices(

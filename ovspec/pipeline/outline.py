@@ -7,7 +7,7 @@ from typing import Any
 from openvino_genai import GenerationConfig, Tokenizer
 
 from ovspec.drafters import Auto, DrafterChoice, PromptLookup
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
 from ovspec.verify.commit_verify import CommitVerify
@@ -27,8 +27,7 @@ class Outline:
         max_context: the most tokens of prompt and answer; `None`: the model's positions.
 
     Attributes:
-        verify: as given; the pipeline may change it.
-        max_model_len: tokens of prompt and answer together.
+        max_model_len: tokens that prompt and answer may have together.
     """
 
     def __init__(
@@ -39,13 +38,18 @@ class Outline:
         tokenizer: Tokenizer | None = None,
         max_context: int | None = None,
     ) -> None:
-        self.verify = verify
+        self._verify = verify
         self._choice, self._vocab_size = choice, info.vocab_size
         self._tokenizer = tokenizer or read_tokenizer(info.folder)
         config = read_generation_config(info.folder)
         self._eos = eos_token_ids(info, config, self._tokenizer)
         self._config = config if self.drafts else without_assistant(config)
         self.max_model_len = max_context or info.max_position_embeddings or _UNLIMITED_POSITIONS
+
+    @property
+    def verify(self) -> VerifyMode:
+        """How the target verifies."""
+        return self._verify
 
     @property
     def drafts(self) -> bool:
@@ -57,11 +61,12 @@ class Outline:
         return self._tokenizer
 
     def get_generation_config(self) -> GenerationConfig:
-        """A copy of the configuration that requests start from."""
+        """A copy of the configuration that calls start from."""
         return updated(self._config, {})
 
+    @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:
-        """Replace the configuration that requests start from.
+        """Replace the configuration that calls start from.
 
         Raises:
             ValueError: an unsupported or contradicting option.
@@ -70,14 +75,14 @@ class Outline:
         self._config = updated(config, {})
 
     def settings(self, config: GenerationConfig | None = None, **kwargs: Any) -> GenerationSettings:
-        """The settings of a request.
+        """The settings of an engine's `Request`, as `generate` makes them of the same arguments.
 
         Raises:
             ValueError: an unsupported or contradicting option.
         """
         config = updated(self._config if config is None else config, kwargs)
         settings = resolve(config, self._eos, self.drafts)
-        _check(settings, self._choice, self.verify, self._vocab_size)
+        _check(settings, self._choice, self._verify, self._vocab_size)
         return settings
 
 

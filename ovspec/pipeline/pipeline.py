@@ -26,6 +26,8 @@ from ovspec.generation.inputs import (
     as_turn,
     check_prompts,
     check_texts,
+    check_tokenizer,
+    read_tokenizer,
     templated,
     texts_of,
     token_rows,
@@ -36,6 +38,7 @@ from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
+from ovspec.pipeline.beside import Beside
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall
 from ovspec.pipeline.head_model import draft_choices
@@ -48,9 +51,9 @@ from ovspec.runtime.ffn_budgets import FfnBackend
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.sparse_prefill import SparsePrefill, parse_prefill
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
 from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.sparse_verify import SparseVerify
 
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
@@ -58,7 +61,7 @@ _Config: TypeAlias = GenerationConfig | None
 _To: TypeAlias = "Streamer | None"
 
 
-class LLMPipeline:
+class LLMPipeline(Outline):
     """Generates text, verifying drafts densely or sparsely.
 
     Args:
@@ -90,6 +93,9 @@ class LLMPipeline:
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
             compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
             `prompt_lookup` mean what they mean for openvino_genai.
+
+    Attributes:
+        max_model_len: tokens that prompt and answer may have together.
 
     Raises:
         InvalidValueError: a folder, model, draft or setting that can't be served; the message says why.
@@ -137,17 +143,19 @@ class LLMPipeline:
         prompt_rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
         choices = (attention, experts, ffn, linear, boundaries, reading, prompt_rule)
         target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
-        self._outline = Outline(self._info, calibrated, choice, given.tokenizer, max_context)
-        self._tokenizer = self._outline.get_tokenizer()
+        if given.tokenizer is None:
+            check_tokenizer(self._info.folder)
+        # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
+        beside = Beside(lambda: given.tokenizer or read_tokenizer(self._info.folder))
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
-        self._target = target.load()
+        self._target = target.load(compiling=beside.begin)
+        super().__init__(self._info, calibrated, choice, beside.result(), max_context)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        self._choice, self._drafter = choice, build_drafter(choice, parts)
         engine = LLMEngine(
             self._target,
-            self._drafter,
+            build_drafter(choice, parts),
             mode,
             chunk,
             given.max_num_seqs,
@@ -222,7 +230,7 @@ class LLMPipeline:
             lambda verified, read: why_lossy(
                 "dense" if verified else self.verify, threshold, None if read else self.prefill
             ),
-            self.runner.identity_breakers,
+            self.runner.identity_breakers + settings.identity_breakers,
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
@@ -266,7 +274,7 @@ class LLMPipeline:
             ValueError: when set to something that this pipeline's graph was not built for.
             PipelineBusyError: when set while a call runs.
         """
-        return self._outline.verify
+        return self._verify
 
     @verify.setter
     def verify(self, verify: VerifyMode | str) -> None:
@@ -282,7 +290,7 @@ class LLMPipeline:
         mode = parse_verify(verify)
         chosen = calibrated_mode(mode, self._ovspec_config)
         limit_anew(self._target, self._assistant, chosen, self._choice)
-        self._outline.verify, self._engine.engine.verify = chosen, mode
+        self._verify, self._engine.engine.verify = chosen, mode
 
     @property
     def prefill(self) -> SparsePrefill | None:
@@ -299,28 +307,10 @@ class LLMPipeline:
         """What answers requests, for servers: it takes them from any thread, beside calls of `generate`."""
         return self._engine
 
-    def settings(self, config: _Config = None, **kwargs: Any) -> GenerationSettings:
-        """The settings of an engine's `Request`, as `generate` makes them of the same arguments.
-
-        Raises:
-            ValueError: an unsupported or contradicting option.
-        """
-        return self._outline.settings(config, **kwargs)
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens that prompt and answer may have together."""
-        return self._outline.max_model_len
-
     @property
     def memory_plan(self) -> MemoryPlan:
         """What was expected of this pipeline's memory before its models were compiled."""
         return self._plan
-
-    @property
-    def drafts(self) -> bool:
-        """Whether drafts are proposed to the target."""
-        return self._drafter is not None
 
     @property
     def runner(self) -> ModelRunner:
@@ -335,23 +325,6 @@ class LLMPipeline:
         """
         prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
         return len(prompt) + new_tokens <= self.max_model_len
-
-    def get_tokenizer(self) -> openvino_genai.Tokenizer:
-        """The target's tokenizer."""
-        return self._tokenizer
-
-    def get_generation_config(self) -> GenerationConfig:
-        """A copy of the configuration that calls start from."""
-        return self._outline.get_generation_config()
-
-    @refuses_as_genai
-    def set_generation_config(self, config: GenerationConfig) -> None:
-        """Replace the configuration that calls start from.
-
-        Raises:
-            ValueError: an unsupported or contradicting option.
-        """
-        self._outline.set_generation_config(config)
 
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall

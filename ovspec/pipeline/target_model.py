@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,9 @@ from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.reference_check import check_reference
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
+from ovspec_models.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,11 @@ class TargetChoices:
                 beside.check()
         return plan
 
-    def load(self) -> ModelRunner:
+    def load(self, compiling: Callable[[], None] | None = None) -> ModelRunner:
         """Compile the target, of an untested family behind a check against the exported graph.
+
+        Args:
+            compiling: as of `ModelRunner`.
 
         Raises:
             ValueError: as `ModelRunner`, or the check fails.
@@ -134,7 +137,7 @@ class TargetChoices:
         if self.backends.on_cpu:
             place = self.backends.properties.get("CACHE_DIR")
             check_reference(self.info, self._exact_runner, self.backends.graph, place)
-        return ModelRunner(self.info.folder, backends=self.backends)
+        return ModelRunner(self.info.folder, backends=self.backends, compiling=compiling)
 
     def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:
         """The same graph in f32, without limits on what it reads."""

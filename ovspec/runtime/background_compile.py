@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -26,7 +26,9 @@ _COMPILER = ThreadPoolExecutor(1, "ovspec-compile")
 class CompiledGraph(Protocol):
     """A graph and what it runs with."""
 
-    request: ov.InferRequest
+    @property
+    def requests(self) -> Sequence[ov.InferRequest]:
+        """That run it."""
 
 
 Graph = TypeVar("Graph", bound=CompiledGraph)
@@ -72,7 +74,8 @@ class BackgroundCompile(Generic[Graph]):
         if asked.compiling is not None and asked.compiling.done():
             asked.graph, asked.compiling = asked.compiling.result(), None
             if asked.graph is not None:
-                self.cache.attach(asked.graph.request)
+                for request in asked.graph.requests:
+                    self.cache.attach(request)
         return asked.graph
 
     def wait(self) -> None:

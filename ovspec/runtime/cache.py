@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.runtime.freed_memory import give_back_freed_memory
+from ovspec.runtime.sequence_states import SequenceStates
 
 _FIRST_BLOCKS = 64
 
@@ -56,6 +57,7 @@ class CachedSequence:
         digests: of its first full blocks, those that other sequences may share.
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
         long_rope: whether its keys have the long frequencies of such a model.
+        states: those of layers without keys and values, if the model has such.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -67,24 +69,39 @@ class CachedSequence:
     digests: list[bytes] = field(default_factory=list)
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     long_rope: bool = False
+    states: SequenceStates | None = None
 
     def rollback(self, length: int) -> None:
-        """Drop every token from `length` on.
+        """Drop every token from `length` on, and those before it behind which no state is held.
 
         Raises:
             ValueError: `length` is negative or larger than the cached length.
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
+        if self.states is not None:
+            length = self.states.cut(length)
         # The first row of a pass is an accepted token; the others were a draft, of which nothing is left.
         if length < self.length and length <= self.verified_from + 1:
             self.list_age = None
         self.length = length
 
+    def keep_state(self, length: int) -> None:
+        """Keep what it takes to roll back to `length` tokens, until this is called with another number."""
+        if self.states is not None:
+            self.states.kept = length
+
+    def keep_states(self, since: int | None) -> None:
+        """Keep all states from behind `since` tokens on, to roll back to any of them; `None`: the last."""
+        if self.states is not None:
+            self.states.since = since
+
     def clear(self) -> None:
         """Forget everything; the blocks are somebody else's now."""
         self.table, self.digests = np.zeros(0, np.int32), []
         self.length, self.list_age, self.kept_blocks, self.held_keys = 0, None, {}, HeldKeys()
+        if self.states is not None:
+            self.states.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,10 @@ class KVCache:
         self._requests.append(request)
         for name, blocks in self._blocks.items():
             request.set_tensor(name, blocks.tensor)
+
+    def detach(self, request: ov.InferRequest) -> None:
+        """Forget a request that `attach` got."""
+        self._requests.remove(request)
 
     def ensure(self, num_blocks: int, soon: int = 0) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.

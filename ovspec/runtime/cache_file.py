@@ -34,10 +34,11 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
         Tokens that the file holds, whole blocks of them.
 
     Raises:
-        ValueError: not one whole block of the text is cached.
+        ValueError: not one whole block of the text is cached, or it takes more to go on behind a text.
     """
     from safetensors.numpy import save
 
+    _check_cache(path, runner)
     sequence = CachedSequence()
     # The last token of a text is never taken from a cache.
     found = runner.share(sequence, [*tokens, 0])
@@ -67,8 +68,10 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
         Tokens that prompts may now begin with.
 
     Raises:
-        ValueError: a file that can't be read, is damaged, or belongs to another model, setting or version.
+        ValueError: a file that can't be read, is damaged, or belongs to another model, setting or version; as
+            `save_prefix`.
     """
+    _check_cache(path, runner)
     content, known = _read(path)
     if known.get("format") != _FORMAT or _TOKENS not in content:
         raise ValueError(f"{path} is no prefix cache: write one with `ovspec cache save`")
@@ -93,6 +96,14 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     runner.publish(sequence, tokens)
     runner.release(sequence)
     return len(tokens)
+
+
+def _check_cache(path: Path, runner: ModelRunner) -> None:
+    if runner.recurrent:
+        raise ValueError(
+            f"{path}: a prefix cache holds keys and values, and this model's layers of linear attention have "
+            "none; leave it out"
+        )
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -18,6 +18,7 @@ from ovspec_transforms import gated_products, keep_mlps_apart, last_line
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
 _CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.")
+_STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
@@ -197,9 +198,18 @@ def precision_name(value: object) -> str:
 
 def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
     """The block-wise inputs of a compiled paged model."""
+    return _tensors(compiled, _CACHE_INPUTS)
+
+
+def state_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
+    """The inputs that hold states of layers of linear attention, a text per entry."""
+    return _tensors(compiled, _STATE_INPUTS)
+
+
+def _tensors(compiled: ov.CompiledModel, prefixes: tuple[str, ...]) -> list[CacheTensor]:
     tensors = []
     for port in compiled.inputs:
-        name = next((name for name in port.get_names() if name.startswith(_CACHE_INPUTS)), None)
+        name = next((name for name in port.get_names() if name.startswith(prefixes)), None)
         if name is not None:
             shape = tuple(dim.get_length() for dim in list(port.get_partial_shape())[1:])
             tensors.append(CacheTensor(name, port.get_element_type(), shape))

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.per_layer import per_layer
 from ovspec.runtime.tables import Rows
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_transforms import (
     VERIFY_EXPERT_BUDGETS,
     MoELayer,
     PassReport,
     budget_experts,
     budget_experts_stock,
-    check_expert_budget,
     moe_layers,
     sparse_moe,
 )
@@ -97,8 +96,11 @@ class ExpertConfig:
                 "leave it out"
             )
         for layer, budget in zip(layers, self.budgets(len(layers)), strict=True):
-            if budget != -1:
-                check_expert_budget(int(budget), [layer])
+            if budget != -1 and not layer.top_k <= budget <= layer.experts:
+                raise ValueError(
+                    f"expert budget {budget} is out of range in layer {layer.name}: expected {layer.top_k} "
+                    f"to {layer.experts} (its top-k to all its experts)"
+                )
 
     def budgets(self, layers: int) -> NDArray[np.int32]:
         """The budget of every layer with experts, i32 `[layers]`."""

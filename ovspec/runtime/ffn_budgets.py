@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.per_layer import per_layer
 from ovspec.runtime.tables import Rows
-from ovspec.verify.verify_config import SparseVerify, numbers_of
+from ovspec_models.sparse_verify import SparseVerify, numbers_of
 from ovspec_transforms import (
     VERIFY_CHANNEL_LIMITS,
     VERIFY_ROW_WEIGHTS,

@@ -77,4 +77,10 @@ def identity_breakers(
             "u8 keys by channel: every new token rounds its whole block anew; use "
             "KEY_CACHE_QUANT_MODE=BY_TOKEN"
         )
+    states = (spec.element_type for spec in caches if "state_table" in spec.name)
+    if rounded := next((kind for kind in states if kind != ov.Type.f32), None):
+        found.append(
+            f"states of linear attention in {rounded.get_type_name()}: they are rounded where a pass ends; "
+            "use INFERENCE_PRECISION_HINT=f32"
+        )
     return tuple(found)

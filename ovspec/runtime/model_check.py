@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import openvino as ov
 
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.devices import is_cpu
 from ovspec_models import ModelInfo
 from ovspec_models.families import family_of
 from ovspec_transforms import PagedLayer
@@ -28,7 +30,8 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
     found = {"vocab_size": {_static(model.outputs[0].get_partial_shape()[-1])}}
     if family_of(info.model_type) is not None:
         states = [node.get_output_partial_shape(0) for node in nodes_of_type(model, "ReadValue")]
-        shapes = [shape for shape in states if len(shape) == _KV_RANK]
+        # The states of linear attention have one size for texts of any length.
+        shapes = [shape for shape in states if len(shape) == _KV_RANK and shape[2].is_dynamic]
         found["num_hidden_layers"] = {len(shapes) // 2}
         found["num_key_value_heads"] = {_static(shape[1]) for shape in shapes}
         found["head_dim"] = {_static(shape[3]) for shape in shapes}
@@ -41,6 +44,26 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
         others = [value for value in values if value not in (said, None)]
         if others:
             raise ValueError(_differs(info, f"{name} is {said}", f"has {others[0]}"))
+
+
+def check_graph(info: ModelInfo, layers: list[PagedLayer], device: str, attention: AttentionConfig) -> None:
+    """Refuse a paged graph with other windows than config.json says, and what layers with a state can't do.
+
+    Raises:
+        ValueError: a layer has another window, or a model with linear attention is asked for sparse prompts,
+            or for another device than a CPU.
+    """
+    check_windows(info, layers)
+    if not info.is_hybrid:
+        return
+    found = f"{info.num_hidden_layers - info.num_kv_layers} layers of the model have linear attention"
+    if not is_cpu(device):
+        raise ValueError(f"device={device!r}: {found}, whose states are kept on CPUs only; use device='CPU'")
+    if attention.prefill is not None:
+        raise ValueError(
+            f"prefill='sparse': {found}, which read the pieces of a prompt one after the other; use "
+            "prefill='dense'"
+        )
 
 
 def check_windows(info: ModelInfo, layers: list[PagedLayer]) -> None:

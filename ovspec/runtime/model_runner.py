@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +16,12 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.block_manager import BlockManager
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.cache_memory import blocks_on
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compaction import compact
-from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, read_model
+from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, read_model, state_tensors
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
-from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thread
+from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thread, own_threads
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
@@ -31,11 +30,12 @@ from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend, native_layers
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
-from ovspec.runtime.model_check import check_windows
+from ovspec.runtime.model_check import check_graph
 from ovspec.runtime.paged_graph import transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
+from ovspec.runtime.recurrent_states import RecurrentStates
 from ovspec.runtime.repeated_rows import added_rows
 from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
@@ -69,6 +69,7 @@ class ModelRunner:
         backends: all of these choices, where they are resolved already; the others are then left out.
         watch: make the rows between operations outputs too, named in `watched`, for `RowProof`; with a name,
             those that lead to this one (`watch_rows`). Such a model is never kept in CACHE_DIR.
+        compiling: called when OpenVINO compiles the model, or reads it from CACHE_DIR, and Python is idle.
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
@@ -91,10 +92,11 @@ class ModelRunner:
         linear: LinearBackend | None = None,
         backends: Backends | None = None,
         watch: bool | str = False,
+        compiling: Callable[[], None] | None = None,
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         self.repeats_rows = False
-        self._again: tuple[ov.Model, Compile] | None = None
+        self._again: tuple[ov.Model, Compile, Compile | None] | None = None
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -108,7 +110,7 @@ class ModelRunner:
             ovspec_ops.load(core)
         self.gpu_rows = GpuRows.of(backends)
         self._is_part = isinstance(model, ov.Model)  # as heads are: parts of their folder's model
-        self._attach(*self._compile(core, model))
+        self._attach(*self._compile(core, model, compiling or (lambda: None)))
         # A key written into a block of one scale changes those that other rows write there.
         apart = self.gpu_rows and not self.cache.shares_scales(self.block_size)
         if self.gpu_rows and apart and FEATURES not in self._inputs.names:
@@ -125,14 +127,14 @@ class ModelRunner:
         self.block_size = block_size_of(compiled)
         key_axis = 1 if self.backends.on_cpu else 2
         self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
         self.reports = facts.reports
+        found = (facts.stock_products, (*self.cache.specs, *state_tensors(compiled)))
         #: Why identical outputs are not promised, a sentence each; empty where they are.
-        self.identity_breakers = identity_breakers(
-            self.backends, facts.stock_products, self.cache.specs, self.block_size
-        )
+        self.identity_breakers = identity_breakers(self.backends, *found, self.block_size)
         self._expert_layers, self._ffn_layers = facts.expert_layers, facts.ffn_layers
         self._expert_budgets = (
             ExpertBudgets(experts, len(self._expert_layers)) if experts and experts.limits else None
@@ -141,19 +143,23 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
-        self._parts = (self._selection, self._expert_budgets, self._ffn_limits, self.layer_rows)
+        #: What layers of linear attention hold; `None` where there are none.
+        limits = (self._selection, self._expert_budgets, self._ffn_limits)
+        self._parts = (*limits, self.layer_rows, self.recurrent)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
-        self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names)
+        self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
         #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
-            graph, compile_again = self._again
+            graph, alone, threaded = self._again
             names, size = self._inputs.names, self.block_size
-            self.fixed_graphs = FixedGraphs(graph, compile_again, compiled, names, self.cache, size)
+            self.fixed_graphs = FixedGraphs(graph, alone, compiled, names, self.cache, size, threaded)
 
-    def _compile(self, core: ov.Core, model: str | Path | ov.Model) -> tuple[ov.CompiledModel, GraphFacts]:
+    def _compile(
+        self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]
+    ) -> tuple[ov.CompiledModel, GraphFacts]:
         """The transformed model, from the user's CACHE_DIR if it has an entry."""
         backends = self.backends
 
@@ -165,7 +171,7 @@ class ModelRunner:
             heads = (backends.boundaries, masks_trees(backends.device), backends.skips_layers)
             reports = transform(graph, *choices, *heads)
             if not isinstance(model, ov.Model):
-                check_windows(ModelInfo.read(model), paged_layers(graph))
+                check_graph(ModelInfo.read(model), paged_layers(graph), backends.device, self.attention)
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
@@ -182,12 +188,11 @@ class ModelRunner:
 
         if self._watch or not backends.uses_cache_dir:
             graph, facts = build()
+            compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
             if backends.on_cpu and not self._watch and is_small(graph):
-                self._again = (
-                    graph,
-                    one_thread(core, backends.device, backends.plugin_properties, compiled),
-                )
+                settings = (core, backends.device, backends.plugin_properties)
+                self._again = (graph, one_thread(*settings, compiled), own_threads(*settings, compiled))
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
@@ -197,6 +202,7 @@ class ModelRunner:
         config = OvspecConfig.load(Path(model))
         if config is not None and config.operations:  # of the IR itself, which an entry holds as well
             ovspec_ops.load(core)
+        compiling()
         compiled, facts = ModelCache(core, Path(model), backends).compile(build, self._probe)
         give_back_freed_memory()
         return compiled, facts
@@ -253,14 +259,14 @@ class ModelRunner:
             inputs = self.gpu_rows.fitted(inputs)
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows):
+        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         written = fixed or self._inputs
         written.write(inputs)
         self.request = written.request
-        started = microseconds()
-        self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
-        duration = microseconds() - started + recomputed
+        duration = written.infer() + recomputed
+        if self.recurrent:
+            self.recurrent.finish()
         counts = self._selection.counts(self.request) if self._selection else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
@@ -368,7 +374,8 @@ class ModelRunner:
     def limit_cache(self, max_bytes: int | None, cached_bytes: int) -> None:
         """Limit the cache, and what ended sequences leave in it before it grows, as `BlockManager.limit`."""
         self.cache.max_bytes, size = max_bytes, self.cache.block_bytes
-        self.blocks.limit(None if max_bytes is None else max_bytes // size, cached_bytes // size)
+        cached = 0 if self.recurrent else cached_bytes // size  # no state is kept to go on behind
+        self.blocks.limit(None if max_bytes is None else max_bytes // size, cached)
 
     def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows
 from ovspec_transforms import ROPE_LENGTHS, VERIFY_TABLES
@@ -68,9 +67,7 @@ class NextRow:
             np.add(place, 1, out=place)
         if VERIFY_TABLES in inputs.names:
             inputs.array(VERIFY_TABLES)[_PAST] += 1
-        started = microseconds()
-        inputs.request.infer(share_outputs=True)
-        duration = microseconds() - started
+        duration = inputs.infer()
         sequence.verified_from = self.length
         self.length = sequence.length = self.length + 1
         logits: NDArray[np.float32] = inputs.request.get_tensor("logits").data

@@ -12,9 +12,9 @@ from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec_transforms import (
     PassReport,
     cut_attention,
+    decoder_layers,
     gather_logits,
     hidden_states,
-    paged_layers,
     rope_limit,
     route_rows,
     select_blocks,
@@ -46,7 +46,7 @@ def transform(
     """
     reports = [to_paged(model), gather_logits(model)]
     if skips_layers:
-        boundaries = (len(paged_layers(model)),)
+        boundaries = (len(decoder_layers(model)),)
     if boundaries:
         reports.append(hidden_states(model, boundaries))
     if rope_limit(model) is not None:

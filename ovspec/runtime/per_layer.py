@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ovspec.verify.verify_config import numbers_of
+from ovspec_models.sparse_verify import numbers_of
 
 
 def per_layer(what: str, value: float | tuple[float, ...], layers: int, kind: str) -> tuple[float, ...]:

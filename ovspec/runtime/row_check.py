@@ -46,14 +46,13 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
     text = random_text(ModelInfo.read(folder).vocab_size)
     runner = _runner(folder, properties)
     breakers = runner.identity_breakers
-    trees = not any("by channel" in reason for reason in breakers)
-    proof = RowProof(runner, text, trees)
+    proof = RowProof(runner, text)
     reference = proof.reference.outputs["logits"]
     for seed in range(splits):
         difference = proof.difference(seed, _LARGEST_CHUNK)
         if difference is not None:
             del proof, runner
-            return RowCheck(seed + 1, _named(folder, text, trees, seed, difference, properties), breakers)
+            return RowCheck(seed + 1, _named(folder, text, seed, difference, properties), breakers)
     del proof, runner
     one = RowProof(_runner(folder, {**(properties or {}), "INFERENCE_NUM_THREADS": 1}), text)
     rows = np.flatnonzero(
@@ -71,7 +70,6 @@ def random_text(vocab_size: int, tokens: int = _TOKENS) -> NDArray[np.int64]:
 def _named(
     folder: Path,
     text: NDArray[np.int64],
-    trees: bool,
     seed: int,
     plain: Difference,
     properties: Mapping[str, object] | None,
@@ -79,7 +77,7 @@ def _named(
     """The difference with the name of the first operation; `plain` where watching makes it go away."""
 
     def watched(what: bool | str) -> Difference | None:
-        return RowProof(_runner(folder, properties, what), text, trees).difference(seed, _LARGEST_CHUNK)
+        return RowProof(_runner(folder, properties, what), text).difference(seed, _LARGEST_CHUNK)
 
     first = watched(True)
     if first is None or first.operation is None or not is_between(first.operation):

@@ -61,13 +61,12 @@ class RowProof:
     Args:
         runner: made with `watch=True` where the first operation that differs is to be named.
         text: i64 `[tokens]`, at least two.
-        trees: whether splits hold draft trees, which by-channel u8 keys can't move.
     """
 
-    def __init__(self, runner: ModelRunner, text: NDArray[np.int64], trees: bool = True) -> None:
+    def __init__(self, runner: ModelRunner, text: NDArray[np.int64]) -> None:
         self._runner = runner
         self._text = text
-        self._trees = trees and runner.attention.backend == "native"
+        self._trees = not runner.why_no_trees and runner.attention.backend == "native"
         self._outputs = [*runner.watched, "logits"]
         self.reference = self._compute(lambda left: Step("chunk", 1))
 

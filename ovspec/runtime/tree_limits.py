@@ -13,8 +13,13 @@ from ovspec_transforms import QQ_BIAS
 MOVED = ("key_cache.", "value_cache.")
 
 
-def why_no_tree_mask(backends: Backends, inputs: Collection[str]) -> str:
+def why_no_tree_mask(backends: Backends, inputs: Collection[str], keeps_states: bool = False) -> str:
     """Why the rows of a pass can't be a tree, in words; empty where they can."""
+    if keeps_states:
+        return (
+            "its layers of linear attention read a text token by token, and a tree is no text; draft chains: "
+            "leave tree_depth out"
+        )
     attention = backends.attention
     if attention.backend == "native" or QQ_BIAS in inputs:
         return ""

@@ -133,7 +133,7 @@ class UnrolledGraph:
         rows: of the first step.
 
     Attributes:
-        request: that runs it.
+        request: that runs it, and the only one of `requests`.
         noise: f32 `[steps, logits of a row, vocab_size at most]`, what is added to the logits of each step;
             zeros at first.
         rows: as given.
@@ -143,6 +143,7 @@ class UnrolledGraph:
         self, compiled: ov.CompiledModel, steps: int, vocab_size: int, rows: int = FIRST_ROWS
     ) -> None:
         self.request, self.rows = compiled.create_infer_request(), rows
+        self.requests = (self.request,)
         noise = np.zeros(list(compiled.input(_NOISE).get_shape()), np.float32)
         noise[:, vocab_size:] = -np.inf
         self.noise = noise[:, :vocab_size]
@@ -323,7 +324,7 @@ class UnrolledSteps:
         for _ in range(steps):
             rows = Rows(sequence, np.array(tokens, np.int64), states=states, features=features)
             inputs.write(build_tables([rows], size, False, fixed.names))
-            inputs.request.infer(share_outputs=True)
+            inputs.infer()
             sequence.length += len(tokens)
             logits = inputs.request.get_tensor("logits").data.reshape(-1)
             best = int(logits[: self.vocab_size].argmax())

@@ -9,7 +9,7 @@ text whatever is drafted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -26,49 +26,31 @@ class Accepted:
     next_token: int
 
 
-def greedy_accept(draft_tokens: Sequence[int], target_argmax: Iterable[int]) -> Accepted:
-    """Accept draft tokens as long as each is the target's own choice.
-
-    Args:
-        draft_tokens: x_1 .. x_k; k may be 0.
-        target_argmax: the target's own k + 1 tokens. An iterator is read only as far as needed.
-
-    Raises:
-        ValueError: `target_argmax` does not have k + 1 entries.
-    """
-    k = len(draft_tokens)
-    if isinstance(target_argmax, Sized) and len(target_argmax) != k + 1:
-        raise ValueError(
-            f"target_argmax must have {k + 1} entries for {k} draft tokens, got {len(target_argmax)}; "
-            "pass one per draft token and one for the bonus token"
-        )
-    for i, token in enumerate(target_argmax):
-        if i == k or token != draft_tokens[i]:
-            return Accepted(i, int(token))
-    raise ValueError(
-        f"target_argmax must have {k + 1} entries for {k} draft tokens, but ended early; "
-        "pass one per draft token and one for the bonus token"
-    )
-
-
-def lenient_accept(
-    draft_tokens: Sequence[int], target_choice: Iterable[int], ratio: Callable[[int], float], threshold: float
+def accept_draft(
+    draft_tokens: Sequence[int],
+    target_choice: Iterable[int],
+    ratio: Callable[[int], float] | None = None,
+    threshold: float = 1.0,
 ) -> Accepted:
-    """Accept draft tokens while each is the target's own choice or nearly as probable. Lossy.
+    """Accept draft tokens as long as each is the target's own choice, or, with a ratio, nearly as probable.
 
-    The lenience of Leviathan et al., appendix A.5.
+    With a ratio it is lossy: the lenience of Leviathan et al., appendix A.5.
 
     Args:
         draft_tokens: x_1 .. x_k; k may be 0.
-        target_choice: the k + 1 tokens that the target chooses; an iterator is read only as far as needed.
+        target_choice: the target's own k + 1 tokens; an iterator is read only as far as needed.
         ratio: `ratio(i)` is the target's probability of x_{i+1}, divided by that of its most probable token
             in greedy decoding, and by the drafter's probability in sampling.
         threshold: t, the smallest ratio that is accepted.
+
+    Raises:
+        ValueError: `target_choice` ends too early.
     """
+    k = len(draft_tokens)
     for i, token in enumerate(target_choice):
-        if i == len(draft_tokens) or (token != draft_tokens[i] and ratio(i) < threshold):
+        if i == k or (token != draft_tokens[i] and (ratio is None or ratio(i) < threshold)):
             return Accepted(i, int(token))
     raise ValueError(
-        f"target_choice must have {len(draft_tokens) + 1} entries for {len(draft_tokens)} draft tokens, but "
-        "ended early; pass one per draft token and one for the bonus token"
+        f"target_choice must have {k + 1} entries for {k} draft tokens, but ended early; "
+        "pass one per draft token and one for the bonus token"
     )

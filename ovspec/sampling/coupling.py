@@ -3,10 +3,12 @@
 The exponential race of arXiv 2408.07978: with independent E(x) ~ Exp(1), the token argmin_x E(x) / p(x)
 follows p. At one position, drafter and target use the same E. A draft token is accepted if it is the target's
 own token, and is replaced by that token otherwise. The output is always the target's own token, whatever was
-drafted. Rules that accept more cannot promise that: `ovspec/drafters/README.md` has the figures.
+drafted. Rules that accept more cannot promise that: see `block_verification.py`.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from ovspec.sampling.sampling import Distribution
 
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WHOLE = 2**64 - 1
-_STREAM = 3
+_STREAM, _UNCOUPLED_STREAM = 3, 4
 # Positions whose numbers a sequence keeps after a draft: the target draws with them, and the next draft.
 _KEPT = 16
 
@@ -25,14 +27,24 @@ class Coupling:
 
     Args:
         sequence_index: gives the sequences of a call different numbers.
+        answered: tokens that an earlier sequence answered, with the numbers of their drafts.
     """
 
-    __slots__ = ("_drafted", "_key")
-
-    def __init__(self, seed: int, sequence_index: int = 0) -> None:
-        words = np.random.SeedSequence(seed, spawn_key=(sequence_index, _STREAM))
-        self._key = int(words.generate_state(1, np.uint64)[0])
+    def __init__(self, seed: int, sequence_index: int = 0, answered: int = 0) -> None:
+        self._seed, self._sequence_index, self._answered = seed, sequence_index, answered
         self._drafted: dict[int, tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
+
+    @functools.cached_property
+    def _key(self) -> int:
+        """Made where numbers are drawn: a greedy call spares the first one of a process 10 ms of imports."""
+        words = np.random.SeedSequence(self._seed, spawn_key=(self._sequence_index, _STREAM))
+        return int(words.generate_state(1, np.uint64)[0])
+
+    @functools.cached_property
+    def uncoupled(self) -> np.random.Generator:
+        """Numbers of no position, for drafts and their acceptance where these are not coupled."""
+        key = (self._sequence_index, self._answered, _UNCOUPLED_STREAM)
+        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
 
     def exponentials(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """E(x) of the token ids at a position, float64 `[ids]`."""

@@ -160,6 +160,18 @@ class Distribution:
         at = int(self.ids.searchsorted(token))
         return float(self.probs[at]) if at < self.ids.size and self.ids[at] == token else 0.0
 
+    def dense(self, size: int) -> NDArray[np.float64]:
+        """Probabilities of token ids 0 to `size` - 1, which the support lies in."""
+        found = np.zeros(size)
+        found[slice(self.probs.size) if self.ids is None else self.ids] = self.probs
+        return found
+
+    def draw(self, uniform: float) -> int:
+        """The token where the running sum of the probabilities passes `uniform`, a number in [0, 1)."""
+        sums = self.probs.cumsum()
+        at = int(sums.searchsorted(uniform * sums[-1], side="right"))
+        return at if self.ids is None else int(self.ids[at])
+
 
 def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
     """Apply top_k, temperature, min_p and top_p, in this order, to one row of logits.

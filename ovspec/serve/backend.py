@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.request import Request
@@ -32,19 +32,16 @@ class Answers(Protocol):
         """End requests soon; those that have ended are no error."""
 
 
-Requests: TypeAlias = LLMPipeline | Outline
-"""Makes the settings of requests."""
-
-
 @dataclass(frozen=True, slots=True)
 class Backend:
     """What a server answers with.
 
     Attributes:
+        requests: makes the settings of requests.
         gauges: figures of now, by the names that Prometheus reads.
     """
 
-    requests: Requests
+    requests: Outline
     answers: Answers
     gauges: Mapping[str, Callable[[], float]]
 

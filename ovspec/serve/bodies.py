@@ -155,6 +155,7 @@ class GenerationBody(StrictBody):
     num_assistant_tokens_schedule: Literal["constant", "heuristic", "auto"] | None = None
     tree_depth: int | None = Field(None, ge=0, strict=True)
     branching_factor: int | None = Field(None, ge=1, strict=True)
+    acceptance_rule: Literal["coupled", "block"] | None = None
     verify: Literal["dense", "sparse", "commit"] | None = None
     return_token_origins: Flag = False
     return_blocks_read: Flag = False

@@ -15,18 +15,19 @@ from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.inputs import templated, tokenized
 from ovspec.generation.token_text import TokenText
+from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
-from ovspec.serve.backend import Requests
 from ovspec.serve.bodies import GenerationBody, Message
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
+from ovspec_models.sparse_verify import SparseVerify
 
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
     *("include_stop_str_in_output", "num_assistant_tokens_schedule", "tree_depth", "branching_factor"),
+    "acceptance_rule",
 )
 _RENAMED = {
     "max_new_tokens": "max_tokens",
@@ -45,7 +46,7 @@ class ServedModel:
         chat_template: in place of the model's.
     """
 
-    def __init__(self, requests: Requests, folder: Path, name: str, chat_template: str | None = None) -> None:
+    def __init__(self, requests: Outline, folder: Path, name: str, chat_template: str | None = None) -> None:
         self.name, self.root = name, str(folder)
         self.requests = requests
         self.tokenizer = requests.get_tokenizer()

@@ -9,11 +9,12 @@ entries 0 to j and to the entries that the same draft made in steps 1 to k.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import silu
 
 
 class Eagle3Net(nn.Module):
@@ -30,12 +31,12 @@ class Eagle3Net(nn.Module):
         hidden, size, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.size = size
-        self.eps = config["rms_norm_eps"]
+        norm = partial(nn.RMSNorm, hidden, config["rms_norm_eps"])
         self.fc = _linear(boundaries * hidden, hidden)
         self.midlayer = nn.ModuleDict(
             {
-                "hidden_norm": _Norm(hidden),
-                "input_layernorm": _Norm(hidden),
+                "hidden_norm": norm(),
+                "input_layernorm": norm(),
                 "self_attn": nn.ModuleDict(
                     {
                         "q_proj": _linear(2 * hidden, self.heads * size),
@@ -44,7 +45,7 @@ class Eagle3Net(nn.Module):
                         "o_proj": _linear(self.heads * size, hidden),
                     }
                 ),
-                "post_attention_layernorm": _Norm(hidden),
+                "post_attention_layernorm": norm(),
                 "mlp": nn.ModuleDict(
                     {
                         "gate_proj": _linear(hidden, inner),
@@ -54,7 +55,7 @@ class Eagle3Net(nn.Module):
                 ),
             }
         )
-        self.norm = _Norm(hidden)
+        self.norm = norm()
         self.lm_head = _linear(hidden, config["draft_vocab_size"])
         self.register_buffer("embedding", embedding, persistent=False)
         frequencies = config["rope_theta"] ** (-torch.arange(0, size, 2) / size)
@@ -76,18 +77,16 @@ class Eagle3Net(nn.Module):
         for step in range(steps):
             if step:
                 embedded = nn.functional.pad(embedded[:, 1:], (0, 0, 0, 1))
-            both = torch.cat(
-                [layer["input_layernorm"](embedded, self.eps), layer["hidden_norm"](hidden, self.eps)], -1
-            )
+            both = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](hidden)], -1)
             q, k, v = (self._split(layer["self_attn"][f"{part}_proj"](both)) for part in "qkv")
             keys.append(self._rotated(k, step).repeat_interleave(self.heads // self.kv_heads, 1))
             values.append(v.repeat_interleave(self.heads // self.kv_heads, 1))
             mixed = _attention(self._rotated(q, step), keys, values).transpose(1, 2).flatten(2)
             hidden = hidden + layer["self_attn"]["o_proj"](mixed)
-            inner = layer["post_attention_layernorm"](hidden, self.eps)
+            inner = layer["post_attention_layernorm"](hidden)
             mlp = layer["mlp"]
             hidden = hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))
-            yield self.lm_head(self.norm(hidden, self.eps)).float()
+            yield self.lm_head(self.norm(hidden)).float()
 
     def _split(self, x: Tensor) -> Tensor:
         """`[batch, rows, heads * size]` to `[batch, heads, rows, size]`."""
@@ -99,15 +98,6 @@ class Eagle3Net(nn.Module):
         cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
         low, high = x.chunk(2, -1)
         return x * cos + torch.cat([-high, low], -1) * sin
-
-
-class _Norm(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, x: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, self.weight.shape, self.weight, eps)
 
 
 def _linear(read: int, written: int) -> nn.Linear:

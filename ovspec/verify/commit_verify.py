@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 MAX_INTERVAL = MAX_VERIFY_ROWS - 1
 

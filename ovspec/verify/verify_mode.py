@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import AMOUNT_FIELDS, SparseVerify, calibrated
 from ovspec_models import OvspecConfig
+from ovspec_models.sparse_verify import (
+    AMOUNT_FIELDS,
+    ATTENTION_FIELDS,
+    CHANNEL_FIELDS,
+    EXPERT_FIELDS,
+    SparseVerify,
+)
 
 VerifyMode: TypeAlias = Literal["dense"] | SparseVerify | CommitVerify
 
@@ -37,10 +43,34 @@ def parse_verify(verify: object) -> VerifyMode:
 def calibrated_mode(verify: VerifyMode, config: OvspecConfig | None) -> VerifyMode:
     """Fill settings that the user did not give with calibrated values of the model, if there are any."""
     if isinstance(verify, CommitVerify):
-        sparse = calibrated(verify.sparse, config)
-        assert isinstance(sparse, SparseVerify)
-        return replace(verify, sparse=sparse)
-    return calibrated(verify, config)
+        return replace(verify, sparse=calibrated(verify.sparse, config))
+    return calibrated(verify, config) if isinstance(verify, SparseVerify) else verify
+
+
+def calibrated(verify: SparseVerify, config: OvspecConfig | None) -> SparseVerify:
+    """The same of a sparse mode.
+
+    The amount of each part is one decision: a given budget or coverage is used alone; `L0` and `rho` complete
+    each other. If only experts or channels are limited, attention stays dense unless an amount was calibrated
+    for it.
+    """
+    if config is None or config.verify is None:
+        return verify
+    found, left_open = config.verify, list[str]()
+    if verify.limits_attention or found.given(AMOUNT_FIELDS):
+        left_open += [name for name in ATTENTION_FIELDS if name not in AMOUNT_FIELDS]
+        if verify.budget is None and verify.coverage is None:
+            left_open += ["L0", "rho"]
+            if verify.L0 is None and verify.rho is None:
+                left_open += ["budget", "coverage"]
+    if verify.expert_budget is None:
+        left_open += EXPERT_FIELDS
+    if verify.ffn_density is None:
+        left_open += CHANNEL_FIELDS
+    filled: dict[str, Any] = {
+        name: getattr(found, name) for name in left_open if getattr(verify, name) is None
+    }
+    return replace(verify, **filled)
 
 
 def sparse_part(verify: VerifyMode) -> SparseVerify | None:

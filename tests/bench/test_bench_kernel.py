@@ -13,8 +13,8 @@ from ovspec.cli import cli
 from ovspec_ops import loader
 
 SMALL = {
-    "contexts": (40,), "tokens": (2,), "heads": 4, "kv_heads": 2, "head_size": 16, "precision": "u8",
-    "quant_mode": "BY_TOKEN", "isas": (), "repeat": 1,
+    "contexts": (40,), "tokens": (2,), "sequences": 1, "heads": 4, "kv_heads": 2, "head_size": 16,
+    "precision": "u8", "quant_mode": "BY_TOKEN", "isas": (), "repeat": 1,
 }  # fmt: skip
 
 
@@ -33,6 +33,11 @@ def test_every_setting_is_timed(precision: str, quant_mode: str) -> None:
     assert timings[0].cache_bytes == keys + 2 * 2 * 32 * row
 
 
+def test_sequences_have_a_context_each() -> None:
+    one, three = (KernelBench(**(SMALL | {"sequences": count})).run()[0] for count in (1, 3))
+    assert (three.cache_bytes, three.multiply_adds) == (3 * one.cache_bytes, 3 * one.multiply_adds)
+
+
 def test_command_prints_json_for_the_instruction_sets_asked_for() -> None:
     before = loader.active_isa()
     arguments = ["bench", "kernel", "--context", "64", "--tokens", "2", "--head-size", "8", "--isa", "plain"]
@@ -47,6 +52,7 @@ def test_command_prints_json_for_the_instruction_sets_asked_for() -> None:
     [
         ({"contexts": (0,)}, "--context 0: expected at least 1"),
         ({"tokens": (65,)}, "--tokens 65: expected at most 64"),
+        ({"sequences": 0}, "--sequences 0: expected at least 1"),
         ({"heads": 3}, "--heads 3: expected a multiple of --kv-heads 2"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),

@@ -11,8 +11,8 @@ from commands import one_line, ovspec
 
 from ovspec.bench.prompt import MODES
 
-TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")
-CONTEXTS = (300, 1600)
+TINY = ("--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256")
+CONTEXTS = (300, 1100)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, measured_once: None) -> tu
     """What one run of all modes prints and writes."""
     figures = tmp_path_factory.mktemp("prompt") / "figures.json"
     arguments = ["--context", ",".join(map(str, CONTEXTS)), "--mode", ",".join(MODES), "--repeat", "2"]
+    arguments += ["--max-new-tokens", "3"]
     arguments += ["--property", "INFERENCE_PRECISION_HINT=f32"]
     ran = ovspec("bench", "prompt", *TINY, *arguments, "--json", figures)
     assert ran.returncode == 0, ran.stderr
@@ -32,7 +33,8 @@ def test_every_mode_reads_every_prompt_in_every_round(outcome: tuple[str, dict[s
     for record in records:
         assert len(record["rounds"]) == 2
         assert all(found["seconds"] > 0 and found["cpu_seconds"] > 0 for found in record["rounds"])
-        assert record.keys() >= {"seconds_ratio", "cpu_seconds_ratio"}
+        assert all(0 < 2 * found["token_ms"] / 1000 < found["seconds"] for found in record["rounds"])
+        assert record.keys() >= {"seconds_ratio", "cpu_seconds_ratio", "token_ms_ratio"}
     assert records[0]["seconds_ratio"] == {"median": 1.0, "min": 1.0, "max": 1.0}
 
 
@@ -56,6 +58,7 @@ def test_output_says_what_ran_and_what_is_lossy(outcome: tuple[str, dict[str, An
         (["--mode", "dense,fast"], "expected some of genai,genai_sdpa,stock"),
         (["--context", "0"], "--context 0: expected at least 1"),
         (["--context", "512,40960"], "positions; with 1 new tokens give at most"),
+        (["--max-new-tokens", "0"], "--max-new-tokens 0: expected at least 1"),
         (["--repeat", "0"], "--repeat 0: expected at least 1"),
         (["--property", "X"], "expected KEY=VALUE"),
         (["--json", "missing/f.json"], "--json missing/f.json: the folder missing"),

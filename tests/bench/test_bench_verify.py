@@ -18,7 +18,7 @@ from commands import ovspec
 from ovspec.bench.backends import DEFAULT_BACKENDS as BACKENDS
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 BLOCK = 32
 TINY = ("--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256")

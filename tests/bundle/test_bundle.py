@@ -22,6 +22,7 @@ def run_py(bundle: Path, *arguments: str) -> Any:
     return isolated(sys.executable, bundle / "run.py", *arguments)
 
 
+@pytest.mark.slow
 def test_runs_offline_and_says_what_the_installation_here_says(bundle: Path) -> None:
     options = ("-p", PROMPT, "--max-new-tokens", "24", "--json", *F32)
     there = run_py(bundle, *options)
@@ -96,6 +97,7 @@ def test_sizes_are_those_of_the_files(report: dict[str, Any], bundle: Path) -> N
     assert report["draft_bytes"] == sum(path.stat().st_size for path in draft) > 0
 
 
+@pytest.mark.slow
 def test_wheels_from_an_index(bundle: Path, report: dict[str, Any], tmp_path: Path) -> None:
     """pip finds no index here, but a folder that holds the wheels."""
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(bundle / "wheels"), "PATH": "/usr/bin:/bin"}

@@ -19,8 +19,8 @@ import ovspec
 from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.calibrate.fidelity_search import Part, search
 from ovspec.cli import cli
-from ovspec.verify.verify_config import SparseVerify
 from ovspec_models import OvspecConfig
+from ovspec_models.sparse_verify import SparseVerify
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 

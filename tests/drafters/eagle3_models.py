@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from settings import F32
 from synthetic.cases import load_into, transformers_model, weight_arrays
+from tiny_checkpoints import Tiny, random_model, save_checkpoint
 from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention, silu
 
-from ovspec_models import ModelInfo
+from ovspec_models import ModelInfo, export_model
 from ovspec_models.heads import export_head, open_head
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
@@ -43,6 +45,8 @@ SHAPES: dict[str, ModelShape] = {
         get_shape("qwen3-30b-a3b"), **_TINY, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32
     ),
 }
+#: A target some of whose layers have linear attention.
+HYBRID = "qwen3_5"
 #: Of the paper: a low, a middle and a high state; states before layers 2, N / 2 and N - 3.
 BOUNDARIES = (2, LAYERS // 2, LAYERS - 3)
 CONFIG: dict[str, Any] = {
@@ -203,10 +207,33 @@ class Pair:
         return tokens
 
 
-@functools.cache
 def pair(name: str = "llama", steps: int = 150) -> Pair:
-    """A target with a head that has learnt a part of its answers."""
-    folder, shape = Path(tempfile.mkdtemp()), SHAPES[name]
+    """A target with a head that has learnt a part of its answers.
+
+    Args:
+        name: of `SHAPES`, or `HYBRID`.
+        steps: of the head's training.
+    """
+    return _pair(name, steps)  # one, whether defaults are given or not
+
+
+@functools.cache
+def _pair(name: str, steps: int) -> Pair:
+    folder, model = _hybrid() if name == HYBRID else _synthetic(SHAPES[name])
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(0, VOCAB, length).tolist() for length in (40, 7, 70, 33)]
+    reference = Reference(model.get_input_embeddings().weight.detach().clone())
+    made = Pair(folder, model, reference, prompts)
+    texts = [made.greedy(prompt, 40) for prompt in prompts]
+    reference.train([(text, made.states(text)) for text in texts], steps)
+    checkpoint = open_head(reference.save(folder / "checkpoint"), "eagle3")
+    export_head(checkpoint, made.info, folder / "draft", "fp32")
+    return made
+
+
+def _synthetic(shape: ModelShape) -> tuple[Path, Any]:
+    """A folder with random weights, and the same model in transformers."""
+    folder = Path(tempfile.mkdtemp())
     graph = build_model(shape, "fp32", seed=1)
     ov.save_model(graph, folder / "openvino_model.xml", compress_to_fp16=False)
     fields = {
@@ -214,17 +241,22 @@ def pair(name: str = "llama", steps: int = 150) -> Pair:
     }
     config = {**fields, "rope_theta": shape.rope_theta, "num_experts_per_tok": shape.num_experts_per_tok}
     (folder / "config.json").write_text(json.dumps(config))
-    arrays = weight_arrays(graph, shape)
-    model = load_into(transformers_model(shape), arrays)
-    rng = np.random.default_rng(3)
-    prompts = [rng.integers(0, VOCAB, length).tolist() for length in (40, 7, 70, 33)]
-    reference = Reference(torch.from_numpy(arrays["model.embed_tokens.weight"].copy()))
-    made = Pair(folder, model, reference, prompts)
-    texts = [made.greedy(prompt, 40) for prompt in prompts]
-    reference.train([(text, made.states(text)) for text in texts], steps)
-    checkpoint = open_head(reference.save(folder / "checkpoint"), "eagle3")
-    export_head(checkpoint, made.info, folder / "draft", "fp32")
-    return made
+    return folder, load_into(transformers_model(shape), weight_arrays(graph, shape))
+
+
+def _hybrid() -> tuple[Path, Any]:
+    """The same of Qwen3.5: three of its layers have linear attention."""
+    pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+    linear = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2}
+    types = [*["linear_attention", "full_attention", "full_attention"] * 2, "linear_attention"]
+    sizes = {**_TINY, **linear, "linear_num_value_heads": 4, "layer_types": types, "initializer_range": 0.2}
+    tiny = Tiny("Qwen3_5TextConfig", {**sizes, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1})
+    folder = Path(tempfile.mkdtemp())
+    model = random_model(tiny)
+    with torch.no_grad():  # else the last norm changes nothing that a norm behind it does not
+        model.model.norm.weight.normal_(0.0, 0.3)
+    checkpoint = save_checkpoint(model, folder / "target")
+    return export_model(checkpoint, folder / "ir", weight_format="fp32"), model
 
 
 def properties() -> dict[str, Any]:

@@ -109,6 +109,8 @@ def test_trees_need_rows_that_move_and_the_exact_rule(
     drafter.answer = lambda context, k: ([1, 2][:k], None, [-1, -1][:k])
     with pytest.raises(ValueError, match=r"acceptance_threshold=0.5 has no rule for trees"):
         pipeline.generate("Once", max_new_tokens=8, num_assistant_tokens=3, acceptance_threshold=0.5)
+    with pytest.raises(ValueError, match=r"acceptance_rule='block' has no rule for trees"):
+        pipeline.generate("Once", max_new_tokens=8, num_assistant_tokens=3, **BLOCK)
     stock = ovspec.LLMPipeline(demo_ir, "CPU", drafter=drafter, attention="stock", **F32)
     texts = [one.generate("Once", max_new_tokens=8, num_assistant_tokens=3) for one in (stock, pipeline)]
     assert texts[0] == texts[1]
@@ -197,6 +199,7 @@ def test_wrong_combinations_are_refused(demo_ir: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+BLOCK = {"acceptance_rule": "block", "do_sample": True}
 CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "ngram": (
         {"drafter": "suffix"},
@@ -211,6 +214,32 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"drafter": "suffix", "verify": "commit"},
         {"acceptance_threshold": 0.5},
         "acceptance_threshold=0.5 contradicts verify='commit'",
+    ),
+    "unknown rule": (
+        {"drafter": "suffix"},
+        {"acceptance_rule": "best"},
+        "'best': expected one of 'coupled', 'b",
+    ),
+    "rule without drafts": ({}, BLOCK, "acceptance_rule='block': this pipeline does not draft"),
+    "rule for sampling": (
+        {"drafter": "suffix"},
+        {**BLOCK, "do_sample": False},
+        "acceptance_rule='block' is a rule for sampling: set do_sample",
+    ),
+    "rule and commit": (
+        {"drafter": "suffix", "verify": "commit"},
+        BLOCK,
+        "acceptance_rule='block' contradicts verify='commit'",
+    ),
+    "rule and trees": (
+        {"drafter": "suffix"},
+        {**BLOCK, "tree_depth": 3, "branching_factor": 2, "num_assistant_tokens": 6},
+        "acceptance_rule='block' has no rule for trees: leave it out, or tree_depth=3",
+    ),
+    "rule and threshold": (
+        {"drafter": "suffix"},
+        {**BLOCK, "acceptance_threshold": 0.5},
+        "acceptance_rule='block' contradicts acceptance_threshold=0.5",
     ),
 }
 

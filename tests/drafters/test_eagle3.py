@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafters.eagle3_models import BOUNDARIES, LAYERS, pair
+from drafters.eagle3_models import BOUNDARIES, HYBRID, LAYERS, pair
 from openvino_genai import GenerationConfig
 from settings import F32
 
@@ -26,8 +26,8 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec_models.head_info import HeadInfo
+from ovspec_models.sparse_verify import SparseVerify
 
 NEW_TOKENS, DRAFT = 30, 4
 MODES: dict[str, Any] = {"dense": "dense", "commit": CommitVerify(SparseVerify(L0=16, rho=0.1), interval=5)}
@@ -108,7 +108,7 @@ def expected_outcomes(
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3", "qwen3_moe"))]
+    "name", ["llama", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3", "qwen3_moe", HYBRID))]
 )
 def test_acceptance_is_the_references(name: str) -> None:
     """Every pass accepts as many tokens as the reference; with a wrong boundary it does not."""

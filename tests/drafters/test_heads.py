@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
 
 import pytest
 from drafters import test_dflash, test_eagle3, test_hydra, test_medusa, test_mtp
@@ -10,6 +10,7 @@ from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
 from drafters.eagle3_models import BOUNDARIES as EAGLE3_BOUNDARIES
 from drafters.eagle3_models import pair
 from drafters.test_eagle3 import MODES, SAMPLING, TREE, answer, plain, settings_of, target
+from tiers import by_tier
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Drafter
@@ -36,17 +37,23 @@ def models_of(kind: str) -> tuple[ModelRunner, Drafter]:
     return last, test_mtp.head() if kind == "mtp" else test_medusa.heads()
 
 
-@pytest.mark.parametrize("together", [1, 4])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "tree", "sampled", "mode", "together"),
+    by_tier(
+        product(KINDS, (False, True), (False, True), MODES, (1, 4)),
+        [
+            one
+            for kind in KINDS
+            for one in ((kind, False, False, "dense", 1), (kind, True, True, "commit", 4))
+        ],
+    ),
+)
 def test_text_is_that_of_plain_decoding(
-    kind: str, mode: str, together: int, sampled: bool, shape: dict[str, Any]
+    kind: str, tree: bool, sampled: bool, mode: str, together: int
 ) -> None:
     runner, drafter = models_of(kind)
     engine = LLMEngine(runner, drafter, MODES[mode], 32)
-    settings = settings_of(**SAMPLING if sampled else {}, **shape)
+    settings = settings_of(**SAMPLING if sampled else {}, **TREE if tree else {})
     got, metrics = answer(engine, pair().prompts[:together], settings)
     assert got == plain("llama", sampled)[:together]
     if not (sampled and kind in PARALLEL):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -13,13 +14,17 @@ import pytest
 from drafters import test_mtp
 from drafters.eagle3_models import BOUNDARIES, pair
 from drafters.test_eagle3 import MODES, SAMPLING, TREE, answer, settings_of, target
+from drafters.test_head_sampling import accept_everything, p_value_of
 from openvino import opset15 as ops
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.eagle3 import load_eagle3
 from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.engine import speculation
 from ovspec.engine.llm_engine import LLMEngine
+from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime import background_compile, unrolled_steps
 from ovspec.runtime.attention_config import Attention, AttentionConfig
@@ -72,11 +77,16 @@ def outcome(
     return found
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
-def test_as_much_is_accepted_as_of_passes(kind: str, mode: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode", "sampled"),
+    by_tier(
+        product(("eagle3", "mtp"), MODES, (False, True)),
+        [("eagle3", "commit", True), ("mtp", "dense", False)],
+    ),
+)
+def test_as_much_is_accepted_as_of_passes(kind: str, mode: str, sampled: bool) -> None:
     head, passes, prompts = head_of(kind), head_of(kind), pair().prompts
+    options = SAMPLED if sampled else {}
     passes._unrolled = None
     outcome(head, kind, prompts[:1], mode, **options)
     steps_of(head).duration = 0.0
@@ -85,6 +95,26 @@ def test_as_much_is_accepted_as_of_passes(kind: str, mode: str, options: dict[st
     assert found == outcome(passes, kind, prompts, mode, **options)
     assert sum(sum(accepted) for _, accepted, _ in found) > 10
     assert head.runner.blocks.usage == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+def test_first_tokens_follow_the_exact_law(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong rule, which accepts everything, must fail the same test."""
+    head, boundaries = head_of(kind), BOUNDARIES if kind == "eagle3" else (test_mtp.BOUNDARY,)
+    engine = LLMEngine(target("llama", boundaries), head, "dense", 32, max_num_seqs=1)
+
+    def found() -> tuple[float, RawPerfMetrics]:
+        return p_value_of(engine, temperature=1.0, top_k=0)
+
+    answer(engine, pair().prompts[:1], settings_of(num_assistant_tokens=3))
+    steps_of(head).wait()
+    p_value, metrics = found()
+    assert p_value > 1e-3
+    assert {0, 1} <= set(metrics.accepted_lengths)
+    assert steps_of(head).duration > 0.0
+    monkeypatch.setattr(speculation, "accept", accept_everything)
+    assert found()[0] < 1e-6
 
 
 def unmapped(model: ov.Model, steps: int, rows: int, ids: Any) -> ov.Model:
@@ -154,6 +184,7 @@ def test_several_sequences_take_passes() -> None:
 HINT = "INFERENCE_PRECISION_HINT"
 
 
+@pytest.mark.parametrize("draft", ["draft", "eagle3"])
 @pytest.mark.parametrize(
     ("attention", "linear", "properties", "products", "hint"),
     [
@@ -161,19 +192,21 @@ HINT = "INFERENCE_PRECISION_HINT"
         (None, "stock", {}, "stock", None),
         ("stock", None, {}, "stock", None),
         ("native", None, {}, "native", None),
+        ("stock", "native", {}, "native", "f32"),
         (None, None, {HINT: "bf16"}, "native", "bf16"),
         (None, None, {"KV_CACHE_PRECISION": "bf16"}, "native", None),
     ],
 )
-def test_small_heads_take_our_products_in_f32_unless_asked_otherwise(
+def test_small_drafts_take_our_products_in_f32_unless_asked_otherwise(
     demo_ir: Path,
+    draft: str,
     attention: Attention | None,
     linear: LinearBackend | None,
     properties: dict[str, Any],
     products: str,
     hint: str | None,
 ) -> None:
-    draft, info = ovspec.draft_model(demo_ir / "eagle3"), ModelInfo.read(demo_ir)
-    choices = draft_choices(draft, info, "dense", "CPU", attention, properties, linear)
+    model, info = ovspec.draft_model(demo_ir / draft), ModelInfo.read(demo_ir)
+    choices = draft_choices(model, info, "dense", "CPU", attention, properties, linear)
     assert choices is not None
     assert (choices.backends.linear, choices.backends.properties.get(HINT)) == (products, hint)

@@ -174,9 +174,9 @@ class Scripted(Drafter):
     def __init__(self, name: str, tokens: list[int]) -> None:
         self.name, self._tokens, self.asked = name, tokens, 0
 
-    def propose(self, sequences: list[Sequence], counts: list[int]) -> list[Proposal]:
+    def _draft(self, sequences: list[Sequence], counts: list[int]) -> dict[int, Proposal]:
         self.asked += len(sequences)
-        return [Proposal(self._tokens[:count]) for count in counts]
+        return {index: Proposal(self._tokens[:count]) for index, count in enumerate(counts)}
 
 
 def test_auto_asks_the_next_where_the_first_has_nothing() -> None:

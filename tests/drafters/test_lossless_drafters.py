@@ -80,7 +80,7 @@ def check(name: str, drafter: str, mode: str, numbers: range) -> None:
 # Every drafter with one family, every family with one drafter; trees and chains without commits.
 FIRST = [
     *(("llama", drafter, "commit") for drafter in DRAFTERS),
-    *((name, "auto", "commit") for name in NAMES),
+    *((name, "sparse_self", "commit") for name in NAMES),
     *(("demo", drafter, "dense") for drafter in ("auto", "own trees")),
 ]
 
@@ -93,7 +93,7 @@ def test_greedy_text_is_that_of_plain_decoding(name: str, drafter: str, mode: st
 
 
 @pytest.mark.parametrize(
-    "drafter", [pytest.param(name, marks=() if name == "auto" else pytest.mark.slow) for name in DRAFTERS]
+    "drafter", [pytest.param(name, marks=() if name == "suffix" else pytest.mark.slow) for name in DRAFTERS]
 )
 def test_an_interval_of_the_users_own(drafter: str) -> None:
     check("llama", drafter, "commit 5", range(2))
@@ -183,6 +183,7 @@ def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool)
     assert all(outcome.proposed[0] <= outcome.plan.num_assistant_tokens for outcome in outcomes)
 
 
+@pytest.mark.slow
 def test_constant_drafts_repeat_with_their_seed() -> None:
     models = family("llama")
     engine = LLMEngine(models.target, DRAFTERS["assistant"](models), MODES["commit"], 128)

@@ -13,14 +13,25 @@ import openvino as ov
 import pytest
 import torch
 from commands import ovspec as command
-from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
+from drafters.eagle3_models import HIDDEN, HYBRID, LAYERS, VOCAB, pair
 from drafters.mtp_models import BOUNDARY, CONFIGS, Reference
-from drafters.test_eagle3 import expected_outcomes, outcomes
+from drafters.test_eagle3 import (
+    MODES,
+    SAMPLING,
+    answer,
+    expected_outcomes,
+    outcomes,
+    plain,
+    settings_of,
+    target,
+)
 from drafters.test_medusa import states
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.engine.llm_engine import LLMEngine
 from ovspec.pipeline.head_model import draft_choices
 from ovspec_models.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
@@ -52,42 +63,51 @@ class Exported(torch.nn.Module):
 
 
 @functools.cache
-def reference(kind: str) -> Reference:
-    models = pair()
+def reference(kind: str, name: str = "llama") -> Reference:
+    models = pair(name)
     weights = models.model.get_input_embeddings().weight, models.model.get_output_embeddings().weight
     made = Reference(kind, *(weight.detach() for weight in weights))
     texts = [models.greedy(prompt, 40) for prompt in models.prompts]
     made.train_on([(text, states(models, text)) for text in texts], 40)
     checkpoint = open_head(made.save(models.folder / f"mtp_{kind}"), "mtp")
-    export_head(checkpoint, models.info, folder(kind), "fp32")
+    export_head(checkpoint, models.info, folder(kind, name), "fp32")
     return made
 
 
-def folder(kind: str) -> Path:
-    return pair().folder / f"mtp_{kind}_draft"
+def folder(kind: str, name: str = "llama") -> Path:
+    return pair(name).folder / f"mtp_{kind}_draft"
 
 
 @functools.cache
-def head(kind: str = "deepseek") -> RecurrentHead:
-    reference(kind)
-    return load(folder(kind))
+def head(kind: str = "deepseek", name: str = "llama") -> RecurrentHead:
+    reference(kind, name)
+    return load(folder(kind, name), name)
 
 
-def load(folder: Path) -> RecurrentHead:
-    choices = draft_choices(ovspec.draft_model(folder), pair().info, "dense", "CPU", "native", F32, None)
+def load(folder: Path, name: str = "llama") -> RecurrentHead:
+    choices = draft_choices(ovspec.draft_model(folder), pair(name).info, "dense", "CPU", "native", F32, None)
     assert choices is not None and choices.boundaries == (BOUNDARY,)
     drafter = choices.load(VOCAB, 32)
     assert isinstance(drafter, RecurrentHead)
     return drafter
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_acceptance_is_the_references(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    by_tier(
+        [("deepseek", "llama"), ("qwen", "llama"), ("qwen", HYBRID)],
+        [("deepseek", "llama"), ("qwen", "llama")],
+    ),
+)
+def test_acceptance_is_the_references(kind: str, name: str) -> None:
     """The same number of accepted tokens in every pass, and not with the boundary before the right one."""
-    expected = expected_outcomes(reference(kind).draft, lambda text: states(pair(), text))
-    assert outcomes(head(kind), (BOUNDARY,)) == expected
+    made = reference(kind, name)
+    expected = expected_outcomes(made.draft, lambda text: states(pair(name), text), name=name)
+    assert outcomes(head(kind, name), (BOUNDARY,), name=name) == expected
     for boundary in (BOUNDARY - 1, BOUNDARY - 2):
-        assert outcomes(head(kind), (boundary,)) != expected, f"boundary {boundary} goes unnoticed"
+        assert outcomes(head(kind, name), (boundary,), name=name) != expected, (
+            f"boundary {boundary} goes unnoticed"
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,3 +170,17 @@ def test_a_checkpoint_without_its_module(tmp_path: Path) -> None:
     checkpoint = reference("deepseek").save(tmp_path / "mtp", num_hidden_layers=LAYERS + 1)
     with pytest.raises(ValueError, match="has no weights of its kind"):
         open_head(checkpoint, "mtp")
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+def test_text_of_a_target_with_linear_attention(mode: str, together: int, sampled: bool) -> None:
+    """Plain decoding gives the same text, and no state is held when all have ended."""
+    runner, drafter = target(HYBRID, (BOUNDARY,)), head("qwen", HYBRID)
+    engine = LLMEngine(runner, drafter, MODES[mode], 32)
+    settings = settings_of(**SAMPLING if sampled else {})
+    got, metrics = answer(engine, pair(HYBRID).prompts[:together], settings)
+    assert got == plain(HYBRID, sampled)[:together]
+    assert sum(sum(raw.accepted_lengths) for raw in metrics) > 0
+    assert runner.recurrent is not None and runner.recurrent.held == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from openvino import opset15 as ops
 from openvino_genai import GenerationConfig
 from settings import F32
+from tiers import by_tier
 
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
@@ -64,9 +66,15 @@ def rounds(drafter: AssistantDrafter, each: Callable[[], object], **options: Any
     return found
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED, {**SAMPLED, "temperature": 1.7}])
-@pytest.mark.parametrize("vocab_size", [VOCAB, 900, VOCAB + 64])
-def test_they_are_those_of_passes(demo_ir: Path, vocab_size: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("vocab_size", "temperature"),
+    by_tier(
+        product((VOCAB, 900, VOCAB + 64), (0.0, SAMPLED["temperature"], 1.7)),
+        [(VOCAB, 1.7), (900, 0.0), (VOCAB + 64, SAMPLED["temperature"])],
+    ),
+)
+def test_they_are_those_of_passes(demo_ir: Path, vocab_size: int, temperature: float) -> None:
+    options = {**SAMPLED, "temperature": temperature} if temperature else {}
     drafter, used = drafter_of(demo_ir, vocab_size), []
     steps, plain = steps_of(drafter), drafter_of(demo_ir, vocab_size)
 
@@ -79,7 +87,7 @@ def test_they_are_those_of_passes(demo_ir: Path, vocab_size: int, options: dict[
     assert used == [False] * 2 + [True] * 28  # the first two are counted
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), SAMPLED])
 def test_as_much_is_accepted(demo_ir: Path, options: dict[str, Any]) -> None:
     target, drafter = ModelRunner(demo_ir), drafter_of(demo_ir)
     engine = LLMEngine(target, drafter)
@@ -106,6 +114,7 @@ OTHERS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.2},
     {"max_new_tokens": 2000, "min_new_tokens": 1000, "stop_token_ids": {5}, "ignore_eos": False},
     {"acceptance_threshold": 0.5},
+    {**SAMPLED, "acceptance_rule": "block"},
     {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.4},
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from drafters.own_drafters import DRAFTERS, SPARSE
 from families import family
 from openvino_genai import GenerationConfig, GenerationFinishReason
+from tiers import by_tier
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
@@ -89,8 +91,13 @@ def arrivals(seed: int) -> Iterator[list[int]]:
         del waiting[:count]
 
 
-@pytest.mark.parametrize("prefixes", [False, True])
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant", "auto", "sparse_self", None])
+@pytest.mark.parametrize(
+    ("drafter", "prefixes"),
+    by_tier(
+        product(("prompt_lookup", "assistant", "auto", "sparse_self", None), (False, True)),
+        [(None, False), ("prompt_lookup", False), ("assistant", True), ("sparse_self", True)],
+    ),
+)
 def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | None, prefixes: bool) -> None:
     want = {str(number): alone(number, drafter) for number in range(len(CASES))}
     for seed, chunk in enumerate((16, 100)):
@@ -99,7 +106,7 @@ def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | Non
         assert not engine.num_requests_running and not engine.kv_cache_usage
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant"])
+@pytest.mark.parametrize("drafter", by_tier(["prompt_lookup", "assistant"], ["assistant"]))
 def test_a_full_cache_preempts_the_youngest_and_loses_nothing(drafter: str) -> None:
     def requests() -> list[Request]:
         """Short prompts with long answers: they are admitted with room for the prompts, and grow."""
@@ -173,7 +180,7 @@ def test_a_prompt_is_read_from_where_others_have_read_it() -> None:
     assert cached == [0, whole, whole] and whole > 0
     for some in outputs.values():
         assert [token for output in some for token in output.token_ids] == want
-    assert engine.prefix_cache_hits >= 2 * whole
+    assert engine.target.blocks.hits >= 2 * whole
 
 
 def test_what_sparse_passes_wrote_is_shared_with_nobody() -> None:
@@ -255,6 +262,7 @@ def test_warming_up_leaves_nothing_behind(rows_of: Callable[[ModelRunner], list[
     assert engine.generate([CASES[0].request()])["alone"] == alone(0, "prompt_lookup")
 
 
+@pytest.mark.slow
 def test_commits_of_many_requests_do_not_share_a_pass_that_is_too_large(
     rows_of: Callable[[ModelRunner], list[int]],
 ) -> None:

@@ -24,7 +24,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_config import SparseVerify
+from ovspec_models.sparse_verify import SparseVerify
 
 TIGHT = SparsePrefill(L0=128, rho=0.1)
 
@@ -78,7 +78,7 @@ def test_answers_depend_neither_on_chunks_nor_on_companions_nor_on_the_cache(
     engine = engine_of(runner, chunk, prefixes)
     for _ in range(2):
         assert engine.generate(requests(text)) == alone
-    assert (engine.prefix_cache_hits > 0) == (prefixes > 0)
+    assert (engine.target.blocks.hits > 0) == (prefixes > 0)
     runner.blocks.limit(None, 0)
 
 
@@ -101,7 +101,7 @@ def test_a_preempted_request_is_read_again_as_it_was(runner: ModelRunner, text: 
             got.setdefault(output.request_id, []).extend(output.token_ids)
             assert output.metrics.num_cached_tokens == 0  # what it finds again is its own
     assert got == want
-    assert engine.num_preemptions > 0 and engine.prefix_cache_hits > 0
+    assert engine.num_preemptions > 0 and engine.target.blocks.hits > 0
     runner.limit_cache(None, 0)
 
 

@@ -22,8 +22,8 @@ def test_strings_and_objects_line_by_line(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "the file holds no prompt; expected a JSON string, or an object"),
-    "blank": (b"\n \n\n", "the file holds no prompt"),
+    "empty": (b"", 'holds no text; expected a JSON string, or an object with a text as its "prompt"'),
+    "blank": (b"\n \n\n", "holds no text; expected"),
     "not JSON": (b'"fine"\nOnce upon a time\n', "line 2 is no JSON (Expecting value"),
     "half an object": (b'{"prompt": "x"', "line 1 is no JSON (Expecting ',' delimiter"),
     "two values": (b'"a" "b"', "line 1 is no JSON (Extra data"),
@@ -33,14 +33,14 @@ BAD: dict[str, tuple[bytes, str]] = {
         "is not UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 11",
     ),
     "UTF-16": ('"fine"\n'.encode("utf-16"), "is not UTF-8"),
-    "no prompt": (b'{"text": "x", "id": 3}', "line 1: the object has no \"prompt\" (it has 'text', 'id')"),
-    "empty object": (b"{}", 'line 1: the object has no "prompt" (it is empty)'),
-    "number": (b"\n\n17\n", "line 3: the prompt is a number; expected a JSON string"),
-    "null": (b'{"prompt": null}', "line 1: the prompt is null"),
-    "list": (b'["a", "b"]', "line 1: the prompt is an array"),
-    "chat": (b'{"prompt": {"role": "user"}}', "line 1: the prompt is an object"),
-    "empty prompt": (b'{"prompt": " \\n"}', "line 1: the prompt is empty; give it text or remove the line"),
-    "lone surrogate": (b'"\\ud800"', "line 1: the prompt is not valid text (surrogates not allowed)"),
+    "no prompt": (b'{"text": "x", "id": 3}', 'line 1 holds no text: {"text": "x", "id": 3}; expected'),
+    "empty object": (b"{}", "line 1 holds no text: {}"),
+    "number": (b"\n\n17\n", "line 3 holds no text: 17; expected a JSON string"),
+    "null": (b'{"prompt": null}', 'line 1 holds no text: {"prompt": null}'),
+    "list": (b'["a", "b"]', 'line 1 holds no text: ["a", "b"]'),
+    "chat": (b'{"prompt": {"role": "user"}}', 'line 1 holds no text: {"prompt": {"role"'),
+    "empty prompt": (b'{"prompt": " \\n"}', "line 1 holds no text"),
+    "lone surrogate": (b'"\\ud800"', "line 1 is no valid text (surrogates not allowed)"),
 }
 
 

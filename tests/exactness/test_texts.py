@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from made_once import MakeOnce
 from prompts import PROMPTS, STORY
+from tiers import by_tier
 from tiny_checkpoints import TINY, Tiny, write_checkpoint
 
 import ovspec
@@ -111,7 +112,7 @@ def differing(got: list[str], expected: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", by_tier(MODES, ("plain", "assistant", "commit")))
 @pytest.mark.parametrize("model", ["demo", pytest.param("llama", marks=pytest.mark.slow)])
 def test_greedy_texts(folders: Folders, model: str, mode: str, count: int) -> None:
     pair = folders(model)
@@ -123,7 +124,7 @@ def test_greedy_texts(folders: Folders, model: str, mode: str, count: int) -> No
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", by_tier(MODES, ("plain", "sparse_self")))
 def test_a_seed_gives_the_text_of_plain_decoding(folders: Folders, mode: str, count: int) -> None:
     pair = folders("demo")
     assert differing(plain(pair, count, sampled=True), plain(pair, count)) != []

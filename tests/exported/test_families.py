@@ -105,9 +105,10 @@ class TestServed:
         if attention_of(name) == "native":
             assert fired.pop("NativeLinear") > 0
         fired.pop("RoundRows", None)
-        expected = {"to_paged": 2, "GatherLogits": 1, "RopeAngles": ROPES.get(name, 1)}
+        layers = len(TINY[name].windows)
+        expected = {"to_paged": layers, "GatherLogits": 1, "RopeAngles": ROPES.get(name, 1)}
         if attention_of(name) == "native":
-            expected["RouteRows"] = 2
+            expected["RouteRows"] = layers
         else:
             expected["tree_mask"] = 0  # ALiBi counts slots, which are not the distances in a tree
         if name == "Phi-3":

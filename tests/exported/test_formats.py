@@ -132,7 +132,7 @@ class TestDatasets:
         broken.write_text('"a text"\n{"words": 1}\n')
         binary.write_bytes(b"\xff\xfe\x00")
         self.check(llama, tmp_path / "ir", str(empty), "holds no text")
-        self.check(llama, tmp_path / "ir", str(broken), "line 2", "text, prompt, question")
+        self.check(llama, tmp_path / "ir", str(broken), "line 2", '"text" or "prompt" or "question"')
         self.check(llama, tmp_path / "ir", str(binary), "UTF-8")
         self.check(llama, tmp_path / "ir", str(tmp_path / "absent.txt"), "wikitext2", "a file with a text")
         self.check(llama, tmp_path / "ir", [], "holds no text")

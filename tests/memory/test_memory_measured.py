@@ -105,6 +105,7 @@ def test_compressed_weights(folders: dict[str, Path], weights: str, linear: str)
     compare(folders[weights], linear=linear)
 
 
+@pytest.mark.slow
 def test_a_long_context_is_not_copied(folders: dict[str, Path]) -> None:
     """OpenVINO's attention lays it out anew for every pass of a prompt; ours reads it where it is.
 
@@ -127,11 +128,13 @@ def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:
     compare(folders["fp16"], **F32_F16)
 
 
+@pytest.mark.slow
 def test_stock_attention_and_a_draft(folders: dict[str, Path]) -> None:
     plan = compare(folders["int8"], attention="stock", draft_model=str(folders["int4"]))
     assert plan["draft"]["weights"] > 40_000_000
 
 
+@pytest.mark.slow
 def test_experts_stay_mapped(folders: dict[str, Path]) -> None:
     ours = compare(folders["moe"])
     theirs = compare(folders["moe"], experts="stock")
@@ -143,7 +146,7 @@ def test_channels_limited_by_our_operation(folders: dict[str, Path]) -> None:
     compare(folders["int8"], ffn="native", linear="stock")
 
 
-@pytest.mark.parametrize("weights", ["int8", "fp16"])
+@pytest.mark.parametrize("weights", by_tier(["int8", "fp16"], ["int8"]))
 def test_a_kept_model_is_mapped(folders: dict[str, Path], tmp_path: Path, weights: str) -> None:
     made = compare(folders[weights], drops_pages=True, linear="native", CACHE_DIR=str(tmp_path))
     kept = compare(folders[weights], linear="native", CACHE_DIR=str(tmp_path))

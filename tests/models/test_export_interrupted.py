@@ -45,6 +45,7 @@ def run_again(model: Path, folder: Path) -> None:
     assert ModelInfo.read(folder / "out").weight_format() == "int8"
 
 
+@pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run again with the folder for temporary files on another file system, where Linux has one."""
     process = export(demo_draft, tmp_path / "out", killed_at="writing")

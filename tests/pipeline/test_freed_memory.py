@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 from commands import command
+from settings import F32
+
+import ovspec
 
 TESTS = Path(__file__).parents[1]
 
@@ -62,6 +67,20 @@ def grown(code: str, *arguments: object) -> float:
     assert run.returncode == 0, run.stderr
     early, late = map(float, run.stdout.split())
     return late - early
+
+
+def test_nothing_of_a_pipeline_holds_it(demo_ir: Path) -> None:
+    gc.disable()
+    try:
+        pipeline = ovspec.LLMPipeline(
+            demo_ir, "CPU", draft_model=ovspec.draft_model(demo_ir / "draft"), **F32
+        )
+        pipeline.generate("Once upon a time", max_new_tokens=8)
+        parts = [weakref.ref(part) for part in (pipeline, pipeline._target)]
+        del pipeline
+        assert [part() for part in parts] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {"f32": F32, "default": {}}
 
 def rows_read(pipeline: ovspec.LLMPipeline, inputs: Any) -> tuple[str, int]:
     """The answer, and how many tokens of the prompt were found in the cache."""
-    before = pipeline.engine.engine.prefix_cache_hits
+    before = pipeline.engine.engine.target.blocks.hits
     text = str(pipeline.generate(inputs, max_new_tokens=12, apply_chat_template=False))
-    return text, pipeline.engine.engine.prefix_cache_hits - before
+    return text, pipeline.engine.engine.target.blocks.hits - before
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

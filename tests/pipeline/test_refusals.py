@@ -60,7 +60,7 @@ def test_bad_option_is_one_line_and_names_itself(make_pipeline: Make, name: str)
 
 
 def test_assistant_options_need_a_draft_model(make_pipeline: Make) -> None:
-    with pytest.raises(ValueError, match=r"num_assistant_tokens=3: this pipeline has no draft model"):
+    with pytest.raises(ValueError, match=r"num_assistant_tokens=3: this pipeline does not draft"):
         make_pipeline().generate("Once", max_new_tokens=4, num_assistant_tokens=3)
 
 

@@ -14,6 +14,7 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec_transforms import moe_layers
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 PROMPT, DRAFT = np.arange(40) % 96, np.array([7, 3, 50, 21, 90])
@@ -91,3 +92,16 @@ def test_a_budget_that_does_not_fit_the_model_is_refused(budget: Any, message: s
 def test_native_experts_off_the_cpu_are_refused() -> None:
     with pytest.raises(ValueError, match="native experts run on CPU only"):
         ModelRunner(tiny_moe(), "GPU", AttentionConfig("stock"), experts=ExpertConfig())
+
+
+@pytest.mark.parametrize("budget", [TOP_K - 1, EXPERTS + 1])
+def test_a_budget_out_of_range_is_refused_with_the_layer(budget: int) -> None:
+    layers = moe_layers(tiny_moe())
+    with pytest.raises(ValueError, match="expected 3 to 8 ") as error:
+        ExpertConfig("native", budget).check(layers)
+    assert layers[0].name in str(error.value)
+
+
+@pytest.mark.parametrize("budget", [-1, TOP_K, EXPERTS])
+def test_a_budget_within_range_is_taken(budget: int) -> None:
+    ExpertConfig("native", budget).check(moe_layers(tiny_moe()))

@@ -19,7 +19,7 @@ from ovspec import CommitVerify, LLMPipeline, SparseVerify
 from ovspec.cli import cli
 from ovspec.drafters import SparseSelf
 from ovspec.verify.limits import Limits
-from ovspec.verify.verify_config import calibrated
+from ovspec.verify.verify_mode import calibrated
 from ovspec_models import ModelSection, OvspecConfig
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from settings import F32
 
-from ovspec.runtime import background_compile, fixed_graphs
+from ovspec.runtime import background_compile, fixed_graphs, quicker_graph
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.fixed_graphs import FixedGraphs
 from ovspec.runtime.model_runner import ModelRunner
@@ -75,6 +76,29 @@ def test_they_change_no_bit(demo_ir: Path, backend: Any, properties: dict[str, s
         np.testing.assert_array_equal(one, other)
 
 
+def test_graphs_of_more_threads_take_turns_with_them(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turns of four passes, while the cache grows; then one graph is left, and the cache has no other."""
+    monkeypatch.setattr(quicker_graph, "_PASSES", 4)
+    monkeypatch.setattr(quicker_graph, "_TURNS", 2)
+    runner = ModelRunner(demo_ir / "draft", properties=F32)
+    graphs, own, taken = graphs_of(runner), runner.request, list[ov.InferRequest]()
+    graphs.compile_threaded = lambda model: openvino_core().compile_model(
+        model, "CPU", {**runner.backends.plugin_properties, "INFERENCE_NUM_THREADS": 2}
+    )
+
+    def note() -> None:
+        graphs.wait()
+        taken.append(runner.request)
+
+    fixed = logits(runner, note)
+    assert len({id(request) for request in taken}) == 1 + 2 * 2
+    assert len(runner.cache._requests) == 1 + 2
+    runner.fixed_graphs = None
+    for one, other in zip(fixed, logits(runner, lambda: None), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert runner.request is own
+
+
 def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
     runner = ModelRunner(demo_ir / "draft")
     graphs, own, compile_ = graphs_of(runner), runner.request, graphs_of(runner).compile
@@ -88,7 +112,7 @@ def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
         result.replace_source_output(product)
         return compile_(model)
 
-    graphs.compile = doubled
+    graphs.compile = graphs.compile_threaded = doubled
     for _ in range(2):
         logits(runner, graphs.wait)
     assert runner.request is own
@@ -140,6 +164,18 @@ def test_rows_that_nobody_reads_end_with_those_of_single_rows(demo_ir: Path) -> 
     for number, count in enumerate((1, 2) * 4 + (1, 5, 1, 8)):
         found = runner.forward([Rows(again, np.arange(number, number + count))])
         np.testing.assert_array_equal(found, logits[number])
+
+
+def test_those_of_a_draft_have_one_thread(demo_ir: Path) -> None:
+    """Stock attention gives other bits then, and the same tokens."""
+    backends = Backends.resolve(demo_ir / "draft", attention=AttentionConfig("stock"))
+    runner, sequence = draft_runner(demo_ir / "draft", backends, weight_bytes=1), CachedSequence()
+    for token in range(6):
+        runner.forward([Rows(sequence, np.array([token]))])
+        graphs_of(runner).wait()
+    assert runner.request.get_compiled_model().get_property("INFERENCE_NUM_THREADS") == 1
+    assert runner.request.get_tensor("input_ids").shape[0] == 1
+    assert not runner.request.get_compiled_model().input("input_ids").get_partial_shape().is_dynamic
 
 
 @pytest.mark.parametrize("case", ["large", "kept", "selects", "watched"])

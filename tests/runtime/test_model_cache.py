@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from prompts import STORY
 from runtime.kept_models import Said, entries, logits, start
 from settings import F32
+from tiers import by_tier
 from transforms.moe_models import TOP_K, moe_folder
 
 import ovspec
@@ -67,7 +68,7 @@ def moe(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
 
 
 class TestHit:
-    @pytest.mark.parametrize("name", GRAPHS)
+    @pytest.mark.parametrize("name", by_tier(GRAPHS, ("native, selecting", "experts")))
     def test_logits_are_those_of_a_model_that_is_compiled(
         self, name: str, demo_ir: Path, moe: Path, tmp_path: Path, said: Said
     ) -> None:

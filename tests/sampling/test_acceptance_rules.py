@@ -15,7 +15,7 @@ from ovspec.sampling.sampling import Distribution
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "demo"))
 
-from acceptance_rules import RULES, block, block_stops, coupled, token_wise
+from acceptance_rules import RULES, block, coupled, token_wise
 
 LENGTH, VOCAB = 3, 3
 Law = NDArray[np.float64]
@@ -54,30 +54,6 @@ def test_the_papers_example() -> None:
         paths = itertools.product(range(2), repeat=2)
         found = sum(q[0, a] * q[1, b] * rule(p, q, (a, b)) for a, b in paths)
         assert found == pytest.approx(expected, abs=1e-12)
-
-
-def test_block_verification_gives_the_targets_law() -> None:
-    """Of the tokens that a pass gives, and the target's own behind them, the joint law of the first three."""
-    law = np.zeros((VOCAB,) * LENGTH)
-    for path, probability in drafts():
-        p, q = along(P, path), along(Q, path)
-        weights, stands = block_stops(p, q, path)
-        missed = 1.0
-        for count in range(LENGTH, -1, -1):
-            stops, missed = probability * missed * stands[count], missed * (1 - stands[count])
-            if count == LENGTH:
-                law[path] += stops
-                continue
-            rest = np.maximum(weights[count] * p[count] - q[count], 0)
-            if stops == 0:
-                continue
-            for behind in itertools.product(range(VOCAB), repeat=LENGTH - count):
-                whole = path[:count] + behind
-                more = [P[whole[:i]][whole[i]] for i in range(count + 1, LENGTH)]
-                law[whole] += stops * rest[behind[0]] / rest.sum() * np.prod(more)
-    paths = itertools.product(range(VOCAB), repeat=LENGTH)
-    expected = np.reshape([np.prod([P[w[:i]][w[i]] for i in range(LENGTH)]) for w in paths], law.shape)
-    np.testing.assert_allclose(law, expected, atol=1e-12)
 
 
 def test_block_accepts_no_fewer_than_token_wise_and_that_no_fewer_than_coupled() -> None:

@@ -44,9 +44,9 @@ from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.sampling import SamplingParams, sampling_distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath
 from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_config import SparseVerify
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models.shapes import ModelShape
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_models.synthetic import build_model
 
 VOCAB = 5
@@ -119,13 +119,16 @@ class Case:
     verify: VerifyMode = "dense"
     setting: str = "temperature"
     together: int = BATCH
+    rule: str = "coupled"
 
     def __str__(self) -> str:
         verify = self.verify if isinstance(self.verify, str) else f"commit {COMMIT.interval}"
-        return f"{self.drafter}, {verify}, {self.setting}, {self.together} together"
+        rule = "" if self.rule == "coupled" else f", {self.rule}"
+        return f"{self.drafter}, {verify}, {self.setting}, {self.together} together{rule}"
 
     def settings(self) -> GenerationSettings:
         fixed = {"max_new_tokens": LIMIT, "num_assistant_tokens": DRAFT, "do_sample": True, "rng_seed": 20}
+        fixed["acceptance_rule"] = self.rule
         shape = TREE if self.drafter == "assistant trees" else {}
         config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting], **shape})
         return resolve(config, (), has_draft=True)
@@ -220,13 +223,13 @@ def penalised(
 FIRST = [
     Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
-    Case("assistant trees", COMMIT, "top-k and top-p", 4),
     Case("sparse_self", COMMIT, "repetition penalty"),
     Case("sparse_self", COMMIT),
     Case("layer_skip"),
 ]
 CASES = [
     *FIRST,
+    Case("assistant trees", COMMIT, "top-k and top-p", 4),
     *(
         Case("assistant", setting=setting)
         for setting in ("plain sampling", "temperature", "repetition penalty")

@@ -25,8 +25,8 @@ class Says(Drafter):
     def __init__(self, *tokens: int) -> None:
         self.tokens = list(tokens)
 
-    def propose(self, sequences, counts):
-        return [Proposal(self.tokens[:count]) for count in counts]
+    def _draft(self, sequences, counts):
+        return {index: Proposal(self.tokens[:count]) for index, count in enumerate(counts)}
 
 
 def test_a_draft_is_decided_at_its_first_wrong_token_or_its_last() -> None:

@@ -35,6 +35,8 @@ FIELDS = {
     "levels without tokens": ({"tree_depth": 3}, "num_assistant_tokens"),
     "children without levels": ({"branching_factor": 2}, "branching_factor"),
     "no children": ({"tree_depth": 2, "branching_factor": 0}, "branching_factor"),
+    "acceptance rule": ({"acceptance_rule": "best"}, "acceptance_rule"),
+    "acceptance rule of greedy decoding": ({"acceptance_rule": "block", "temperature": 0}, "acceptance_rule"),
     "no messages": ({"messages": []}, "messages"),
     "role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     "picture": (
@@ -66,6 +68,16 @@ def test_supported_values_of_unsupported_fields_pass(served: Served) -> None:
     message = {"role": "assistant", "content": "Once", "refusal": None, "tool_calls": None}
     body = {"model": "demo", "messages": [message, *USER], "max_tokens": 2, **off}
     assert served.post("/v1/chat/completions", body)[0] == 200
+
+
+def test_block_verification_goes_with_dense_verification_only(served: Served) -> None:
+    body = {"model": "demo", "messages": USER, "max_tokens": 8, "num_assistant_tokens": 3, "temperature": 1}
+    dense, commit = (
+        served.post("/v1/chat/completions", {**body, "acceptance_rule": "block", "verify": verify})
+        for verify in ("dense", "commit")
+    )
+    assert dense[0] == 200 and not dense[1]["metrics"]["is_lossy"]
+    assert commit[0] == 400 and "contradicts verify='commit'" in commit[1]["error"]["message"]
 
 
 def test_the_client_raises_its_own_errors(served: Served) -> None:

@@ -132,6 +132,7 @@ def test_states_and_weights_are_the_targets() -> None:
     assert np.array_equal(output, models.model.get_output_embeddings().weight.detach().numpy())
 
 
+@pytest.mark.slow
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
     train(tmp_path / "whole", epochs=8)
@@ -216,7 +217,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--boundaries", "1,x"), "expected numbers such as 2,16,29"),
+        (("--boundaries", "1,x"), "expected whole numbers separated by commas"),
         (("--boundaries", "1,9"), "--boundaries 9: the target has 6 layers"),
         (("--data", "missing.jsonl"), "missing.jsonl: No such file"),
         (("--target", "missing"), "missing"),

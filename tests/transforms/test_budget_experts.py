@@ -17,8 +17,6 @@ from ovspec_models.synthetic import build_model
 from ovspec_transforms import (
     budget_experts,
     budget_experts_stock,
-    check_expert_budget,
-    moe_layers,
     route_rows,
     sparse_moe,
     to_paged,
@@ -110,17 +108,3 @@ def test_a_model_without_experts_is_refused() -> None:
         budget_experts(dense)
     with pytest.raises(ValueError, match="no routed experts of a known form"):
         budget_experts_stock(dense)
-
-
-@pytest.mark.parametrize("budget", [-1, TOP_K - 1, EXPERTS + 1])
-def test_a_budget_out_of_range_is_refused_with_the_layer(budget: int) -> None:
-    layers = moe_layers(tiny_moe())
-    with pytest.raises(ValueError, match="expected 3 to 8 ") as error:
-        check_expert_budget(budget, layers)
-    assert layers[0].name in str(error.value)
-
-
-def test_budgets_within_range_pass() -> None:
-    layers = moe_layers(tiny_moe())
-    for budget in (TOP_K, EXPERTS):
-        check_expert_budget(budget, layers)

@@ -24,6 +24,7 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
+from ovspec.sampling.block_verification import block_stops
 from ovspec_models import demo_pair_path
 
 Probabilities = NDArray[np.float64]
@@ -62,23 +63,6 @@ def token_wise(p: Probabilities, q: Probabilities, tokens: Sequence[int]) -> flo
     """Expected accepted tokens with rejection sampling; arguments as of `coupled`."""
     places = np.arange(len(tokens)), np.asarray(tokens)
     return float(np.cumprod(np.minimum(1, p[places] / q[places])).sum())
-
-
-def block_stops(p: Probabilities, q: Probabilities, tokens: Sequence[int]) -> tuple[list[float], list[float]]:
-    """What block verification computes of a draft; arguments as of `coupled`.
-
-    Returns:
-        For every number of tokens, 0 counted: the weight p_i of the draft so far, and the probability h_i
-        with which so many stand if no more do.
-    """
-    weights, stands = [1.0], [1.0]
-    for i, x in enumerate(tokens):
-        weights.append(min(weights[-1] * p[i, x] / q[i, x], 1.0))
-        if i + 1 < len(tokens):
-            more = np.maximum(weights[-1] * p[i + 1] - q[i + 1], 0).sum()
-            # Where nothing is left over, the weight is 1 and the models agree: rejection never comes here.
-            stands.append(float(more / (more + 1 - weights[-1])) if more + 1 - weights[-1] > 0 else 1.0)
-    return weights, [*stands, weights[-1]]
 
 
 def block(p: Probabilities, q: Probabilities, tokens: Sequence[int]) -> float:

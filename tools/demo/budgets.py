@@ -33,8 +33,8 @@ from ovspec.runtime.expert_budgets import expert_config
 from ovspec.runtime.ffn_budgets import ffn_config
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.verify.verify_config import SparseVerify
 from ovspec_models import demo_pair_path
+from ovspec_models.sparse_verify import SparseVerify
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 STREAMS, LENGTH, DRAFT = ("stories", "sums"), 384, 5

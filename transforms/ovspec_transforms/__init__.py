@@ -26,7 +26,6 @@ from ovspec_transforms.errors import last_line as last_line
 from ovspec_transforms.experts.budget_experts import EXPERTS_READ as EXPERTS_READ
 from ovspec_transforms.experts.budget_experts import VERIFY_EXPERT_BUDGETS as VERIFY_EXPERT_BUDGETS
 from ovspec_transforms.experts.budget_experts import budget_experts as budget_experts
-from ovspec_transforms.experts.budget_experts import check_expert_budget as check_expert_budget
 from ovspec_transforms.experts.budget_experts_stock import budget_experts_stock as budget_experts_stock
 from ovspec_transforms.experts.moe_layers import MoELayer as MoELayer
 from ovspec_transforms.experts.moe_layers import moe_layers as moe_layers
@@ -58,6 +57,7 @@ from ovspec_transforms.heads.head_parts import split_head as split_head
 from ovspec_transforms.heads.head_parts import whole_head as whole_head
 from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_STATES
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
+from ovspec_transforms.heads.hidden_states import decoder_layers as decoder_layers
 from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
 from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
 from ovspec_transforms.heads.skip_layers import LAYER_ROWS as LAYER_ROWS

@@ -1,18 +1,17 @@
-"""Small things that every pass needs: parameters, patterns, running a matcher."""
+"""Small things that every pass needs: parameters, constants, nodes of a type."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
-from openvino.passes import AnyInput, Manager, Matcher, MatcherPass
 
 from ovspec_transforms.report import PassReport
 
 PAGED_ATTENTION = "PagedAttentionExtension"
+GATED_DELTA_NET = "PagedGatedDeltaNet"
 
 
 def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Type) -> ov.Node:
@@ -100,66 +99,28 @@ def evaluate(node: ov.Node) -> ov.Tensor | None:
     """
     if node.get_type_name() == "Constant":
         return node.get_tensor_view()
-    sources = [port.get_source_output().get_node() for port in node.inputs()]
-    values = [evaluate(source) for source in sources]
-    dynamic = node.get_output_partial_shape(0).is_dynamic
-    if dynamic or not values or any(value is None for value in values):
+    if node.get_output_partial_shape(0).is_dynamic:
+        return None
+    values = list[ov.Tensor]()
+    for port in node.inputs():
+        value = evaluate(port.get_source_output().get_node())
+        if value is None:
+            return None  # at once: each residual layer doubles the paths to the inputs, too many to follow
+        values.append(value)
+    if not values:
         return None
     result = ov.Tensor(node.get_output_element_type(0), node.get_output_shape(0))
     return result if node.evaluate([result], values) else None
 
 
-class NodePass(MatcherPass):
-    """A matcher over one operation type, by name.
+def rewrite_nodes(
+    model: ov.Model, name: str, type_name: str, rewrite: Callable[[ov.Node], bool]
+) -> PassReport:
+    """Change the graph around the nodes of one type, infer its shapes again, and report as the pass `name`.
 
-    `openvino.passes.WrapType` knows opset operations only; the paged attention node and our own
-    operations are extensions, so the pattern is a predicate on the type name.
+    Args:
+        rewrite: called with each node, in topological order; returns whether it changed anything.
     """
-
-    def __init__(self, type_name: str) -> None:
-        super().__init__()
-        self.changed: list[str] = []
-        self.failure: Exception | None = None
-
-        def is_root(output: ov.Output) -> bool:
-            return str(output.get_node().get_type_name()) == type_name
-
-        # The C++ pass keeps its callback, and Python keeps the pass. A strong reference would be a circle
-        # that the garbage collector can't see; it would keep the pass's nodes, and so the whole graph.
-        on_match = weakref.WeakMethod(self._on_match)
-
-        def callback(matcher: Matcher) -> bool:
-            method = on_match()
-            return method is not None and method(matcher)
-
-        self.register_matcher(Matcher(AnyInput(is_root), type(self).__name__), callback)
-
-    def _on_match(self, matcher: Matcher) -> bool:
-        node = matcher.get_match_root()
-        name = node.get_friendly_name()
-        if self.failure is not None:
-            return False
-        try:
-            changed = self.rewrite(node)
-        except Exception as error:
-            # The C++ pass manager would wrap the error in a C++ trace; `run_pass` raises it unchanged.
-            self.failure = error
-            return False
-        if changed:
-            self.changed.append(name)
-        return changed
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Change the graph around `node`; return whether anything was changed."""
-        raise NotImplementedError
-
-
-def run_pass(model: ov.Model, node_pass: NodePass) -> PassReport:
-    """Run one pass over the model, re-infer its shapes and report."""
-    manager = Manager()
-    manager.register_pass(node_pass)
-    manager.run_passes(model)
-    if node_pass.failure is not None:
-        raise node_pass.failure
+    changed = [node.get_friendly_name() for node in nodes_of_type(model, type_name) if rewrite(node)]
     model.validate_nodes_and_infer_types()
-    return PassReport(type(node_pass).__name__, tuple(node_pass.changed))
+    return PassReport(name, tuple(changed))

@@ -1,51 +1,45 @@
-"""Base class of passes that replace a subgraph by a native operation."""
+"""Passes that replace subgraphs by a native operation."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import openvino as ov
 
-from ovspec_transforms.graph import NodePass, let_read
+from ovspec_transforms.graph import let_read, rewrite_nodes
+from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 
 
-class OperationPass(NodePass):
-    """Replaces the subgraphs that end with a node by an operation.
+def replace_subgraphs(
+    model: ov.Model,
+    name: str,
+    type_name: str,
+    matches: Callable[[ov.Node], bool],
+    operation: Callable[[ov.Node], ov.Node],
+) -> PassReport:
+    """Replace the subgraphs that end with a node of one type by an operation; report as the pass `name`.
 
-    Attributes:
-        unknown: reason why a subgraph of an unknown form was left, by the name of its last node.
+    Args:
+        matches: whether a subgraph of the kind ends with a node.
+        operation: what replaces it; a subgraph for which it raises UnknownPatternError is left.
     """
+    left: list[str] = []
 
-    def __init__(self, node_type: str) -> None:
-        super().__init__(node_type)
-        self.unknown: dict[str, str] = {}
-
-    @abstractmethod
-    def matches(self, node: ov.Node) -> bool:
-        """Whether a subgraph of the kind ends with `node`."""
-
-    @abstractmethod
-    def operation(self, node: ov.Node) -> ov.Node:
-        """The operation that replaces the subgraph.
-
-        Raises:
-            UnknownPatternError: the subgraph has an unknown form.
-        """
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Replace the subgraph that ends with `node`, or record why it was left."""
-        if not self.matches(node):
+    def rewrite(node: ov.Node) -> bool:
+        if not matches(node):
             return False
         try:
-            operation = self.operation(node)
+            made = operation(node)
         except UnknownPatternError as error:
-            self.unknown[node.get_friendly_name()] = str(error)
+            left.append(f"{node.get_friendly_name()}: {error}")
             return False
-        operation.set_friendly_name(node.get_friendly_name())
-        let_read(node.output(0), operation.output(0))
+        made.set_friendly_name(node.get_friendly_name())
+        let_read(node.output(0), made.output(0))
         return True
+
+    return replace(rewrite_nodes(model, name, type_name, rewrite), left=tuple(left))
 
 
 def check_served(what: str, served: int, left: Sequence[str], none: str) -> None:

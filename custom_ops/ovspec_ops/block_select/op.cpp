@@ -158,11 +158,11 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
 
 std::size_t choose(const Call& call, std::size_t s, std::size_t head, const Ends& ends, const float* scores,
                    std::int32_t* selected) {
-    auto scratch = Pool<Candidates>::take();
+    Candidates& scratch = of_this_thread<Candidates>();
     const std::size_t total = call.sequences.past(s) + call.sequences.row_count(s);
     const Limits limits{call.budget(s), call.coverage[s], call.attributes.scale,
                         total - (ends.blocks - 1) * block_size};
-    const std::size_t count = select_blocks(scores + head * ends.blocks, ends, limits, *scratch, selected);
+    const std::size_t count = select_blocks(scores + head * ends.blocks, ends, limits, scratch, selected);
     if (call.kept != nullptr) {
         for (std::size_t b = 0; b < ends.blocks; b++)
             call.kept_at(s, b, head) = 0;

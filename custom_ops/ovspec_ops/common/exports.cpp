@@ -1,9 +1,12 @@
 // C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null
 // or nonzero and leaves its message in ovspec_last_error().
 #include "common/isa.hpp"
+#include "common/parallel.hpp"
 
 #include <exception>
 #include <string>
+
+#include <tbb/global_control.h>
 
 #define OVSPEC_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -48,3 +51,15 @@ OVSPEC_EXPORT int ovspec_set_isa(const char* name) {
         return 1;
     }
 }
+
+#ifdef OVSPEC_DEVELOPER
+// For tests: a call on so many threads, also where there are fewer cores. Returns the most items that threads
+// shared in one loop.
+OVSPEC_EXPORT std::size_t ovspec_call_on_threads(int threads, void (*call)()) {
+    const tbb::global_control allowed(tbb::global_control::max_allowed_parallelism,
+                                      static_cast<std::size_t>(threads));
+    ovspec::most_shared_items = 0;
+    tbb::task_arena(threads).execute(call);
+    return ovspec::most_shared_items;
+}
+#endif

@@ -1,6 +1,8 @@
 // Loops on the threads of the caller's TBB arena, which inside an evaluate() is the CPU plugin's stream.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,6 +26,11 @@ inline bool runs_alone(std::size_t work) {
     return work < serial_work;
 }
 
+#ifdef OVSPEC_DEVELOPER
+// Most items that threads shared in one loop; for tests (common/exports.cpp).
+inline std::atomic<std::size_t> most_shared_items{0};
+#endif
+
 // body(item) for every item below `count`; `work` is that of all items together.
 template <class Body> void parallel_items(std::size_t count, std::size_t work, const Body& body) {
     if (count == 1 || runs_alone(work)) {
@@ -31,11 +38,21 @@ template <class Body> void parallel_items(std::size_t count, std::size_t work, c
             body(item);
         return;
     }
+#ifdef OVSPEC_DEVELOPER
+    most_shared_items = std::max(most_shared_items.load(), count);
+#endif
     tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count),
                       [&](const tbb::blocked_range<std::size_t>& range) {
                           for (std::size_t item = range.begin(); item != range.end(); ++item)
                               body(item);
                       });
+}
+
+// The calling thread's own scratch memory; what a task finds there is undefined. Many threads that take
+// theirs out of a Pool at every task wait for its lock.
+template <class T> T& of_this_thread() {
+    static thread_local T scratch;
+    return scratch;
 }
 
 // The objects of a type that live as long as the process; a call takes one and gives it back, so that no two

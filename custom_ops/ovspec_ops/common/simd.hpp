@@ -89,6 +89,14 @@ OVSPEC_INLINE std::size_t take_rows(std::size_t left, std::size_t row, const Bod
     return most;
 }
 
+// use(Count<count>) of 1 to `most`.
+template <std::size_t most, class Use> OVSPEC_INLINE void with_count(std::size_t count, const Use& use) {
+    if constexpr (most > 1)
+        if (count < most)
+            return with_count<most - 1>(count, use);
+    use(Count<most>());
+}
+
 // values[i] = changed(i, values[i], count), `count` values at once: `lanes`, or those that are left.
 template <class Change>
 OVSPEC_INLINE void change_all(float* values, std::size_t count, const Change& changed) {
@@ -99,8 +107,20 @@ OVSPEC_INLINE void change_all(float* values, std::size_t count, const Change& ch
         store_part(values + i, changed(i, load_part<Vec>(values + i, count - i), count - i), count - i);
 }
 
-OVSPEC_INLINE Vec load_some(const float* from, std::size_t count) {
-    return count == lanes ? load(from) : load_part<Vec>(from, count);
+// `lanes` elements, or the first `count` of them and zeros.
+template <class T = Vec, class Element> OVSPEC_INLINE T load_some(const Element* from, std::size_t count) {
+    return count == lanes ? load_as<T>(from) : load_part<T>(from, count);
+}
+
+// body(Count<R>, row): `rows` rows in parts of up to `most`, which differ by one row at most.
+template <std::size_t most, class Body>
+OVSPEC_INLINE void for_even_parts(std::size_t rows, const Body& body) {
+    const std::size_t parts = (rows + most - 1) / most;
+    for (std::size_t p = 0; p < parts; p++) {
+        const std::size_t row = p * rows / parts;
+        with_count<most>((p + 1) * rows / parts - row,
+                         [&](auto R) __attribute__((always_inline)) { body(R, row); });
+    }
 }
 
 // use(Count<value>) of a power of two, from `least` to `most`.
@@ -217,6 +237,15 @@ OVSPEC_INLINE Vec from_f16(HalfVec x) {
 
 OVSPEC_INLINE float scalar_f16(const std::uint8_t* from) {
     return from_f16(load_first<HalfVec, 1>((const std::uint16_t*)from))[0];
+}
+
+// 2**23. From it to 2**24 floats are 1 apart, so `or` with an integer adds the integer. That takes the place
+// of a conversion, which fewer execution units can do.
+constexpr float integer_base = 8388608.0f;
+
+// Integers below 2**23 as numbers, less zero points that have integer_base added.
+OVSPEC_INLINE Vec less_zero_point(UVec integers, Vec zero_points) {
+    return (Vec)(integers | (UVec)splat(integer_base)) - zero_points;
 }
 
 // to[i] = x[index[i]]

@@ -125,10 +125,10 @@ OVSPEC_INLINE std::size_t beyond(std::size_t size, std::size_t passed) {
 }
 
 // Scales and zero points of a chunk of one channel by lane.
-OVSPEC_INLINE void lane_scales(const ChannelMatrix& m, std::size_t channel, const RowChunk& chunk,
-                               integer_rows::LaneScales& to) {
+OVSPEC_INLINE void read_scales(const ChannelMatrix& m, std::size_t channel, const RowChunk& chunk,
+                               lane_scales::LaneScales& to) {
     if (m.format == WeightFormat::u4)
-        return integer_rows::read_scales(m, channel, chunk, to);
+        return lane_scales::read(m, channel, chunk, to);
     for (std::size_t p = 0; p < parts; p++) {
         store(to.scale + p * lanes, splat(scalar_f16(m.scales + 2 * channel)));
         store(to.zero_point + p * lanes, splat((float)m.zero_points[channel]));
@@ -227,9 +227,9 @@ OVSPEC_INLINE void tile(const ChannelMatrix& m, const std::uint32_t* channels,
     for (std::size_t first = 0; first < m.groups;) {
         const RowChunk chunk = chunk_at(m, first);
         const ChunkLayout layout(chunk);
-        integer_rows::LaneScales scales[N];
+        lane_scales::LaneScales scales[N];
         for (std::size_t n = 0; n < N; n++)
-            lane_scales(m, channels[n], chunk, scales[n]);
+            read_scales(m, channels[n], chunk, scales[n]);
         for (std::size_t p = 0; p < parts; p++) {
             const std::size_t lane = p * lanes * sizeof(float);
             const Place place{row_at + 16 * sizeof(float) + lane, row_at + layout.integers + p * part,

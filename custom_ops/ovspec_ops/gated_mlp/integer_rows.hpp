@@ -4,6 +4,7 @@
 
 #include "common/digits16.hpp"
 #include "gated_mlp/kernel.hpp"
+#include "gated_mlp/lane_scales.hpp"
 #include "gated_mlp/row_layout.hpp"
 
 namespace ovspec::OVSPEC_ISA::integer_rows {
@@ -172,39 +173,6 @@ OVSPEC_INLINE void scale_u8(const ChannelMatrix& m, const std::uint32_t* channel
     }
 }
 
-// Scales and zero points of a chunk of one channel, every lane its group's.
-struct LaneScales {
-    float scale[16];
-    float zero_point[16];
-};
-
-template <std::size_t groups>
-OVSPEC_INLINE void spread(const std::uint8_t* scales, const std::uint8_t* zero_points, LaneScales& to) {
-    constexpr std::size_t lanes_each = 16 / groups;
-    for (std::size_t first = 0; first < groups; first += lanes) {
-        constexpr std::size_t some = groups < lanes ? groups : lanes;
-        const Vec scale = from_f16(load_first<HalfVec, some>((const std::uint16_t*)scales + first));
-        const Vec zero_point = to_float(load_first<ByteVec, some>(zero_points + first));
-        for (std::size_t p = 0; p < parts * some / groups; p++) {
-            IVec index;
-#pragma GCC unroll 16
-            for (std::size_t i = 0; i < lanes; i++)
-                index[i] = (std::int32_t)((p * lanes + i) / lanes_each);
-            float* at = to.scale + first * lanes_each + p * lanes;
-            store(at, permuted(scale, index));
-            store(to.zero_point + (at - to.scale), permuted(zero_point, index));
-        }
-    }
-}
-
-OVSPEC_INLINE void read_scales(const ChannelMatrix& m, std::size_t channel, const RowChunk& chunk,
-                               LaneScales& to) {
-    const std::size_t at = channel * m.groups + chunk.first;
-    with_power<1, 16>(chunk.groups, [&](auto groups) __attribute__((always_inline)) {
-        spread<groups>(m.scales + 2 * at, m.zero_points + at, to);
-    });
-}
-
 // Sums of one chunk by lane: high and low of R * N, for part p of its vectors.
 template <std::size_t N, std::size_t R>
 __attribute__((noinline)) void chunk_u4(std::size_t vectors, const std::uint8_t* const* weights,
@@ -243,9 +211,9 @@ OVSPEC_INLINE void tile_u4(const ChannelMatrix& m, const std::uint32_t* channels
     clear(total);
     for (std::size_t first = 0; first < m.groups;) {
         const RowChunk chunk = row_chunk(first, m.groups, group_size);
-        LaneScales scales[N];
+        lane_scales::LaneScales scales[N];
         for (std::size_t n = 0; n < N; n++)
-            read_scales(m, channels[n], chunk, scales[n]);
+            lane_scales::read(m, channels[n], chunk, scales[n]);
         for (std::size_t p = 0; p < parts; p++) {
             Vec acc[R * N];
             chunk_u4<N, R>(chunk.vectors, weights, ahead, rows, weights_at + p * part, digits_at + p * part,

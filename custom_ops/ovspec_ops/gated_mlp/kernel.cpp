@@ -2,7 +2,8 @@
 
 #include "common/simd.hpp"
 #include "gated_mlp/activation.hpp"
-#include "gated_mlp/float_path.hpp"
+#include "gated_mlp/number_columns.hpp"
+#include "gated_mlp/number_rows.hpp"
 #ifdef OVSPEC_DOT
 #include "gated_mlp/integer_columns.hpp"
 #include "gated_mlp/integer_rows.hpp"
@@ -51,7 +52,7 @@ OVSPEC_INLINE std::size_t row_bytes(const ChannelMatrix& matrix) {
     if (in_integers(matrix.format))
         return integer_rows::packed_bytes(matrix);
 #endif
-    return float_rows::packed_bytes(matrix.size);
+    return number_rows::packed_bytes(matrix);
 }
 
 std::size_t packed_bytes(const ChannelMatrix& matrix) {
@@ -81,7 +82,7 @@ void pack(const ChannelMatrix& matrix, const float* const* values, std::size_t r
             continue;
         }
 #endif
-        float_rows::pack(values[r], matrix.size, to);
+        number_rows::pack(matrix, values[r], to);
     }
 }
 
@@ -179,7 +180,7 @@ std::size_t scratch_floats(const ChannelMatrix& matrix) {
     if (tile_rows::serves(matrix))
         return tile_rows::scratch_bytes(matrix) / sizeof(float) + 1;
 #endif
-    return in_integers(matrix.format) ? 0 : float_path::tile_channels * (matrix.size + float_path::slack);
+    return in_integers(matrix.format) ? 0 : number_rows::scratch_floats;
 }
 
 void project(const ChannelMatrix& matrix, const ChannelSpan& span, const std::uint8_t* packed,
@@ -198,7 +199,7 @@ void project(const ChannelMatrix& matrix, const ChannelSpan& span, const std::ui
     if (in_integers(matrix.format))
         return project_integers<WideRows>(matrix, span, packed, rows, y, stride);
 #endif
-    float_path::project(matrix, span, packed, rows, y, stride, scratch);
+    number_rows::project(matrix, span, packed, rows, y, stride, scratch);
 }
 
 std::size_t packed_inner_bytes([[maybe_unused]] const ChannelMatrix& matrix, const ChannelView& view) {
@@ -243,9 +244,7 @@ void down(const ChannelMatrix& matrix, const ChannelView& view, std::size_t firs
     if (in_integers(matrix.format))
         return integer_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 #endif
-    for (std::size_t h = 0; h < count; h += down_width)
-        float_path::down(matrix, view, first + h, count - h < down_width ? count - h : down_width, rows,
-                         row_count, y + h, stride);
+    number_columns::down(matrix, view, first, count, rows, row_count, y, stride);
 }
 
 } // namespace

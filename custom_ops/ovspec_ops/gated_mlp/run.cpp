@@ -68,10 +68,10 @@ public:
             const std::size_t first = block * block_channels;
             const std::size_t count = std::min(block_channels, view.count - first);
             const ChannelSpan span{view.channels + first, count, view.count - first};
-            auto lease = Pool<FloatBuffer>::take();
+            FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
-            float* ups = lease->reserve(rows_ * block_channels + scratch);
+            float* ups = buffer.reserve(rows_ * block_channels + scratch);
             float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
             for (std::size_t r = 0; given && r < rows_; r++) {
@@ -162,8 +162,8 @@ private:
         parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
             const std::size_t first = block * block_channels,
                               count = std::min(block_channels, channels_ - first);
-            auto lease = Pool<FloatBuffer>::take();
-            float* scratch = lease->reserve(kernels_.scratch_floats(w_.gate));
+            FloatBuffer& buffer = of_this_thread<FloatBuffer>();
+            float* scratch = buffer.reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
             kernels_.project(w_.gate, span, work_.gate_of, rows_, gates + first, channels_, scratch);
             for (std::size_t r = 0; r < rows_; r++)

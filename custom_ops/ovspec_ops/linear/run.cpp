@@ -101,9 +101,9 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
             const std::size_t some = wave.of(round).blocks.rows;
             PanelTarget targets[most_panels];
             set_targets(outputs, row + round * round_rows, first, of_task, targets);
-            auto scratch = Pool<FloatBuffer>::take();
+            FloatBuffer& scratch = of_this_thread<FloatBuffer>();
             kernels.product(weights, first, of_task, packed + round * wave.round_bytes(), some, targets,
-                            scratch->reserve(kernels.scratch_floats(weights, some)));
+                            scratch.reserve(kernels.scratch_floats(weights, some)));
         });
     }
 }

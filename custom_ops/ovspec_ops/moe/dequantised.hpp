@@ -56,10 +56,11 @@ template <std::size_t N, std::size_t R> OVSPEC_INLINE void sum_tile(const Vec* a
                 dots[r * N + n] = sum(acc[r * N + n]);
 }
 
-// dots[r * N + n] of N neurons with R rows; `neuron` counts over all experts.
+// dots[r * N + n] of N neurons with R rows; `neuron` counts over all experts. Prefetches weights that lie
+// `ahead` bytes behind those that it reads, if that is not 0.
 template <WeightFormat format, std::size_t N, std::size_t R>
 OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
-                        float* dots) {
+                        std::size_t ahead, float* dots) {
     constexpr bool quantised = format == WeightFormat::u8 || format == WeightFormat::u4;
     constexpr std::size_t step = step_of(format);
     const std::uint8_t* data = matrix.data + neuron * matrix.row_bytes;
@@ -80,6 +81,9 @@ OVSPEC_INLINE void tile(const ExpertMatrix& matrix, std::size_t neuron, const st
 #pragma GCC unroll 4
             for (std::size_t n = 0; n < N; n++) {
                 const std::uint8_t* row = data + n * matrix.row_bytes;
+                const std::size_t at = format == WeightFormat::u4 ? k / 2 : k * weight_bytes<format>();
+                if (ahead != 0 && at % 64 == 0)
+                    __builtin_prefetch(row + ahead + at);
                 if constexpr (format == WeightFormat::u4) {
                     const std::size_t bytes = left < step ? left / 2 : lanes;
                     const ByteVec pairs = bytes == lanes ? load_as<ByteVec>(row + k / 2)

@@ -47,8 +47,7 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
     if constexpr (format == WeightFormat::u4)
         digits::read_groups<N>(matrix, neuron, groups);
 #endif
-    const auto tile = [&](auto size, const std::uint8_t* const* some, [[maybe_unused]] std::size_t ahead,
-                          float* dots) {
+    const auto tile = [&](auto size, const std::uint8_t* const* some, std::size_t ahead, float* dots) {
         constexpr std::size_t R = size;
 #if defined(__AVX512VNNI__)
         if constexpr (format == WeightFormat::u8)
@@ -56,7 +55,7 @@ void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t*
         if constexpr (format == WeightFormat::u4)
             return digits::tile_u4<N, R>(matrix, neuron, some, groups, ahead, dots);
 #endif
-        dequantised::tile<format, N, R>(matrix, neuron, some, dots);
+        dequantised::tile<format, N, R>(matrix, neuron, some, ahead, dots);
     };
     for (std::size_t r = 0; r < count; r += tile_rows) {
         const std::size_t size = count - r < tile_rows ? count - r : tile_rows;

@@ -204,9 +204,9 @@ struct Round {
             const std::size_t neurons = std::min(block_neurons, intermediate_size - first);
             const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
             const std::size_t expert = groups.experts[entry];
-            auto tiles = Pool<Tiles>::take();
-            float* ups = tiles->first.reserve(count * block_neurons);
-            float* gates = tiles->second.reserve(count * block_neurons);
+            Tiles& tiles = of_this_thread<Tiles>();
+            float* ups = tiles.first.reserve(count * block_neurons);
+            float* gates = tiles.second.reserve(count * block_neurons);
             kernels.product(gate, expert, first, neurons, work.gate_of.data() + begin, count, gates,
                             block_neurons);
             kernels.product(up, expert, first, neurons, work.up_of.data() + begin, count, ups, block_neurons);
@@ -238,10 +238,10 @@ struct Round {
             const std::size_t neurons = std::min(block_neurons, hidden_size - first);
             for (std::size_t row = first_row; row < first_row + rows; row++)
                 std::fill_n(y + row * hidden_size + first, neurons, 0.0f);
-            auto tiles = Pool<Tiles>::take();
+            Tiles& tiles = of_this_thread<Tiles>();
             for (std::size_t entry = 0; entry < groups.experts.size(); entry++) {
                 const std::size_t begin = groups.begins[entry], count = groups.begins[entry + 1] - begin;
-                float* outputs = tiles->first.reserve(count * block_neurons);
+                float* outputs = tiles.first.reserve(count * block_neurons);
                 kernels.product(down, groups.experts[entry], first, neurons, work.down_of.data() + begin,
                                 count, outputs, block_neurons);
                 add_bias(down, groups.experts[entry], first, neurons, outputs, count);

@@ -73,11 +73,23 @@ bool check_parents(const Sequences& in, Parents parents, std::size_t s) {
     return tree;
 }
 
-// Rows of sequence `s` that are worked on together.
+// Chunks of the KV heads of sequence `s`.
+std::size_t chunks_of(const VerifyCall& call, const Sequences& in, const Selection& selection,
+                      std::size_t s) {
+    std::size_t chunks = 0;
+    for (std::size_t h = 0; h < call.keys.heads; h++) {
+        const std::int32_t count = selection.counts ? selection.counts[h * in.count + s] : -1;
+        const std::size_t blocks = count == -1 ? in.blocks(s) : static_cast<std::size_t>(count);
+        chunks += (blocks + chunk_blocks - 1) / chunk_blocks;
+    }
+    return chunks;
+}
+
+// Rows of sequence `s` that are worked on together: fewer where each thread gets one of `parts` parts.
 std::size_t rows_together(const VerifyCall& call, const VerifyKernels& kernels, const Sequences& in,
-                          std::size_t s, bool tree) {
+                          std::size_t s, bool tree, std::size_t parts) {
     const std::size_t chunks = (in.blocks(s) + chunk_blocks - 1) / chunk_blocks;
-    std::size_t rows = group_rows;
+    std::size_t rows = tree ? group_rows : std::min(group_rows, (in.row_count(s) + parts - 1) / parts);
     while (!tree && rows > 1 && chunks * kernels.partial_floats(call, rows) > wave_floats)
         rows /= 2;
     return rows;
@@ -95,9 +107,14 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     work = worker_floats = 0;
     in.check(-1);
     std::size_t groups = 0; // at most one a row
-    for (std::size_t s = 0; s < in.count; s++)
+    std::size_t chunks = 0; // of all KV heads
+    for (std::size_t s = 0; s < in.count; s++) {
         groups += in.active(s) ? in.row_count(s) : 0;
+        chunks += in.active(s) ? chunks_of(call, in, selection, s) : 0;
+    }
     sequences.reserve(groups); // heads point into it
+    // Where there are fewer chunks than threads, several threads read a chunk, each for some of the rows.
+    const std::size_t parts = chunks ? (threads + chunks - 1) / chunks : 1;
     positions_.resize(in.rows);
     seen_.resize(in.rows);
     for (std::size_t s = 0; s < in.count; s++) {
@@ -111,7 +128,7 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
         const bool tree = check_parents(in, parents, s);
         check_lists(call, in, selection, s);
-        const std::size_t together = rows_together(call, kernels, in, s, tree);
+        const std::size_t together = rows_together(call, kernels, in, s, tree, parts);
         for (std::size_t r = 0; r < rows; r += together) {
             add_rows(call, in, tree ? parents : nullptr, s, r, std::min(together, rows - r));
             add_heads(call, in, selection, s);
@@ -123,7 +140,7 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
         for (std::size_t h = wave.first_head, next; h < wave.last_head; h = next) {
             const std::size_t left = wave.last_head - h, own = call.keys.heads - h % call.keys.heads;
             next = h + std::min(left, own);
-            add_items(call, kernels, &heads[h], next - h, threads);
+            add_items(call, kernels, &heads[h], next - h, chunks, threads);
         }
         wave.last_item = items.size();
     }
@@ -208,7 +225,7 @@ void VerifyPlan::add_waves(const VerifyCall& call, const VerifyKernels& kernels)
 
 // Dense heads of a sequence share items as far as the cores' caches and the number of threads allow.
 void VerifyPlan::add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifyHead* first,
-                           std::size_t count, std::size_t threads) {
+                           std::size_t count, std::size_t chunks, std::size_t threads) {
     const VerifySequence& sequence = *first->sequence;
     const std::size_t own = kernels.head_floats(call, sequence.rows);
     const bool dense = std::all_of(first, first + count, [](const VerifyHead& head) { return !head.list; });
@@ -216,7 +233,7 @@ void VerifyPlan::add_items(const VerifyCall& call, const VerifyKernels& kernels,
     if (dense) {
         together = item_floats / (own + kernels.partial_floats(call, sequence.rows));
         together = std::clamp<std::size_t>(together, 1, count);
-        while (together > 1 && first->chunks * (count / together) < items_per_thread * threads)
+        while (together > 1 && chunks / together < items_per_thread * threads)
             together = (together + 1) / 2;
     }
     worker_floats = std::max(worker_floats, kernels.shared_floats(call, sequence.rows) + together * own);

@@ -1,6 +1,6 @@
 // What one call of VerifyAttention has to do: checked sequences and heads, and the work items the threads
 // share. The cut into chunks depends on a sequence alone, never on the number of threads or on the rest of
-// the batch, so neither changes a bit of a sequence's result.
+// the batch, and no row's result depends on the rows that it is worked on with. So neither changes a bit.
 #pragma once
 
 #include <vector>
@@ -53,7 +53,7 @@ private:
                    std::size_t s);
     void add_waves(const VerifyCall& call, const VerifyKernels& kernels);
     void add_items(const VerifyCall& call, const VerifyKernels& kernels, const VerifyHead* first,
-                   std::size_t count, std::size_t threads);
+                   std::size_t count, std::size_t chunks, std::size_t threads);
     FloatBuffer partials_;
     std::vector<std::size_t> partial_begins_; // of every head within its wave
     std::vector<std::int32_t> positions_;     // of all rows of the query

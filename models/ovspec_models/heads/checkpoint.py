@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from openvino import opset15 as ops
 
 from ovspec_models.head_info import with_layer_sizes
 from ovspec_models.shapes import ModelShape, RopeScaling
+from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import decompression_convert
 
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -89,16 +90,67 @@ class HeadCheckpoint:
         except (KeyError, TypeError) as error:
             raise ValueError(f"head '{self.folder}': config.json lacks {error}; get it again") from error
 
-    def array(self, *names: str) -> NDArray[Any]:
+    def array(self, *names: str, dims: tuple[int, ...] | None = None) -> NDArray[Any]:
         """The weight that has one of these names.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is none, or it has another shape than `dims`.
         """
         for name in names:
             if name in self.arrays:
-                return self.arrays[name]
+                array = self.arrays[name]
+                return array if dims is None else self.check_shape(names[0], array, dims)
         raise ValueError(f"head '{self.folder}' has no weight {names[0]}; is it of another kind?")
+
+    def check_shape(self, name: str, array: NDArray[Any], *allowed: tuple[int, ...]) -> NDArray[Any]:
+        """The weight of this name, which must be of one of these shapes.
+
+        Raises:
+            ValueError: it has another shape.
+        """
+        if array.shape not in allowed:
+            raise ValueError(
+                f"head '{self.folder}': {name} has the shape {list(array.shape)}, expected "
+                f"{list(allowed[0])}; get config.json and weights from the same place"
+            )
+        return array
+
+    def output_sizes(self, names: Callable[[int], tuple[str, ...]], key: str) -> tuple[int, int]:
+        """Vocabulary and hidden size of heads that have an output layer each.
+
+        Args:
+            names: that the output layer of a head may have, by its number.
+            key: of config.json, for the number of heads.
+
+        Raises:
+            ValueError: an output layer is missing or no matrix, or there is one too many.
+        """
+        heads = self.count(key)
+        first, *_ = [self.array(*names(head)) for head in range(heads)]
+        if set(names(heads)) & set(self.arrays):
+            raise ValueError(
+                f"head '{self.folder}': {key} of config.json is {heads}, the checkpoint has more; set it to "
+                "their number"
+            )
+        if first.ndim != 2:
+            raise ValueError(
+                f"head '{self.folder}': {names(0)[0]} has the shape {list(first.shape)}, expected "
+                "[vocabulary, hidden size]; get the checkpoint again"
+            )
+        return first.shape
+
+    def count(self, key: str) -> int:
+        """A number of at least 1 in config.json.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = self.config.get(key)
+        if not is_int(value) or value < 1:
+            raise ValueError(
+                f"head '{self.folder}': {key} of config.json is {value!r}, expected a positive integer"
+            )
+        return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -137,6 +189,17 @@ class CheckpointWeights:
         if self._is_f32:
             return ops.constant(values.astype(np.float32), name=f"self.{name}")
         return decompression_convert(ops.constant(values.astype(np.float16), name=f"self.{name}"))
+
+
+def head_model(
+    kind: str, outputs: Mapping[str, ov.Node], inputs: Sequence[ov.Node], stores: Sequence[ov.Node] = ()
+) -> ov.Model:
+    """The graph of a head, with its outputs by name and the mark of its kind."""
+    for name, output in outputs.items():
+        output.output(0).set_names({name})
+    model = ov.Model([ops.result(output) for output in outputs.values()], list(stores), list(inputs), kind)
+    model.set_rt_info("True", [f"{kind}_mode"])
+    return model
 
 
 def _arrays(folder: Path, reads: Callable[[str], bool]) -> dict[str, NDArray[Any]]:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, boundaries_of
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
-from ovspec_models.synthetic.layers import dense_ffn, i64, i64_scalar, linear, rms_norm
+from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
+from ovspec_models.synthetic.layers import i64, i64_scalar, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights
 from ovspec_transforms import BLOCK_ROWS
 
@@ -51,11 +51,8 @@ def dflash_graph(shape: ModelShape, weights: Weights, states: int) -> ov.Model:
         weights: by their names in checkpoints, and the two that stand for the target's.
         states: size of the target's joined states.
     """
-    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
-    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
-    block = parameter(BLOCK_ROWS, 1, ov.Type.i64)
-    given = ops.parameter(ov.PartialShape([-1, -1, states]), ov.Type.f32, name="hidden_states")
-    given.output(0).set_names({"hidden_states"})
+    inputs, block = text_inputs(), parameter(BLOCK_ROWS, ov.Type.i64, -1)
+    given = parameter("hidden_states", ov.Type.f32, -1, -1, states)
     eps, size = shape.rms_norm_eps, shape.hidden_size
 
     def flat(rows: ov.Node) -> ov.Node:
@@ -70,26 +67,18 @@ def dflash_graph(shape: ModelShape, weights: Weights, states: int) -> ov.Model:
         return ops.reshape(everything, ops.shape_of(context, "i64"), special_zero=False)
 
     context = rms_norm(linear(given, weights, "fc.weight"), weights, "hidden_norm.weight", eps)
-    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
-    hidden = of_block(embedded)
-    caches = kv_states(shape, input_ids, beam_idx)
-    shared = shared_inputs(shape, context, mask, positions, caches[0][0])
+    hidden = of_block(embed(weights.matrix(_EMBEDDING), inputs.ids))
+    caches = kv_states(shape, inputs)
+    shared = shared_inputs(shape, inputs, context, caches)
     stores: list[ov.Node] = []
     for layer in range(shape.num_hidden_layers):
         name = f"layers.{layer}"
         normed = among_all(rms_norm(hidden, weights, f"{name}.input_layernorm.weight", eps))
         mixed, assigns = attention(normed, shape, weights, f"{name}.{_MIXES}", shared, caches[layer])
         stores += assigns
-        hidden = ops.add(hidden, of_block(mixed))
-        after = rms_norm(hidden, weights, f"{name}.post_attention_layernorm.weight", eps)
-        hidden = ops.add(hidden, dense_ffn(after, weights, f"{name}.mlp"))
+        hidden = add_ffn(ops.add(hidden, of_block(mixed)), shape, weights, name)
     logits = linear(rms_norm(among_all(hidden), weights, "norm.weight", eps), weights, _OUTPUT)
-    logits.output(0).set_names({"logits"})
-    model = ov.Model(
-        [ops.result(logits)], stores, [input_ids, given, mask, positions, beam_idx, block], "dflash"
-    )
-    model.set_rt_info("True", ["dflash_mode"])
-    return model
+    return head_model("dflash", {"logits": logits}, [inputs.ids, given, *inputs[1:], block], stores)
 
 
 def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
@@ -99,11 +88,7 @@ def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
         ValueError: as `HeadCheckpoint.shape`, or no number of layers, or layers with a window.
     """
     config, where = checkpoint.config, f"head '{checkpoint.folder}'"
-    layers = config.get("num_hidden_layers")
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
-        raise ValueError(
-            f"{where}: num_hidden_layers of config.json is {layers!r}, expected a number of at least 1"
-        )
+    layers = checkpoint.count("num_hidden_layers")
     if "sliding_attention" in (config.get("layer_types") or ()):
         raise ValueError(
             f"{where} has layers with a sliding window, which DFlash does not know yet; take a head without"
@@ -128,12 +113,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         )
     arrays: dict[str, NDArray[Any]] = {}
     for name, wanted in dflash_weights(shape, len(boundaries)).items():
-        arrays[name] = checkpoint.array(name, f"model.{name}")
-        if arrays[name].shape != wanted:
-            raise ValueError(
-                f"{where}: {name} has the shape {list(arrays[name].shape)}, config.json says {list(wanted)}; "
-                "get both from the same place"
-            )
+        arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)
     for name in (_EMBEDDING, _OUTPUT):
         arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
     return arrays

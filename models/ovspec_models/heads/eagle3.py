@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
-from ovspec_models.synthetic.layers import dense_ffn, i64_scalar, linear, rms_norm
+from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
+from ovspec_models.synthetic.layers import linear, rms_norm
 
 # The layer's name in checkpoints: of the paper's authors, and of others.
 _LAYERS = ("midlayer", "layers.0")
@@ -43,33 +43,21 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     shape = checkpoint.shape(len(head))
     _check_shapes(checkpoint, arrays, shape)
     weights = CheckpointWeights(arrays, weight_format == "fp32")
-    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
-    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
-    states = ops.parameter(
-        ov.PartialShape([-1, -1, arrays["fc.weight"].shape[1]]), ov.Type.f32, name="hidden_states"
-    )
-    states.output(0).set_names({"hidden_states"})
-    eps = shape.rms_norm_eps
-    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
+    inputs, eps = text_inputs(), shape.rms_norm_eps
+    states = parameter("hidden_states", ov.Type.f32, -1, -1, arrays["fc.weight"].shape[1])
+    embedded = embed(weights.matrix(_EMBEDDING), inputs.ids)
     features = linear(states, weights, "fc.weight")
     normed = rms_norm(features, weights, "layer.hidden_norm.weight", eps)
     both = ops.concat([rms_norm(embedded, weights, "layer.input_layernorm.weight", eps), normed], -1)
-    caches = kv_states(shape, input_ids, beam_idx)
-    shared = shared_inputs(shape, features, mask, positions, caches[0][0])
+    caches = kv_states(shape, inputs)
+    shared = shared_inputs(shape, inputs, features, caches)
     mixed, stores = attention(both, shape, weights, "layer.self_attn", shared, caches[0])
     hidden = ops.add(normed if config.get("norm_before_residual") else features, mixed)
-    after = rms_norm(hidden, weights, "layer.post_attention_layernorm.weight", eps)
-    hidden = ops.add(hidden, dense_ffn(after, weights, "layer.mlp"))
-    logits = linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")
-    logits.output(0).set_names({"logits"})
-    results = [ops.result(logits)]
+    hidden = add_ffn(hidden, shape, weights, "layer")
+    outputs = {"logits": linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")}
     if "d2t" in arrays:
-        d2t = ops.constant(arrays["d2t"].astype(np.int64))
-        d2t.output(0).set_names({"d2t"})
-        results.append(ops.result(d2t))
-    model = ov.Model(results, stores, [input_ids, states, mask, positions, beam_idx], "eagle3")
-    model.set_rt_info("True", ["eagle3_mode"])
-    return model
+        outputs["d2t"] = ops.constant(arrays["d2t"].astype(np.int64))
+    return head_model("eagle3", outputs, [inputs.ids, states, *inputs[1:]], stores)
 
 
 def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
@@ -122,8 +110,4 @@ def _check_shapes(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], s
         "fc.weight": (hidden, arrays["fc.weight"].shape[-1]),
     }
     for name, wanted in expected.items():
-        if arrays[name].shape != wanted:
-            raise ValueError(
-                f"head '{checkpoint.folder}': {name} has the shape {list(arrays[name].shape)}, config.json "
-                f"says {list(wanted)}; get both from the same place"
-            )
+        checkpoint.check_shape(name, arrays[name], wanted)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, TARGET_SIZE
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.shapes import ModelShape
-from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
-from ovspec_models.synthetic.layers import dense_ffn, i64, linear, rms_norm
+from ovspec_models.synthetic.decoder import decoder_layer, kv_states, parameter, shared_inputs, text_inputs
+from ovspec_models.synthetic.layers import i64, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights
 
 #: What of the target's config.json the decoder layer is made by: a published head does not say it.
@@ -70,17 +69,16 @@ def hydra_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) ->
     weights = CheckpointWeights(arrays, weight_format == "fp32")
     heads, size = config[_HEADS], arrays["states.weight"].shape[1]
     if config[_FORM] == "mlp":
-        states = _input("hidden_states", -1, size)
+        states = parameter("hidden_states", ov.Type.f32, -1, size)
         inputs, stores = [states], list[ov.Node]()
     else:
         shape = replace(checkpoint, config={**checkpoint.config, **hydra_facts(checkpoint)}).shape(1)
         _check_layer(checkpoint, arrays, shape)
         states, inputs, stores = _prefix(shape, weights)
-    given = linear(states, weights, "states.weight")
-    given.output(0).set_names({"logits"})
-    results = [ops.result(given)]
+    outputs = {"logits": linear(states, weights, "states.weight")}
     for head in range(heads):
-        ours, tokens = _input(f"given.{head}", -1, 2 * size), _input(f"tokens.{head}", -1, (head + 1) * size)
+        ours = parameter(f"given.{head}", ov.Type.f32, -1, 2 * size)
+        tokens = parameter(f"tokens.{head}", ov.Type.f32, -1, (head + 1) * size)
         inputs += [ours, tokens]
         first = ops.add(ours, _layer(tokens, *_weights(weights, f"{head}.tokens")))
         x = ops.add(_columns(first, 0, size), ops.swish(_columns(first, size, 2 * size)))
@@ -88,12 +86,8 @@ def hydra_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) ->
             if f"{head}.{layer}.weight" in arrays:  # else the block before is applied again
                 block = _weights(weights, f"{head}.{layer}")
             x = ops.add(x, ops.swish(_layer(x, *block)))
-        logits = _layer(x, *_weights(weights, f"{head}.output"))
-        logits.output(0).set_names({f"head.{head}"})
-        results.append(ops.result(logits))
-    model = ov.Model(results, stores, inputs, "hydra")
-    model.set_rt_info("True", ["hydra_mode"])
-    return model
+        outputs[f"head.{head}"] = _layer(x, *_weights(weights, f"{head}.output"))
+    return head_model("hydra", outputs, inputs, stores)
 
 
 def open_hydra(model: ov.Model) -> HydraParts:
@@ -133,56 +127,38 @@ def hydra_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         ValueError: config.json names a form that is not known or no numbers of heads and layers, a weight is
             missing or has another shape.
     """
-    config, where = checkpoint.config, f"head '{checkpoint.folder}'"
     _check_config(checkpoint)
+    config, found = checkpoint.config, checkpoint.array
     heads, layers = config[_HEADS], config[_LAYERS]
-    outputs = [checkpoint.array(*_output_names(head, "weight")) for head in range(heads)]
-    if set(_output_names(heads, "weight")) & set(checkpoint.arrays):
-        raise ValueError(
-            f"{where}: {_HEADS} of config.json is {heads}, the checkpoint has more; set it to their number"
-        )
-    if outputs[0].ndim != 2:
-        raise ValueError(
-            f"{where}: {_output_names(0, 'weight')[0]} has the shape {list(outputs[0].shape)}, expected "
-            "[vocabulary, hidden size]; get the checkpoint again"
-        )
-    vocab_size, size = outputs[0].shape
-
-    def found(dims: tuple[int, ...], *names: str) -> NDArray[Any]:
-        array = checkpoint.array(*names)
-        if array.shape != dims:
-            raise ValueError(
-                f"{where}: {names[0]} has the shape {list(array.shape)}, expected {list(dims)}; get the "
-                "checkpoint again"
-            )
-        return array
-
+    vocab_size, size = checkpoint.output_sizes(lambda head: _output_names(head, "weight"), _HEADS)
     arrays, of_state = dict[str, NDArray[Any]](), list[NDArray[Any]]()
     for head in range(heads):
         blocks = _blocks(checkpoint, head)
         read = (head + 2) * size
         first = [f"hydra_mlp.{head}.{blocks[0]}.{part}" for part in ("res_connection", "linear")]
-        both = np.concatenate([found((size, read), f"{name}.weight") for name in first])
+        both = np.concatenate([found(f"{name}.weight", dims=(size, read)) for name in first])
         of_state.append(both[:, :size])
         arrays[f"{head}.tokens.weight"] = both[:, size:]
-        arrays[f"{head}.tokens.bias"] = np.concatenate([found((size,), f"{name}.bias") for name in first])
+        arrays[f"{head}.tokens.bias"] = np.concatenate(
+            [found(f"{name}.bias", dims=(size,)) for name in first]
+        )
         before = dict[str, NDArray[Any]]()
         for layer in range(1, layers):
             name = f"hydra_mlp.{head}.{blocks[min(layer, len(blocks) - 1)]}.linear"
             block = {
-                "weight": found((size, size), f"{name}.weight"),
-                "bias": found((size,), f"{name}.bias"),
+                "weight": found(f"{name}.weight", dims=(size, size)),
+                "bias": found(f"{name}.bias", dims=(size,)),
             }
             if not before or any(not np.array_equal(block[part], before[part]) for part in block):
                 arrays |= {f"{head}.{layer}.{part}": array for part, array in block.items()}
             before = block
         for part, dims in (("weight", (vocab_size, size)), ("bias", (vocab_size,))):
-            arrays[f"{head}.output.{part}"] = found(dims, *_output_names(head, part))
+            arrays[f"{head}.output.{part}"] = found(*_output_names(head, part), dims=dims)
     arrays["states.weight"] = np.concatenate(of_state)
     if config[_FORM] != "mlp":
         for part in _PARTS:
             arrays[f"layer.{part}.weight"] = checkpoint.array(f"{_PREFIX}layers.0.{part}.weight")
-        arrays["norm.weight"] = found((size,), f"{_PREFIX}norm.weight")
+        arrays["norm.weight"] = found(f"{_PREFIX}norm.weight", dims=(size,))
     return arrays
 
 
@@ -206,9 +182,7 @@ def hydra_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
 def _check_config(checkpoint: HeadCheckpoint) -> None:
     config, where = checkpoint.config, f"head '{checkpoint.folder}'"
     for key in (_HEADS, _LAYERS):
-        value = config.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{where}: {key} of config.json is {value!r}, expected a positive integer")
+        checkpoint.count(key)
     if config.get(_FORM) not in _FORMS:
         raise ValueError(
             f"{where}: {_FORM} of config.json is {config.get(_FORM)!r}, which is not known; known: "
@@ -255,24 +229,12 @@ def _check_layer(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], sh
 
 def _prefix(shape: ModelShape, weights: Weights) -> tuple[ov.Node, list[ov.Node], list[ov.Node]]:
     """States of the decoder layer, its inputs, and the Assigns of its cache."""
-    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
-    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
-    hidden, eps = _input("hidden_states", -1, -1, shape.hidden_size), shape.rms_norm_eps
-    inputs = [input_ids, hidden, mask, positions, beam_idx]
-    caches = kv_states(shape, input_ids, beam_idx)
-    shared = shared_inputs(shape, hidden, mask, positions, caches[0][0])
-    normed = rms_norm(hidden, weights, "layer.input_layernorm.weight", eps)
-    mixed, stores = attention(normed, shape, weights, "layer.self_attn", shared, caches[0])
-    hidden = ops.add(hidden, mixed)
-    after = rms_norm(hidden, weights, "layer.post_attention_layernorm.weight", eps)
-    hidden = ops.add(hidden, dense_ffn(after, weights, "layer.mlp"))
-    return rms_norm(hidden, weights, "norm.weight", eps), inputs, stores
-
-
-def _input(name: str, *dims: int) -> ov.Node:
-    node = ops.parameter(ov.PartialShape(list(dims)), ov.Type.f32, name=name)
-    node.output(0).set_names({name})
-    return node
+    inputs, given = text_inputs(), parameter("hidden_states", ov.Type.f32, -1, -1, shape.hidden_size)
+    caches = kv_states(shape, inputs)
+    shared = shared_inputs(shape, inputs, given, caches)
+    hidden, stores = decoder_layer(given, shape, weights, "layer", shared, caches[0])
+    states = rms_norm(hidden, weights, "norm.weight", shape.rms_norm_eps)
+    return states, [inputs.ids, given, *inputs[1:]], stores
 
 
 def _weights(weights: Weights, name: str) -> tuple[ov.Node, ov.Node]:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import TARGET_SIZE
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.synthetic.decoder import parameter
 from ovspec_models.synthetic.layers import i64_scalar, linear
 
 _HEADS, _LAYERS = "medusa_num_heads", "medusa_num_layers"
@@ -28,8 +29,7 @@ def medusa_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     heads, layers = checkpoint.config[_HEADS], checkpoint.config[_LAYERS]
     weights = CheckpointWeights(arrays, weight_format == "fp32")
     hidden = arrays["0.0.linear.bias"].shape[0]
-    states = ops.parameter(ov.PartialShape([-1, hidden]), ov.Type.f32, name="hidden_states")
-    states.output(0).set_names({"hidden_states"})
+    states = parameter("hidden_states", ov.Type.f32, -1, hidden)
     drafted = []
     for head in range(heads):
         x = states
@@ -38,11 +38,7 @@ def medusa_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
             inner = ops.add(linear(x, weights, f"{name}.weight"), weights.vector(f"{name}.bias", 2))
             x = ops.add(x, ops.swish(inner))
         drafted.append(ops.unsqueeze(linear(x, weights, f"{head}.{layers}.weight"), i64_scalar(1)))
-    logits = ops.concat(drafted, 1)
-    logits.output(0).set_names({"logits"})
-    model = ov.Model([ops.result(logits)], [states], "medusa")
-    model.set_rt_info("True", ["medusa_mode"])
-    return model
+    return head_model("medusa", {"logits": ops.concat(drafted, 1)}, [states])
 
 
 def medusa_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
@@ -51,40 +47,17 @@ def medusa_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     Raises:
         ValueError: config.json says no numbers of heads and layers, a weight is missing or has another shape.
     """
-    config, where = checkpoint.config, f"head '{checkpoint.folder}'"
-    for key in (_HEADS, _LAYERS):
-        value = config.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{where}: {key} of config.json is {value!r}, expected a positive integer")
-    arrays: dict[str, NDArray[Any]] = {}
+    heads, layers = checkpoint.count(_HEADS), checkpoint.count(_LAYERS)
+    vocab_size, hidden = checkpoint.output_sizes(lambda head: _names(f"{head}.{layers}.weight"), _HEADS)
     shapes: dict[str, tuple[int, ...]] = {}
-    output = checkpoint.array(*_names(f"0.{config[_LAYERS]}.weight"))
-    if output.ndim != 2:
-        raise ValueError(
-            f"{where}: 0.{config[_LAYERS]}.weight has the shape {list(output.shape)}, expected [vocabulary, "
-            "hidden size]; get the checkpoint again"
-        )
-    if set(_names(f"{config[_HEADS]}.{config[_LAYERS]}.weight")) & set(checkpoint.arrays):
-        raise ValueError(
-            f"{where}: {_HEADS} of config.json is {config[_HEADS]}, the checkpoint has more; set it to their "
-            "number"
-        )
-    vocab_size, hidden = output.shape
-    for head in range(config[_HEADS]):
-        for layer in range(config[_LAYERS]):
+    for head in range(heads):
+        for layer in range(layers):
             shapes |= {
                 f"{head}.{layer}.linear.weight": (hidden, hidden),
                 f"{head}.{layer}.linear.bias": (hidden,),
             }
-        shapes[f"{head}.{config[_LAYERS]}.weight"] = (vocab_size, hidden)
-    for name, shape in shapes.items():
-        arrays[name] = checkpoint.array(*_names(name))
-        if arrays[name].shape != shape:
-            raise ValueError(
-                f"{where}: {name} has the shape {list(arrays[name].shape)}, the other heads' {list(shape)}; "
-                "get the checkpoint again"
-            )
-    return arrays
+        shapes[f"{head}.{layers}.weight"] = (vocab_size, hidden)
+    return {name: checkpoint.array(*_names(name), dims=shape) for name, shape in shapes.items()}
 
 
 def medusa_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:

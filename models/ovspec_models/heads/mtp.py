@@ -16,11 +16,17 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, TARGET_LAYERS
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.shapes import ModelShape
-from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import kv_states, parameter, shared_inputs
-from ovspec_models.synthetic.layers import dense_ffn, i64_scalar, linear, rms_norm
+from ovspec_models.synthetic.decoder import (
+    decoder_layer,
+    embed,
+    kv_states,
+    parameter,
+    shared_inputs,
+    text_inputs,
+)
+from ovspec_models.synthetic.layers import linear, rms_norm
 
 _EMBEDDING, _OUTPUT = "embed_tokens.weight", "lm_head.weight"
 # The graph's names, and the checkpoints' of DeepSeek's kind and of Qwen's.
@@ -46,30 +52,20 @@ def mtp_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> o
     """
     arrays = mtp_arrays(checkpoint)
     shape, rotated = _shape(checkpoint), _rotated(checkpoint)
-    size, eps = shape.hidden_size, shape.rms_norm_eps
+    inputs, eps = text_inputs(), shape.rms_norm_eps
     weights = CheckpointWeights(arrays, weight_format == "fp32")
-    input_ids, mask = parameter("input_ids", 2, ov.Type.i64), parameter("attention_mask", 2, ov.Type.i64)
-    positions, beam_idx = parameter("position_ids", 2, ov.Type.i64), parameter("beam_idx", 1, ov.Type.i32)
-    states = ops.parameter(ov.PartialShape([-1, -1, size]), ov.Type.f32, name="hidden_states")
-    states.output(0).set_names({"hidden_states"})
-    embedded = ops.gather(weights.matrix(_EMBEDDING), ops.convert(input_ids, "i32"), i64_scalar(0))
+    states = parameter("hidden_states", ov.Type.f32, -1, -1, shape.hidden_size)
+    embedded = embed(weights.matrix(_EMBEDDING), inputs.ids)
     both = [rms_norm(embedded, weights, "enorm.weight", eps), rms_norm(states, weights, "hnorm.weight", eps)]
     hidden = linear(ops.concat(both, -1), weights, "eh_proj.weight")
-    caches = kv_states(shape, input_ids, beam_idx)
-    shared = shared_inputs(replace(shape, head_dim=rotated), hidden, mask, positions, caches[0][0])
-    normed = rms_norm(hidden, weights, "layer.input_layernorm.weight", eps)
+    caches = kv_states(shape, inputs)
+    shared = shared_inputs(replace(shape, head_dim=rotated), inputs, hidden, caches)
     gated = len(arrays["layer.self_attn.q_proj.weight"]) > shape.num_attention_heads * shape.head_dim
-    mixed, stores = attention(
-        normed, shape, weights, "layer.self_attn", shared, caches[0], rotated=rotated, gated=gated
+    hidden, stores = decoder_layer(
+        hidden, shape, weights, "layer", shared, caches[0], rotated=rotated, gated=gated
     )
-    hidden = ops.add(hidden, mixed)
-    after = rms_norm(hidden, weights, "layer.post_attention_layernorm.weight", eps)
-    hidden = ops.add(hidden, dense_ffn(after, weights, "layer.mlp"))
     logits = linear(rms_norm(hidden, weights, "norm.weight", eps), weights, _OUTPUT)
-    logits.output(0).set_names({"logits"})
-    model = ov.Model([ops.result(logits)], stores, [input_ids, states, mask, positions, beam_idx], "mtp")
-    model.set_rt_info("True", ["mtp_mode"])
-    return model
+    return head_model("mtp", {"logits": logits}, [inputs.ids, states, *inputs[1:]], stores)
 
 
 def mtp_reads(config: dict[str, Any]) -> Callable[[str], bool]:
@@ -116,13 +112,8 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     one_more = str(checkpoint.config.get("model_type")).startswith(_ONE_MORE)
     arrays: dict[str, NDArray[Any]] = {}
     for name, (theirs, dims) in wanted.items():
-        found = checkpoint.array(theirs)
         sizes = [dims, (2 * dims[0], *dims[1:])] if name.endswith("q_proj.weight") else [dims]
-        if found.shape not in sizes:
-            raise ValueError(
-                f"{where}: {theirs} has the shape {list(found.shape)}, config.json says {list(dims)}; get "
-                "both from the same place"
-            )
+        found = checkpoint.check_shape(theirs, checkpoint.array(theirs), *sizes)
         arrays[name] = found + 1 if one_more and found.ndim == 1 else found
     for name in (_EMBEDDING, _OUTPUT):
         arrays[name] = np.zeros((1, hidden), np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import openvino as ov
 from openvino import opset15 as ops
 
@@ -18,7 +20,7 @@ from ovspec_models.synthetic.layers import (
     size_of,
 )
 from ovspec_models.synthetic.moe import moe_ffn
-from ovspec_models.synthetic.weights import RandomWeights
+from ovspec_models.synthetic.weights import RandomWeights, Weights
 
 
 def build_model(
@@ -51,19 +53,15 @@ def build_model(
     if sym and weight_format != "int4":
         raise ValueError(f"sym is True with weight_format {weight_format!r}, expected int4; drop it")
     weights = RandomWeights(shape, weight_format, group_size, sym, seed)
-    input_ids = parameter("input_ids", 2, ov.Type.i64)
-    attention_mask = parameter("attention_mask", 2, ov.Type.i64)
-    position_ids = parameter("position_ids", 2, ov.Type.i64)
-    beam_idx = parameter("beam_idx", 1, ov.Type.i32)
-    parameters = [input_ids, attention_mask, position_ids, beam_idx]
-
+    inputs = text_inputs()
     embedding = weights.matrix("model.embed_tokens.weight")
-    hidden = ops.gather(embedding, ops.convert(input_ids, "i32"), i64_scalar(0))
-    states = kv_states(shape, input_ids, beam_idx)
-    shared = shared_inputs(shape, hidden, attention_mask, position_ids, states[0][0])
+    hidden = embed(embedding, inputs.ids)
+    states = kv_states(shape, inputs)
+    shared = shared_inputs(shape, inputs, hidden, states)
     stores: list[ov.Node] = []
     for layer in range(shape.num_hidden_layers):
-        hidden, assigns = _layer(hidden, shape, weights, layer, shared, states[layer])
+        prefix = f"model.layers.{layer}"
+        hidden, assigns = decoder_layer(hidden, shape, weights, prefix, shared, states[layer])
         stores += assigns
     hidden = rms_norm(hidden, weights, "model.norm.weight", shape.rms_norm_eps)
     if shape.tie_word_embeddings:
@@ -71,7 +69,7 @@ def build_model(
     else:
         logits = linear(hidden, weights, "lm_head.weight")
     logits.output(0).set_names({"logits"})
-    model = ov.Model([ops.result(logits)], stores, parameters, shape.name)
+    model = ov.Model([ops.result(logits)], stores, list(inputs), shape.name)
     # As optimum-intel writes them: GPUs, which compute in f16, scale activations down by the first; the
     # second keeps the cache of an uncompressed model in 16 bits, on every device.
     model.set_rt_info("8.0", ["runtime_options", "ACTIVATIONS_SCALE_FACTOR"])
@@ -80,50 +78,76 @@ def build_model(
     return model
 
 
-def parameter(name: str, rank: int, dtype: ov.Type) -> ov.Node:
-    """An input of the model, all of its dimensions dynamic."""
-    parameter = ops.parameter(ov.PartialShape([-1] * rank), dtype, name=name)
+def parameter(name: str, dtype: ov.Type, *dims: int) -> ov.Node:
+    """An input of the model; -1: a dynamic dimension."""
+    parameter = ops.parameter(ov.PartialShape(list(dims)), dtype, name=name)
     parameter.output(0).set_names({name})
     return parameter
 
 
-def kv_states(shape: ModelShape, input_ids: ov.Node, beam_idx: ov.Node) -> list[tuple[KVState, KVState]]:
+class TextInputs(NamedTuple):
+    """The inputs of a stateful decoder, as optimum-intel names them."""
+
+    ids: ov.Node
+    mask: ov.Node
+    positions: ov.Node
+    beam_idx: ov.Node
+
+
+def text_inputs() -> TextInputs:
+    """Inputs for any numbers of rows."""
+    names = ("input_ids", "attention_mask", "position_ids")
+    ids, mask, positions = (parameter(name, ov.Type.i64, -1, -1) for name in names)
+    return TextInputs(ids, mask, positions, parameter("beam_idx", ov.Type.i32, -1))
+
+
+def embed(table: ov.Node, ids: ov.Node) -> ov.Node:
+    """Rows of an embedding by their tokens, i64 ``[batch, rows]``."""
+    return ops.gather(table, ops.convert(ids, "i32"), i64_scalar(0))
+
+
+def kv_states(shape: ModelShape, inputs: TextInputs) -> list[tuple[KVState, KVState]]:
     """The states of every layer's keys and values."""
-    batch = ops.gather(ops.shape_of(input_ids, "i64"), i64(0), i64_scalar(0))
+    batch = ops.gather(ops.shape_of(inputs.ids, "i64"), i64(0), i64_scalar(0))
 
     def state(layer: int, part: str) -> KVState:
         # optimum-intel joins the names of the input and the output that the state replaces.
         variable_id = f"past_key_values.{layer}.{part}present.{layer}.{part}"
-        return KVState.create(shape, variable_id, batch, beam_idx)
+        return KVState.create(shape, variable_id, batch, inputs.beam_idx)
 
     return [(state(layer, "key"), state(layer, "value")) for layer in range(shape.num_hidden_layers)]
 
 
 def shared_inputs(
-    shape: ModelShape, hidden: ov.Node, attention_mask: ov.Node, position_ids: ov.Node, first: KVState
+    shape: ModelShape, inputs: TextInputs, hidden: ov.Node, states: list[tuple[KVState, KVState]]
 ) -> AttentionInputs:
-    """What all layers share, for rows ``[batch, rows, hidden]`` behind what the first state holds."""
-    past, rows = size_of(first.past, 2), size_of(hidden, 1)
+    """What all layers share, for rows ``[batch, rows, hidden]`` behind what the states hold."""
+    past, rows = size_of(states[0][0].past, 2), size_of(hidden, 1)
     total = ops.add(past, rows)
-    mask = causal_mask(attention_mask, past, rows, total)
+    mask = causal_mask(inputs.mask, past, rows, total)
     return AttentionInputs(
-        rope_tables(shape, position_ids), mask, ops.reshape(total, i64(1), special_zero=False)
+        rope_tables(shape, inputs.positions), mask, ops.reshape(total, i64(1), special_zero=False)
     )
 
 
-def _layer(
+def decoder_layer(
     hidden: ov.Node,
     shape: ModelShape,
-    weights: RandomWeights,
-    layer: int,
+    weights: Weights,
+    prefix: str,
     shared: AttentionInputs,
     states: tuple[KVState, KVState],
+    **rotary: Any,
 ) -> tuple[ov.Node, list[ov.Node]]:
-    prefix, eps = f"model.layers.{layer}", shape.rms_norm_eps
-    normed = rms_norm(hidden, weights, f"{prefix}.input_layernorm.weight", eps)
-    mixed, stores = attention(normed, shape, weights, f"{prefix}.self_attn", shared, states)
-    hidden = ops.add(hidden, mixed)
-    normed = rms_norm(hidden, weights, f"{prefix}.post_attention_layernorm.weight", eps)
+    """The rows behind a layer, and the Assigns of its states; further arguments as of `attention`."""
+    normed = rms_norm(hidden, weights, f"{prefix}.input_layernorm.weight", shape.rms_norm_eps)
+    mixed, stores = attention(normed, shape, weights, f"{prefix}.self_attn", shared, states, **rotary)
+    return add_ffn(ops.add(hidden, mixed), shape, weights, prefix), stores
+
+
+def add_ffn(hidden: ov.Node, shape: ModelShape, weights: Weights, prefix: str) -> ov.Node:
+    """The residual stream behind a layer's feed-forward part."""
+    normed = rms_norm(hidden, weights, f"{prefix}.post_attention_layernorm.weight", shape.rms_norm_eps)
     if shape.is_moe:
-        return ops.add(hidden, moe_ffn(normed, shape, weights, f"{prefix}.mlp")), stores
-    return ops.add(hidden, dense_ffn(normed, weights, f"{prefix}.mlp")), stores
+        return ops.add(hidden, moe_ffn(normed, shape, weights, f"{prefix}.mlp"))
+    return ops.add(hidden, dense_ffn(normed, weights, f"{prefix}.mlp"))

@@ -12,8 +12,9 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.serve.backend import Backend, Requests
+from ovspec.serve.backend import Backend
 from ovspec.serve.cluster.cluster_engine import ClusterEngine
 from ovspec.serve.cluster.replica import Replica
 from ovspec.serve.cluster.router import PrefixRouter
@@ -58,7 +59,7 @@ def connect() -> None:
 def on_cluster(
     name: str,
     load: Callable[[], LLMPipeline],
-    requests: Requests,
+    requests: Outline,
     settings: ClusterSettings,
     max_num_seqs: int,
     seconds: float,

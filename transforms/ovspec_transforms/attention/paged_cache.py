@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
 from ovspec_transforms.attention.attention_mask import biased_attention
+from ovspec_transforms.attention.rope_positions import read_positions
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type, source_node
 from ovspec_transforms.report import PassReport
@@ -39,6 +40,7 @@ def to_paged(model: ov.Model) -> PassReport:
         f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
         "attention pass does not know; run this model with optimum-intel instead"
     )
+    read_positions(model)
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
@@ -67,6 +69,17 @@ class PagedLayer:
     def name(self) -> str:
         """Friendly name of the layer's node, for messages."""
         return str(self.node.get_friendly_name())
+
+    @property
+    def scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        scale = constant_input(self.node, SCALE, "scale")
+        return float(scale.reshape(-1)[0]) if scale.size else self.key_head_size**-0.5
+
+    @property
+    def has_alibi(self) -> bool:
+        """Whether it adds a bias by distance to the scores."""
+        return bool(constant_input(self.node, ALIBI_SLOPES, "ALiBi slopes").size)
 
     @classmethod
     def of(cls, node: ov.Node) -> PagedLayer:

@@ -8,24 +8,19 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.attention.paged_cache import (
-    ALIBI_SLOPES,
     KEY_CACHE,
     QUERY,
-    SCALE,
     SINKS,
     SUBSEQUENCE_BEGINS,
     VALUE_CACHE,
     PagedLayer,
-    constant_input,
     paged_layers,
 )
 from ovspec_transforms.graph import (
     PAGED_ATTENTION,
-    NodePass,
     add_parameter,
     find_parameter,
-    run_pass,
-    source_node,
+    rewrite_nodes,
 )
 from ovspec_transforms.report import PassReport
 
@@ -36,57 +31,6 @@ VERIFY_PAST_LENS = "verify_past_lens"
 VERIFY_BLOCK_INDICES = "verify_block_indices"
 VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
 _SELECTED_BLOCKS, _SINKS = 5, 7  # inputs of VerifyAttention
-
-
-class RouteRows(NodePass):
-    """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
-
-    All rows pass the stock node, which writes K/V in its own precision and layout. The host hands it the
-    blocks that it writes and no others, so that it reads almost nothing; its output is replaced by ours.
-    That output is an input of ours, which orders the write before the read. So one arithmetic, in which a
-    row's result does not depend on other rows, computes prompts and verification alike.
-    """
-
-    def __init__(self, model: ov.Model) -> None:
-        super().__init__(PAGED_ATTENTION)
-        self._written_begins = add_parameter(model, WRITTEN_BEGINS, [-1], ov.Type.i32)
-        self._tables = add_parameter(model, VERIFY_TABLES, [-1], ov.Type.i32)
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Insert our operation between the stock node and its consumers."""
-        layer = PagedLayer.of(node)
-        output = node.output(0)
-        consumers = list(output.get_target_inputs())
-        if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
-            return False
-        query, keys, values = (node.input(i).get_source_output() for i in (QUERY, KEY_CACHE, VALUE_CACHE))
-        inputs = [query, keys, values, output, self._tables.output(0)]
-        # Empty inputs would cost time too.
-        if (sinks := _sinks(layer)) is not None:
-            all_blocks = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)
-            inputs += [all_blocks, all_blocks, sinks]
-        routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, self._attributes(layer))
-        routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
-        for port in consumers:
-            port.replace_source_output(routed.output(0))
-        node.input(SUBSEQUENCE_BEGINS).replace_source_output(self._written_begins.output(0))
-        return True
-
-    @staticmethod
-    def _attributes(layer: PagedLayer) -> dict[str, int | float]:
-        if constant_input(layer.node, ALIBI_SLOPES, "ALiBi slopes").size:
-            raise ValueError(
-                f"layer {layer.name} has ALiBi slopes, which VerifyAttention does not support; "
-                "use attention='stock' to run this model"
-            )
-        scale = constant_input(layer.node, SCALE, "scale")
-        return {
-            "kv_heads": layer.num_kv_heads,
-            "k_size": layer.key_head_size,
-            "v_size": layer.value_head_size,
-            "scale": float(scale.reshape(-1)[0]) if scale.size else layer.key_head_size**-0.5,
-            "sliding_window": layer.sliding_window,
-        }
 
 
 def _sinks(layer: PagedLayer) -> ov.Output | None:
@@ -106,15 +50,13 @@ def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
     node.set_arguments([*inputs[:_SELECTED_BLOCKS], blocks, counts, *sinks])
 
 
-def selected_by(node: ov.Node) -> ov.Node | None:
-    """The node whose list of blocks a `VerifyAttention` reads."""
-    if node.get_input_size() <= _SELECTED_BLOCKS:
-        return None
-    return source_node(node, _SELECTED_BLOCKS)
-
-
 def route_rows(model: ov.Model) -> PassReport:
-    """Route the rows of every layer to `VerifyAttention`.
+    """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
+
+    All rows pass the stock node, which writes K/V in its own precision and layout. The host hands it the
+    blocks that it writes and no others, so that it reads almost nothing; its output is replaced by ours.
+    That output is an input of ours, which orders the write before the read. So one arithmetic, in which a
+    row's result does not depend on other rows, computes prompts and verification alike.
 
     Adds the inputs `written_begins` i32 `[pieces + 1]` (first row of each piece that the stock node takes as
     a sequence) and `verify_tables` i32 `[N]`, as `ovspec_ops.verify_attention.pack_tables` makes it.
@@ -124,4 +66,46 @@ def route_rows(model: ov.Model) -> PassReport:
     """
     layers = len(paged_layers(model))
     find_parameter(model, "subsequence_begins")
-    return run_pass(model, RouteRows(model)).require(layers)
+    begins, tables = (
+        add_parameter(model, name, [-1], ov.Type.i32) for name in (WRITTEN_BEGINS, VERIFY_TABLES)
+    )
+
+    def rewrite(node: ov.Node) -> bool:
+        """Insert our operation between the stock node and its consumers."""
+        output = node.output(0)
+        consumers = list(output.get_target_inputs())
+        if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
+            return False
+        routed = _operation(PagedLayer.of(node), tables)
+        for port in consumers:
+            port.replace_source_output(routed.output(0))
+        node.input(SUBSEQUENCE_BEGINS).replace_source_output(begins.output(0))
+        return True
+
+    return rewrite_nodes(model, "RouteRows", PAGED_ATTENTION, rewrite).require(layers)
+
+
+def _operation(layer: PagedLayer, tables: ov.Node) -> ov.Node:
+    """The operation that attends to the rows of a layer."""
+    if layer.has_alibi:
+        raise ValueError(
+            f"layer {layer.name} has ALiBi slopes, which VerifyAttention does not support; "
+            "use attention='stock' to run this model"
+        )
+    node = layer.node
+    query, keys, values = (node.input(i).get_source_output() for i in (QUERY, KEY_CACHE, VALUE_CACHE))
+    inputs = [query, keys, values, node.output(0), tables.output(0)]
+    # Empty inputs would cost time too.
+    if (sinks := _sinks(layer)) is not None:
+        all_blocks = ops.constant(np.zeros((layer.num_kv_heads, 0), np.int32)).output(0)
+        inputs += [all_blocks, all_blocks, sinks]
+    attributes = {
+        "kv_heads": layer.num_kv_heads,
+        "k_size": layer.key_head_size,
+        "v_size": layer.value_head_size,
+        "scale": layer.scale,
+        "sliding_window": layer.sliding_window,
+    }
+    routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, attributes)
+    routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")
+    return routed

@@ -27,10 +27,9 @@ from ovspec_transforms.attention.route_rows import (
     VERIFY_PAST_LENS,
     VERIFY_TABLES,
     select,
-    selected_by,
 )
 from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import NodePass, add_output, add_parameter, find_parameter, run_pass, source_node
+from ovspec_transforms.graph import add_output, add_parameter, find_parameter, rewrite_nodes, source_node
 from ovspec_transforms.report import PassReport
 
 VERIFY_BUDGETS = "verify_budgets"
@@ -40,10 +39,13 @@ SELECTED_COUNTS = "selected_counts"
 SELECTED_BLOCKS = "selected_blocks"
 
 
-class SelectBlocks(NodePass):
-    """Give every `VerifyAttention` a block list: its own at an anchor layer, else the last anchor's.
+class _SelectBlocks:
+    """Gives every `VerifyAttention` a block list: its own at an anchor layer, else the last anchor's.
 
     With `attend` false every anchor selects, but attention stays dense.
+
+    Attributes:
+        chosen: the `BlockSelect` node of each anchor.
     """
 
     def __init__(
@@ -54,12 +56,9 @@ class SelectBlocks(NodePass):
         selection: Selection,
         attend: bool = True,
     ) -> None:
-        super().__init__(VERIFY_ATTENTION)
-        self._anchors = anchors
-        self._selection = selection
-        self._attend = attend
+        self._model, self._anchors, self._selection, self._attend = model, anchors, selection, attend
         self._layers = {layer.name: layer for layer in layers}
-        self._chosen: dict[int, ov.Node] = {}
+        self.chosen: dict[int, ov.Node] = {}
         find_parameter(model, VERIFY_TABLES)
         tables = (VERIFY_BLOCK_INDICES, VERIFY_BLOCK_INDICES_BEGINS)
         self._tables = [
@@ -72,23 +71,27 @@ class SelectBlocks(NodePass):
             if selection.remembers
             else ops.constant(np.zeros(0, np.int32)),
         ]
-        self._model = model
 
-    def rewrite(self, node: ov.Node) -> bool:
-        """Connect the block list; anchors come before the layers that reuse their lists."""
+    def run(self) -> PassReport:
+        """Connect the lists of all layers.
+
+        Raises:
+            ValueError: a layer is not routed.
+        """
+        report = rewrite_nodes(self._model, "SelectBlocks", VERIFY_ATTENTION, self._rewrite)
+        return report.require(len(self._layers))
+
+    def _rewrite(self, node: ov.Node) -> bool:
+        """Connect one layer's list; anchors come before the layers that reuse theirs."""
         stock = source_node(node, 3)
         layer = self._layers.get(stock.get_friendly_name())
         if layer is None:
             return False
         anchor = anchor_of(layer.index, self._anchors)
-        if anchor == layer.index and anchor not in self._chosen:
-            self._chosen[anchor] = self._choose(stock, layer, node.get_attributes()["scale"])
-            if not self._attend:
-                return True
-        chosen = self._chosen[anchor]
-        if not self._attend or selected_by(node) == chosen:
-            return False
-        select(node, chosen.output(0), chosen.output(1))
+        if anchor == layer.index:
+            self.chosen[anchor] = self._choose(stock, layer, node.get_attributes()["scale"])
+        if self._attend:
+            select(node, *self.chosen[anchor].outputs())
         return True
 
     def _choose(self, stock: ov.Node, layer: PagedLayer, scale: float) -> ov.Node:
@@ -117,16 +120,6 @@ class SelectBlocks(NodePass):
         chosen.set_friendly_name(f"{layer.name}/BlockSelect")
         return chosen
 
-    @property
-    def choosers(self) -> list[ov.Node]:
-        """The `BlockSelect` node of each anchor, in layer order."""
-        return [self._chosen[anchor] for anchor in sorted(self._chosen)]
-
-    def chosen(self) -> list[ov.Node]:
-        """The `BlockSelect` node whose list each sparse layer uses, in layer order."""
-        layers = sorted(layer.index for layer in self._layers.values())
-        return [self._chosen[anchor_of(layer, self._anchors)] for layer in layers]
-
 
 def select_blocks(
     model: ov.Model, anchor_layers: Sequence[int] | None = None, selection: Selection | None = None
@@ -154,10 +147,11 @@ def select_blocks(
     layers = selecting_layers(model)
     indices = [layer.index for layer in layers]
     anchors = check_anchor_layers(anchor_layers, indices)
-    node_pass = SelectBlocks(model, layers, anchors, selection or Selection())
-    report = run_pass(model, node_pass).require(len(layers))
-    _add_stacked(model, node_pass.chosen(), 1, SELECTED_COUNTS)
-    _add_stacked(model, node_pass.choosers, 0, SELECTED_BLOCKS)
+    lists = _SelectBlocks(model, layers, anchors, selection or Selection())
+    report = lists.run()
+    read = [lists.chosen[anchor_of(index, anchors)] for index in indices]
+    _add_stacked(model, read, 1, SELECTED_COUNTS)
+    _add_stacked(model, [lists.chosen[anchor] for anchor in anchors], 0, SELECTED_BLOCKS)
     return report
 
 
@@ -173,10 +167,10 @@ def watch_selections(model: ov.Model, selection: Selection | None = None) -> Pas
     """
     layers = selecting_layers(model)
     anchors = tuple(layer.index for layer in layers)
-    node_pass = SelectBlocks(model, layers, anchors, selection or Selection(), attend=False)
-    report = run_pass(model, node_pass).require(len(layers))
+    lists = _SelectBlocks(model, layers, anchors, selection or Selection(), attend=False)
+    report = lists.run()
     for output, name in enumerate((SELECTED_BLOCKS, SELECTED_COUNTS)):
-        _add_stacked(model, node_pass.chosen(), output, name)
+        _add_stacked(model, [lists.chosen[anchor] for anchor in anchors], output, name)
     return report
 
 

@@ -9,39 +9,25 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
-    ALIBI_SLOPES,
     BLOCK_INDICES,
     BLOCK_INDICES_BEGINS,
     MAX_CONTEXT_LEN,
     PAST_LENS,
-    SCALE,
     PagedLayer,
-    constant_input,
     paged_layers,
 )
 from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.attention.stock_scores import StockScores
-from ovspec_transforms.graph import (
-    PAGED_ATTENTION,
-    NodePass,
-    add_output,
-    add_parameter,
-    f32,
-    find_parameter,
-    i32,
-    i64,
-    run_pass,
-    source_node,
-)
+from ovspec_transforms.graph import add_output, add_parameter, f32, find_parameter, i32, i64
 from ovspec_transforms.report import PassReport
 
 # Scores of blocks that are no candidates, and of candidates without a score, which rank just above them.
 _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
 
 
-class SelectBlocksStock(NodePass):
-    """Give every `PagedAttentionExtension` its anchor's block table, without the blocks that are dropped."""
+class _SelectBlocksStock:
+    """Gives every `PagedAttentionExtension` its anchor's block table, without the blocks that are dropped."""
 
     def __init__(
         self,
@@ -52,14 +38,8 @@ class SelectBlocksStock(NodePass):
         block_size: int,
         covers: bool,
     ) -> None:
-        super().__init__(PAGED_ATTENTION)
-        self._model = model
-        self._anchors = anchors
-        self._selection = selection
-        self._block_size = block_size
-        self._layers = {layer.name: layer for layer in layers}
-        #: Per anchor the nodes that replace inputs of its layers.
-        self._replaced: dict[int, dict[int, ov.Node]] = {}
+        self._model, self._layers, self._anchors = model, layers, anchors
+        self._selection, self._block_size = selection, block_size
         self._counts: dict[int, ov.Node] = {}
         self._scores = StockScores(
             model, selection, block_size, [layer for layer in layers if layer.index in anchors]
@@ -81,20 +61,22 @@ class SelectBlocksStock(NodePass):
         """An input of all anchors, or of one where their lists outlive the pass and so differ before it."""
         return self._input(f"{name}.{layer.index}" if self._selection.remembers else name, rank)
 
-    def rewrite(self, node: ov.Node) -> bool:
-        """Rewire one layer; anchors come before the layers that reuse their list."""
-        layer = self._layers.get(node.get_friendly_name())
-        if layer is None:
-            return False
-        anchor = anchor_of(layer.index, self._anchors)
-        if anchor == layer.index and anchor not in self._replaced:
-            self._replaced[anchor] = self._shorten(layer)
-        changed = False
-        for position, source in self._replaced[anchor].items():
-            if source_node(node, position) != source:
-                node.input(position).replace_source_output(source.output(0))
-                changed = True
-        return changed
+    def run(self) -> PassReport:
+        """Rewire all layers, and add the outputs that `select_blocks_stock` names."""
+        replaced: dict[int, dict[int, ov.Node]] = {}
+        for layer in self._layers:  # anchors come before the layers that reuse their list
+            anchor = anchor_of(layer.index, self._anchors)
+            if anchor == layer.index:
+                replaced[anchor] = self._shorten(layer)
+            for position, source in replaced[anchor].items():
+                layer.node.input(position).replace_source_output(source.output(0))
+        self._scores.add_outputs()
+        if self._covers:
+            counts = [self._counts[anchor_of(layer.index, self._anchors)] for layer in self._layers]
+            stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in counts], 0)
+            add_output(self._model, stacked, SELECTED_COUNTS)
+        self._model.validate_nodes_and_infer_types()
+        return PassReport("SelectBlocksStock", tuple(layer.name for layer in self._layers))
 
     def _shorten(self, layer: PagedLayer) -> dict[int, ov.Node]:
         always = self._of_anchor("select_always", layer, 2)
@@ -148,13 +130,11 @@ class SelectBlocksStock(NodePass):
 
     def _uncovered(self, layer: PagedLayer, always: ov.Node, scores: ov.Node, order: ov.Output) -> ov.Node:
         """Whether the blocks before each ranked one hold less than the coverage, `[sequences, ranked]`."""
-        scale = constant_input(layer.node, SCALE, "scale")
-        factor = float(scale.reshape(-1)[0]) if scale.size else layer.key_head_size**-0.5
         known = ops.select(ops.equal(scores, scores), scores, f32(_NO_SCORE))
         tokens = ops.unsqueeze(self._tokens, i64(1))
         known = ops.select(ops.greater(tokens, f32(0)), known, f32(_NO_SCORE))
         highest = ops.reduce_max(known, i64([2]), True)
-        weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), f32(factor))), tokens)
+        weights = ops.multiply(ops.exp(ops.multiply(ops.subtract(known, highest), f32(layer.scale))), tokens)
         # All KV heads share one list, so a block's share is the mean over KV heads.
         shares = ops.reduce_mean(ops.divide(weights, ops.reduce_sum(weights, i64([2]), True)), i64([1]))
         stay = ops.convert(ops.maximum(always, i32(0)), "f32")
@@ -162,15 +142,6 @@ class SelectBlocksStock(NodePass):
         before = ops.add(ops.cum_sum(ops.gather_elements(shares, order, 1), i64(1), exclusive=True), held)
         coverage = ops.unsqueeze(self._coverage, i64(1))
         return ops.logical_or(ops.less(before, coverage), ops.greater_equal(coverage, f32(1)))
-
-    def add_outputs(self) -> None:
-        """Return what the host keeps and, where only the graph knows it, how many blocks each layer reads."""
-        self._scores.add_outputs()
-        if self._covers:
-            layers = sorted(layer.index for layer in self._layers.values())
-            counts = [self._counts[anchor_of(layer, self._anchors)] for layer in layers]
-            stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in counts], 0)
-            add_output(self._model, stacked, SELECTED_COUNTS)
 
 
 def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
@@ -182,11 +153,7 @@ def stock_selecting_layers(model: ov.Model) -> list[PagedLayer]:
     Raises:
         ValueError: there are none.
     """
-    layers = [
-        layer
-        for layer in paged_layers(model)
-        if not layer.sliding_window and not constant_input(layer.node, ALIBI_SLOPES, "ALiBi slopes").size
-    ]
+    layers = [layer for layer in paged_layers(model) if not (layer.sliding_window or layer.has_alibi)]
     if not layers:
         raise ValueError(
             "every layer of this model has a sliding window or ALiBi slopes and stays dense; "
@@ -262,7 +229,4 @@ def select_blocks_stock(
     """
     layers = stock_selecting_layers(model)
     anchors = tuple(dict.fromkeys(stock_anchors(model, anchor_layers)))
-    node_pass = SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size, covers)
-    report = run_pass(model, node_pass).require(len(layers))
-    node_pass.add_outputs()
-    return report
+    return _SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size, covers).run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import openvino as ov
 
-from ovspec_transforms.attention.paged_cache import ALIBI_SLOPES, constant_input, paged_layers
+from ovspec_transforms.attention.paged_cache import paged_layers
 from ovspec_transforms.graph import add_parameter
 from ovspec_transforms.report import PassReport
 
@@ -22,7 +22,7 @@ def tree_mask(model: ov.Model) -> PassReport:
     """
     layers = paged_layers(model)
     for layer in layers:
-        if layer.sliding_window or constant_input(layer.node, ALIBI_SLOPES, "ALiBi slopes").size:
+        if layer.sliding_window or layer.has_alibi:
             return PassReport("tree_mask", (), (f"{layer.name}: a window or ALiBi counts slots",))
     mask = add_parameter(model, QQ_BIAS, [-1], ov.Type.u8).output(0)
     begins = add_parameter(model, QQ_BIAS_BEGINS, [-1], ov.Type.i32).output(0)

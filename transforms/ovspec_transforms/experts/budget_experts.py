@@ -8,21 +8,13 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.attention.route_rows import VERIFY_PAST_LENS, VERIFY_TABLES
-from ovspec_transforms.experts.moe_layers import (
-    INDICES,
-    SPARSE_MOE,
-    WEIGHTS,
-    MoELayer,
-    layer_name,
-    moe_layers,
-)
+from ovspec_transforms.experts.moe_layers import INDICES, SPARSE_MOE, WEIGHTS, layer_name, moe_layers
 from ovspec_transforms.graph import (
-    NodePass,
     add_output,
     add_parameter,
     find_parameter,
     nodes_of_type,
-    run_pass,
+    rewrite_nodes,
     source_node,
 )
 from ovspec_transforms.report import PassReport
@@ -31,42 +23,6 @@ VERIFY_EXPERT_BUDGETS = "verify_expert_budgets"
 EXPERTS_READ = "experts_read"
 EXPERT_BUDGET = "ExpertBudget"
 _SUBSEQUENCE_BEGINS = "subsequence_begins"
-
-
-def check_expert_budget(budget: int, layers: list[MoELayer]) -> None:
-    """Refuse a budget that is out of range in one of the layers.
-
-    Raises:
-        ValueError: it is below the layer's top-k, or above its number of experts.
-    """
-    for layer in layers:
-        if not layer.top_k <= budget <= layer.experts:
-            raise ValueError(
-                f"expert budget {budget} is out of range in layer {layer.name}: expected {layer.top_k} to "
-                f"{layer.experts} (its top-k to all its experts)"
-            )
-
-
-class BudgetExperts(NodePass):
-    """Put an ExpertBudget operation between the router and the experts of every SparseMoE."""
-
-    def __init__(self, model: ov.Model) -> None:
-        super().__init__(SPARSE_MOE)
-        self._layers = {layer.name: layer for layer in moe_layers(model)}
-        self._shared = [budget_input(model, len(self._layers)), *_verified_rows(model)]
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Limit one layer's routing."""
-        if source_node(node, INDICES).get_type_name() == EXPERT_BUDGET:
-            return False
-        layer = self._layers[layer_name(node)]
-        routing = [node.input(position).get_source_output() for position in (INDICES, WEIGHTS)]
-        attributes = {"experts": layer.experts, "layer": layer.index}
-        limited = ovspec_ops.create(EXPERT_BUDGET, [*routing, *self._shared], attributes)
-        limited.set_friendly_name(f"{layer.name}/{EXPERT_BUDGET}")
-        node.input(INDICES).replace_source_output(limited.output(0))
-        node.input(WEIGHTS).replace_source_output(limited.output(1))
-        return True
 
 
 def budget_input(model: ov.Model, layers: int) -> ov.Output:
@@ -106,6 +62,22 @@ def budget_experts(model: ov.Model) -> PassReport:
     nodes = nodes_of_type(model, SPARSE_MOE)
     if not nodes:
         raise ValueError("the model has no SparseMoE operation to give a budget: run sparse_moe(model) first")
-    report = run_pass(model, BudgetExperts(model)).require(len(nodes))
-    add_experts_read(model, [node.output(1) for node in nodes_of_type(model, SPARSE_MOE)])
+    layers = {layer.name: layer for layer in moe_layers(model)}
+    shared = [budget_input(model, len(layers)), *_verified_rows(model)]
+
+    def rewrite(node: ov.Node) -> bool:
+        """Put an ExpertBudget between a layer's router and its experts."""
+        if source_node(node, INDICES).get_type_name() == EXPERT_BUDGET:
+            return False
+        layer = layers[layer_name(node)]
+        routing = [node.input(position).get_source_output() for position in (INDICES, WEIGHTS)]
+        attributes = {"experts": layer.experts, "layer": layer.index}
+        limited = ovspec_ops.create(EXPERT_BUDGET, [*routing, *shared], attributes)
+        limited.set_friendly_name(f"{layer.name}/{EXPERT_BUDGET}")
+        node.input(INDICES).replace_source_output(limited.output(0))
+        node.input(WEIGHTS).replace_source_output(limited.output(1))
+        return True
+
+    report = rewrite_nodes(model, "BudgetExperts", SPARSE_MOE, rewrite).require(len(nodes))
+    add_experts_read(model, [node.output(1) for node in nodes])
     return report

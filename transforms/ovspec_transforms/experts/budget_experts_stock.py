@@ -8,37 +8,12 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.experts.budget_experts import add_experts_read, budget_input
 from ovspec_transforms.experts.moe_layers import ExpertPattern, match_experts, moe_layers
-from ovspec_transforms.graph import NodePass, f32, i32, run_pass
+from ovspec_transforms.graph import f32, i32, rewrite_nodes
 from ovspec_transforms.report import PassReport
 
 
 def _sum(node: ov.Node, axis: int) -> ov.Node:
     return ops.reduce_sum(node, i32(axis), keep_dims=True)
-
-
-class BudgetExpertsStock(NodePass):
-    """Edit the routing of every layer before the scatter that passes it to the experts."""
-
-    def __init__(self, model: ov.Model) -> None:
-        super().__init__("ReduceSum")
-        self._indices = {layer.name: layer.index for layer in moe_layers(model) if not layer.native}
-        self._budgets = budget_input(model, len(self._indices))
-        self.counts: dict[int, ov.Output] = {}
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Edit one layer's routing."""
-        index = self._indices.get(node.get_friendly_name())
-        if index is None or index in self.counts:
-            return False
-        found = match_experts(node)
-        budget = ops.gather(self._budgets, i32(index), i32(0))
-        routing = _Routing(found)
-        kept = routing.kept(budget)
-        indices, weights, count = routing.limited(kept)
-        found.scatter.input(1).replace_source_output(indices)
-        found.scatter.input(2).replace_source_output(weights)
-        self.counts[index] = count
-        return True
 
 
 class _Routing:
@@ -105,10 +80,24 @@ def budget_experts_stock(model: ov.Model) -> PassReport:
     Raises:
         ValueError: no layer with experts of a known form.
     """
-    layers = [layer for layer in moe_layers(model) if not layer.native]
+    layers = {layer.name: layer for layer in moe_layers(model) if not layer.native}
     if not layers:
         raise ValueError("the model has no routed experts of a known form to give a budget")
-    node_pass = BudgetExpertsStock(model)
-    report = run_pass(model, node_pass).require(len(layers))
-    add_experts_read(model, [node_pass.counts[layer.index] for layer in layers])
+    budgets, counts = budget_input(model, len(layers)), dict[str, ov.Output]()
+
+    def rewrite(node: ov.Node) -> bool:
+        """Edit a layer's routing before the scatter that passes it to the experts."""
+        layer = layers.get(node.get_friendly_name())
+        if layer is None:
+            return False
+        found = match_experts(node)
+        routing = _Routing(found)
+        kept = routing.kept(ops.gather(budgets, i32(layer.index), i32(0)))
+        indices, weights, counts[layer.name] = routing.limited(kept)
+        found.scatter.input(1).replace_source_output(indices)
+        found.scatter.input(2).replace_source_output(weights)
+        return True
+
+    report = rewrite_nodes(model, "BudgetExpertsStock", "ReduceSum", rewrite).require(len(layers))
+    add_experts_read(model, list(counts.values()))
     return report

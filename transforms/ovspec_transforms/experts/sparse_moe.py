@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
@@ -16,43 +18,30 @@ from ovspec_transforms.experts.moe_layers import (
     match_experts,
     router_of,
 )
-from ovspec_transforms.graph import nodes_of_type, run_pass, source_node
-from ovspec_transforms.operation_pass import OperationPass, check_served
+from ovspec_transforms.graph import nodes_of_type, source_node
+from ovspec_transforms.operation_pass import check_served, replace_subgraphs
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights
 
 
-class SparseMoE(OperationPass):
-    """Replace the experts of every layer, batched products over all of them, by a SparseMoE operation.
-
-    The router stays: its indices and weights are the operation's inputs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("ReduceSum")
-
-    def matches(self, node: ov.Node) -> bool:
-        """Whether one layer's experts end with `node`."""
-        return is_sum_of_experts(node)
-
-    def operation(self, node: ov.Node) -> ov.Node:
-        """Their SparseMoE."""
-        found = match_experts(node)
-        gated = found.gated
-        parts = {"gate": gated.gate, "up": gated.up, "down": gated.down}
-        weights: list[ov.Node] = []
-        for name, part in parts.items():
-            weights += expert_weights(part.matmul, name, part.columns)
-        if any(part.bias is not None for part in parts.values()):
-            weights += [_bias(part) for part in parts.values()]
-        indices = ops.convert(found.indices, ov.Type.i32)
-        inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
-        try:
-            experts = ovspec_ops.create(SPARSE_MOE, inputs, {"limit": gated.limit, "alpha": gated.alpha})
-        except ValueError as error:
-            raise UnknownPatternError(str(error)) from error
-        experts.set_friendly_name(node.get_friendly_name() + EXPERTS_OF)
-        return _in_shape_of(node, experts)
+def _operation(node: ov.Node) -> ov.Node:
+    """The SparseMoE of the experts that `node` sums; indices and weights of their router are its inputs."""
+    found = match_experts(node)
+    gated = found.gated
+    parts = {"gate": gated.gate, "up": gated.up, "down": gated.down}
+    weights: list[ov.Node] = []
+    for name, part in parts.items():
+        weights += expert_weights(part.matmul, name, part.columns)
+    if any(part.bias is not None for part in parts.values()):
+        weights += [_bias(part) for part in parts.values()]
+    indices = ops.convert(found.indices, ov.Type.i32)
+    inputs = [found.tokens, indices.output(0), found.shares, *(weight.output(0) for weight in weights)]
+    try:
+        experts = ovspec_ops.create(SPARSE_MOE, inputs, {"limit": gated.limit, "alpha": gated.alpha})
+    except ValueError as error:
+        raise UnknownPatternError(str(error)) from error
+    experts.set_friendly_name(node.get_friendly_name() + EXPERTS_OF)
+    return _in_shape_of(node, experts)
 
 
 def _bias(part: Projection) -> ov.Node:
@@ -92,20 +81,19 @@ def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
     Raises:
         ValueError: a layer with experts has an unknown form, or the model has no experts.
     """
-    node_pass = SparseMoE()
-    report = run_pass(model, node_pass)
+    report = replace_subgraphs(model, "SparseMoE", "ReduceSum", is_sum_of_experts, _operation)
     served = {
         router.get_friendly_name()
         for node in nodes_of_type(model, SPARSE_MOE)
         if (router := router_of(node.input(INDICES).get_source_output())) is not None
     }
-    left = [
+    others = [
         f"{router.get_friendly_name()}: a router whose experts have a form that is not known"
         for router in nodes_of_type(model, "TopK")  # which only layers with experts have
-        if router.get_friendly_name() not in served and not node_pass.unknown
+        if router.get_friendly_name() not in served and not report.left
     ]
-    left += [f"{name}: {reason}" for name, reason in node_pass.unknown.items()]
+    report = replace(report, left=(*others, *report.left))
     if not allow_partial:
         none = "the model has no routed experts: it needs no sparse_moe"
-        check_served("layers with experts", len(served), left, none)
-    return PassReport(report.name, report.changed, tuple(left))
+        check_served("layers with experts", len(served), report.left, none)
+    return report

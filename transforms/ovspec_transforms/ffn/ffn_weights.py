@@ -12,8 +12,8 @@ from openvino import opset15 as ops
 
 from ovspec_ops.gated_mlp.layout import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
 from ovspec_transforms.ffn.ffn_layers import Product
-from ovspec_transforms.weights.expert_weights import shared_bytes
-from ovspec_transforms.weights.linear_weights import FOUR_BITS, LinearWeights, read_weights
+from ovspec_transforms.weights.expert_weights import FOUR_BITS, shared_bytes
+from ovspec_transforms.weights.linear_weights import LinearWeights, read_weights
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 

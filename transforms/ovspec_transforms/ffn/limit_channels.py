@@ -6,38 +6,13 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.ffn.ffn_layers import GATED_MLP, LIMITS, FfnLayer, ffn_layers
-from ovspec_transforms.graph import NodePass, add_output, add_parameter, let_read, run_pass
+from ovspec_transforms.ffn.ffn_layers import GATED_MLP, LIMITS, ffn_layers
+from ovspec_transforms.graph import add_output, add_parameter, let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 
 VERIFY_CHANNEL_LIMITS = "verify_channel_limits"
 VERIFY_ROW_WEIGHTS = "verify_row_weights"
 CHANNELS_READ = "channels_read"
-
-
-class LimitChannels(NodePass):
-    """Connect every GatedMLP to the model's inputs that limit its channels."""
-
-    def __init__(self, model: ov.Model, layers: list[FfnLayer]) -> None:
-        super().__init__(GATED_MLP)
-        self._layers = {layer.name: layer for layer in layers}
-        self._limits = add_parameter(model, VERIFY_CHANNEL_LIMITS, [len(layers)], ov.Type.f32)
-        self._weights = add_parameter(model, VERIFY_ROW_WEIGHTS, [-1], ov.Type.f32)
-        self.counts: dict[int, ov.Output] = {}
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Limit one layer's channels."""
-        layer = self._layers[node.get_friendly_name()]
-        if layer.index in self.counts:
-            return False
-        inputs = [node.input(position).get_source_output() for position in range(LIMITS)]
-        inputs += [self._limits.output(0), self._weights.output(0)]
-        attributes = {**node.get_attributes(), "layer": layer.index}
-        limited = ovspec_ops.create(GATED_MLP, inputs, attributes)
-        limited.set_friendly_name(layer.name)
-        self.counts[layer.index] = limited.output(1)
-        let_read(node.output(0), limited.output(0))
-        return True
 
 
 def limit_channels(model: ov.Model) -> PassReport:
@@ -57,8 +32,15 @@ def limit_channels(model: ov.Model) -> PassReport:
     layers = [layer for layer in ffn_layers(model) if layer.native]
     if not layers:
         raise ValueError("the model has no GatedMLP operation to limit: run sparse_ffn(model) first")
-    node_pass = LimitChannels(model, layers)
-    report = run_pass(model, node_pass).require(len(layers))
-    counts = ops.concat([node_pass.counts[layer.index] for layer in layers], 0)
-    add_output(model, counts, CHANNELS_READ)
-    return report
+    limits = add_parameter(model, VERIFY_CHANNEL_LIMITS, [len(layers)], ov.Type.f32)
+    weights, counts = add_parameter(model, VERIFY_ROW_WEIGHTS, [-1], ov.Type.f32), list[ov.Output]()
+    for layer, node in zip(layers, nodes_of_type(model, GATED_MLP), strict=True):
+        inputs = [node.input(position).get_source_output() for position in range(LIMITS)]
+        inputs += [limits.output(0), weights.output(0)]
+        limited = ovspec_ops.create(GATED_MLP, inputs, {**node.get_attributes(), "layer": layer.index})
+        limited.set_friendly_name(layer.name)
+        let_read(node.output(0), limited.output(0))
+        counts.append(limited.output(1))
+    add_output(model, ops.concat(counts, 0), CHANNELS_READ)
+    model.validate_nodes_and_infer_types()
+    return PassReport("LimitChannels", tuple(layer.name for layer in layers))

@@ -5,34 +5,13 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import NodePass, add_parameter, run_pass, source_node
+from ovspec_transforms.graph import add_parameter, rewrite_nodes, source_node
 from ovspec_transforms.report import PassReport
 
 SAMPLED_TOKENS_INDICES = "sampled_tokens_indices"
 
 # Operations allowed between the LM head and the result: type conversion, scaling, a bias, soft-capping.
 _ELEMENTWISE = {"Add", "Convert", "Divide", "Multiply", "Tanh", "Transpose", "Reshape"}
-
-
-class GatherLogits(NodePass):
-    """Gather the hidden rows `sampled_tokens_indices` before the LM head.
-
-    A paged graph returns logits of every row: 10 GB for a prompt of 16k tokens with a vocabulary of 151,936.
-    """
-
-    def __init__(self, indices: ov.Node) -> None:
-        super().__init__("Result")
-        self._indices = indices
-
-    def rewrite(self, node: ov.Node) -> bool:
-        """Walk from the result back to its MatMul and gather the rows of that MatMul's input."""
-        head = lm_head(node)
-        if head is None:
-            return False
-        hidden = head.input(0).get_source_output()
-        rows = ops.gather(hidden, self._indices, ops.constant(0, ov.Type.i64))
-        head.input(0).replace_source_output(rows.output(0))
-        return True
 
 
 def lm_head(result: ov.Node) -> ov.Node | None:
@@ -50,11 +29,21 @@ def lm_head(result: ov.Node) -> ov.Node | None:
 def gather_logits(model: ov.Model) -> PassReport:
     """Add the input `sampled_tokens_indices` i64 `[sampled]`; logits become `[sampled, 1, vocab]`.
 
+    A paged graph returns logits of every row: 10 GB for a prompt of 16k tokens with a vocabulary of 151,936.
+
     Raises:
         ValueError: the model's result is not a linear layer over the hidden rows.
     """
     indices = add_parameter(model, SAMPLED_TOKENS_INDICES, [-1], ov.Type.i64)
-    report = run_pass(model, GatherLogits(indices))
+
+    def gather(result: ov.Node) -> bool:
+        if (head := lm_head(result)) is None:
+            return False
+        rows = ops.gather(head.input(0).get_source_output(), indices, ops.constant(0, ov.Type.i64))
+        head.input(0).replace_source_output(rows.output(0))
+        return True
+
+    report = rewrite_nodes(model, "GatherLogits", "Result", gather)
     if report.count != 1:
         raise ValueError(
             f"the model has {report.count} outputs that are a linear layer over hidden rows, expected 1: "

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.attention.paged_cache import VALUE, PagedLayer, paged_layers
-from ovspec_transforms.graph import add_output, add_parameter, i64, nodes_of_type, source_node
+from ovspec_transforms.attention.paged_cache import VALUE
+from ovspec_transforms.graph import (
+    GATED_DELTA_NET,
+    PAGED_ATTENTION,
+    add_output,
+    add_parameter,
+    i64,
+    nodes_of_type,
+    source_node,
+)
 from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES, lm_head
 from ovspec_transforms.report import PassReport
 
@@ -33,7 +41,7 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
     Raises:
         ValueError: a boundary that the model does not have, or a layer whose residual stream is not found.
     """
-    layers = paged_layers(model)
+    layers = decoder_layers(model)
     wrong = next((boundary for boundary in boundaries if not 0 <= boundary <= len(layers) + 1), None)
     if wrong is not None:
         raise ValueError(
@@ -51,8 +59,20 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
     return PassReport("hidden_states", tuple(f"boundary {boundary}" for boundary in boundaries))
 
 
-def boundary_output(model: ov.Model, layers: Sequence[PagedLayer], boundary: int) -> ov.Output:
+def decoder_layers(model: ov.Model) -> list[ov.Node]:
+    """The node of every layer of a paged model that mixes tokens, in the layers' order.
+
+    It reads values as its input `VALUE`, whether it attends to the text or keeps a state of it.
+    """
+    mixers = (PAGED_ATTENTION, GATED_DELTA_NET)
+    return [node for node in model.get_ordered_ops() if node.get_type_name() in mixers]
+
+
+def boundary_output(model: ov.Model, layers: Sequence[ov.Node], boundary: int) -> ov.Output:
     """The states of a boundary, as `hidden_states` numbers them, of all rows.
+
+    Args:
+        layers: of the model, as `decoder_layers`.
 
     Raises:
         ValueError: the residual stream there is not found.
@@ -61,7 +81,7 @@ def boundary_output(model: ov.Model, layers: Sequence[PagedLayer], boundary: int
         return _all_rows(_head(model).input(0).get_source_output())
     if boundary == len(layers):
         return _residual(_head(model), boundary)
-    return _residual(_value_projection(layers[boundary].node), boundary)
+    return _residual(_value_projection(layers[boundary]), boundary)
 
 
 def token_embedding(model: ov.Model) -> ov.Node:
@@ -97,14 +117,14 @@ def _all_rows(state: ov.Output) -> ov.Output:
     return node.input(0).get_source_output()
 
 
-def _value_projection(attention: ov.Node) -> ov.Node:
+def _value_projection(layer: ov.Node) -> ov.Node:
     """The linear layer that makes a layer's values; unlike queries and keys they are not rotated."""
-    node = source_node(attention, VALUE)
+    node = source_node(layer, VALUE)
     while node.get_type_name() != "MatMul":
         sources = [port.get_source_output().get_node() for port in node.inputs()]
         computed = [source for source in sources if not _is_constant(source)]
         if not computed:
-            raise ValueError(f"layer {attention.get_friendly_name()}: its values are no linear layer")
+            raise ValueError(f"layer {layer.get_friendly_name()}: its values are no linear layer")
         node = computed[0]
     return node
 

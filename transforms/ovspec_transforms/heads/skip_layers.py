@@ -10,7 +10,7 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import paged_layers
 from ovspec_transforms.graph import add_parameter, ancestors, find_parameter, i64
-from ovspec_transforms.heads.hidden_states import boundary_output
+from ovspec_transforms.heads.hidden_states import boundary_output, decoder_layers
 from ovspec_transforms.report import PassReport
 
 LAYER_ROWS = "layer_rows"
@@ -30,10 +30,16 @@ def skip_layers(model: ov.Model) -> PassReport:
         model: paged, behind `hidden_states`, before attention is routed.
 
     Raises:
-        ValueError: a layer whose residual stream is not found, or that reads the number of rows itself.
+        ValueError: a layer whose residual stream is not found, that reads the number of rows itself, or that
+            keeps a state.
     """
-    layers = paged_layers(model)
-    streams = [boundary_output(model, layers, boundary) for boundary in range(len(layers) + 1)]
+    layers, nodes = paged_layers(model), decoder_layers(model)
+    if len(nodes) > len(layers):
+        raise ValueError(
+            f"drafter='layer_skip': {len(nodes) - len(layers)} layers of the model have linear attention, "
+            "whose state a row that passes them by would lack; take another drafter"
+        )
+    streams = [boundary_output(model, nodes, boundary) for boundary in range(len(layers) + 1)]
     size = streams[0].get_partial_shape()[-1].get_length()
     counts = add_parameter(model, LAYER_ROWS, [len(layers)], ov.Type.i64)
     given = add_parameter(model, GIVEN_STATES, [-1, 1, size], ov.Type.f32)

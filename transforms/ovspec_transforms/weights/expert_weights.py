@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_transforms.graph import source_node
+
+EIGHT_BITS, FOUR_BITS = (ov.Type.u8, ov.Type.i8), (ov.Type.u4, ov.Type.i4)
+#: What makes a byte of signed weights one without a sign, by exclusive or.
+SIGNS = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
 
 class UnknownPatternError(ValueError):
@@ -78,73 +83,66 @@ def expert_weights(matmul: ov.Node, what: str, columns: slice = slice(None)) -> 
     dims = matmul.input(1).get_partial_shape()
     if not dims.is_static or len(dims) != 3:
         raise UnknownPatternError(f"weights of {what} are {dims}, expected [experts, out, in]")
-    experts, out, inputs = (int(dim.get_length()) for dim in dims)
+    held = tuple(int(dim.get_length()) for dim in dims)
     data, zero_point, scale = split_weights(source_node(matmul, 1), what)
-    transposed = bool(matmul.get_attributes()["transpose_b"])
-    if not transposed or columns != slice(None):
-        return _copied(data, zero_point, scale, (experts, out, inputs), what, columns, transposed)
-    dtype = data.get_element_type()
-    empty = ops.constant(np.zeros((0,), np.uint8))
-    if scale is None:
-        if dtype == ov.Type.f32:
-            return [data, empty, empty]
-        if dtype == ov.Type.f16:
-            return [shared_bytes(data, (experts, out, 2 * inputs)), empty, empty]
-        raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
-    groups = math.prod(scale.get_output_shape(0)) // (experts * out)
-    scales = _scales(scale, (experts, out, 2 * groups), what)
-    zero_points = zero_points_of(dtype, zero_point, (experts, out, groups), what)
-    stored = _data(data, dtype, (experts, out, inputs), what)
-    return [stored, ops.constant(scales), ops.constant(zero_points)]
-
-
-def _copied(
-    data: ov.Node,
-    zero_point: ov.Node | None,
-    scale: ov.Node | None,
-    shape: tuple[int, int, int],
-    what: str,
-    columns: slice,
-    transposed: bool,
-) -> list[ov.Node]:
-    """The three tensors of some outputs of weights `[experts, in, out]`, or of transposed ones."""
+    dtype, transposed = data.get_element_type(), bool(matmul.get_attributes()["transpose_b"])
+    experts, out, inputs = held if transposed else (held[0], held[2], held[1])
+    if dtype not in ((ov.Type.f32, ov.Type.f16) if scale is None else (*EIGHT_BITS, *FOUR_BITS)):
+        without = " without scales" if scale is None else ""
+        raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}{without}")
+    if dtype in FOUR_BITS and inputs % 2:
+        raise UnknownPatternError(f"weights of {what} have rows of {inputs} values in 4 bits, an odd number")
+    stays = transposed and columns == slice(None)
 
     def rows(values: NDArray[Any]) -> NDArray[Any]:
+        """Those of the projection, in the order that the operation reads."""
+        if stays:
+            return values
         return np.array((values if transposed else values.swapaxes(1, 2))[:, columns], order="C")
 
-    def constant(values: NDArray[Any]) -> ov.Node:
-        return ops.constant(values, shared_memory=True)
-
-    dtype, experts = data.get_element_type(), shape[0]
     if scale is None:
-        if dtype not in (ov.Type.f32, ov.Type.f16):
-            raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
-        numbers = rows(data.data)
         empty = ops.constant(np.zeros((0,), np.uint8))
-        return [constant(numbers if dtype == ov.Type.f32 else numbers.view(np.uint8)), empty, empty]
-    out = shape[1] if transposed else shape[2]
+        numbers = data
+        if not stays:
+            numbers = ops.constant(rows(data.data), shared_memory=True)
+        if dtype == ov.Type.f16:
+            numbers = shared_bytes(numbers, (experts, numbers.get_output_shape(0)[1], 2 * inputs))
+        return [numbers, empty, empty]
     groups = math.prod(scale.get_output_shape(0)) // (experts * out)
     of_groups = (experts, out, groups) if transposed else (experts, groups, out)
-    stored_scales = _scales(scale, (*of_groups[:2], 2 * of_groups[2]), what)
-    scales = rows(stored_scales.view(np.float16)).view(np.uint8)
+    scales = rows(_scales(scale, of_groups, what)).view(np.uint8)
     zero_points = rows(zero_points_of(dtype, zero_point, of_groups, what))
-    if dtype in (ov.Type.u8, ov.Type.i8):
-        stored = data.data.view(np.uint8).reshape(shape)
-        kept = rows(stored if dtype == ov.Type.u8 else stored ^ 0x80)
-    elif dtype in (ov.Type.u4, ov.Type.i4):
-        pairs = data.data.view(np.uint8) ^ (0x88 if dtype == ov.Type.i4 else 0)
-        halves = rows(np.stack([pairs & 15, pairs >> 4], -1).reshape(shape))
-        kept = halves[..., 0::2] | halves[..., 1::2] << 4
+    return [_integers(data, held, None if stays else rows), ops.constant(scales), ops.constant(zero_points)]
+
+
+def _integers(
+    data: ov.Node, held: tuple[int, ...], rows: Callable[[NDArray[Any]], NDArray[Any]] | None
+) -> ov.Node:
+    """Integers without a sign, of 4 bits pairs of them; `rows` takes some of `held`, `None`: all stay."""
+    dtype, packed = data.get_element_type(), held
+    if dtype in FOUR_BITS:
+        packed = (*held[:2], held[2] // 2)
+    sign = SIGNS.get(dtype)
+    if rows is None and sign is None:
+        return data if list(data.get_output_shape(0)) == list(packed) else shared_bytes(data, packed)
+    values: NDArray[np.uint8] = data.data.view(np.uint8)
+    values = values if sign is None else values ^ np.uint8(sign)
+    if rows is None:
+        values = values.reshape(packed)
+    elif dtype in EIGHT_BITS:
+        values = rows(values.reshape(held))
     else:
-        raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
-    return [constant(kept), constant(scales), constant(zero_points)]
+        halves = rows(np.stack([values & 15, values >> 4], -1).reshape(held))
+        values = halves[..., 0::2] | halves[..., 1::2] << 4
+    return ops.constant(values, shared_memory=True)
 
 
-def _scales(scale: ov.Node, shape: tuple[int, ...], what: str) -> NDArray[np.uint8]:
+def _scales(scale: ov.Node, shape: tuple[int, ...], what: str) -> NDArray[np.float16]:
     if scale.get_element_type() != ov.Type.f16:
         found = scale.get_element_type().get_type_name()
         raise UnknownPatternError(f"scales of {what} are of type {found}, expected f16")
-    return np.ascontiguousarray(scale.data).view(np.uint8).reshape(shape)
+    scales: NDArray[np.float16] = np.ascontiguousarray(scale.data).reshape(shape)
+    return scales
 
 
 def zero_points_of(
@@ -168,20 +166,3 @@ def zero_points_of(
     if values.size != count:
         raise UnknownPatternError(f"zero points of {what} are {values.size}, expected {count}")
     return np.ascontiguousarray(values).reshape(shape)
-
-
-def _data(data: ov.Node, dtype: ov.Type, shape: tuple[int, int, int], what: str) -> ov.Node:
-    experts, out, inputs = shape
-    if dtype == ov.Type.u8:
-        same = data.get_output_shape(0) == ov.Shape(list(shape))
-        return data if same else shared_bytes(data, shape)
-    if dtype == ov.Type.i8:
-        return ops.constant((data.data.view(np.uint8) ^ 0x80).reshape(shape))
-    if dtype not in (ov.Type.u4, ov.Type.i4):
-        raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
-    if inputs % 2:
-        raise UnknownPatternError(f"weights of {what} have rows of {inputs} values in 4 bits, an odd number")
-    packed = (experts, out, inputs // 2)
-    if dtype == ov.Type.u4:
-        return shared_bytes(data, packed)
-    return ops.constant((data.data.view(np.uint8) ^ 0x88).reshape(packed))

@@ -11,12 +11,16 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec_transforms.graph import source_node
-from ovspec_transforms.weights.expert_weights import UnknownPatternError, split_weights, zero_points_of
+from ovspec_transforms.weights.expert_weights import (
+    EIGHT_BITS,
+    FOUR_BITS,
+    SIGNS,
+    UnknownPatternError,
+    split_weights,
+    zero_points_of,
+)
 
-FOUR_BITS = (ov.Type.u4, ov.Type.i4)
-_EIGHT_BITS = (ov.Type.u8, ov.Type.i8)
 _DECOMPRESSION = ("Convert", "Reshape", "Multiply", "Subtract", "Transpose", "Unsqueeze", "Squeeze")
-_SIGNED = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class LinearWeights:
             the lower half of a byte.
         """
         stored: NDArray[np.uint8] = self.data.data.view(np.uint8).reshape(self.out, -1)[first:last]
-        sign = _SIGNED.get(self.data.get_element_type())
+        sign = SIGNS.get(self.data.get_element_type())
         return stored ^ np.uint8(sign) if sign else stored
 
     def numbers(self, first: int = 0, last: int | None = None) -> NDArray[Any]:
@@ -101,7 +105,7 @@ def read_weights(matmul: ov.Node, what: str) -> LinearWeights:
         UnknownPatternError: weights of another form.
     """
     weights = stored_weights(matmul, what)
-    if weights.groups != 1 and weights.data.get_element_type() in _EIGHT_BITS:
+    if weights.groups != 1 and weights.data.get_element_type() in EIGHT_BITS:
         name = weights.data.get_element_type().get_type_name()
         raise UnknownPatternError(f"weights of {what} of type {name} have {weights.groups} scales a neuron")
     return weights
@@ -123,7 +127,7 @@ def stored_weights(matmul: ov.Node, what: str) -> LinearWeights:
         if dtype not in (ov.Type.f32, ov.Type.f16):
             raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()} without scales")
         return LinearWeights(data, out, inputs)
-    if dtype not in (*_EIGHT_BITS, *FOUR_BITS):
+    if dtype not in (*EIGHT_BITS, *FOUR_BITS):
         raise UnknownPatternError(f"weights of {what} are of type {dtype.get_type_name()}")
     if scale.get_element_type() != ov.Type.f16:
         name = scale.get_element_type().get_type_name()

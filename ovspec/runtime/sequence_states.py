@@ -1,0 +1,61 @@
+"""The recurrent states of one text: which slot holds the state behind how many of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: The state before any text: zeros, which nothing overwrites.
+EMPTY = 0
+
+
+@dataclass(slots=True)
+class SequenceStates:
+    """Slots of one sequence in the state tables of a model.
+
+    Attributes:
+        free: slots that nobody holds, of all sequences together.
+        slots: by the number of tokens that a state has seen.
+        kept: tokens that a later rollback comes back to; their state is held until then.
+        since: tokens behind which a draft of one token a pass began: all states from there on are kept.
+    """
+
+    free: list[int]
+    slots: dict[int, int] = field(default_factory=dict)
+    kept: int = 0
+    since: int | None = None
+
+    def slot(self, length: int) -> int:
+        """The slot of the state behind so many tokens.
+
+        Raises:
+            ValueError: no such state is held.
+        """
+        if length and length not in self.slots:
+            raise ValueError(
+                f"no state of linear attention behind {length} tokens: held {sorted(self.slots)}"
+            )
+        return self.slots.get(length, EMPTY)
+
+    def add(self, slots: Mapping[int, int]) -> None:
+        """Hold states that a pass has written, by their numbers of tokens."""
+        self.slots |= slots
+
+    def cut(self, length: int) -> int:
+        """Drop the states behind more than so many tokens; the tokens behind which the last one left is."""
+        self._drop({held for held in self.slots if held > length})
+        return max(self.slots, default=0)
+
+    def keep(self, length: int) -> None:
+        """Drop states behind fewer than so many tokens that nothing comes back to."""
+        least = length if self.since is None else min(length, self.since)
+        kept = max((held for held in self.slots if held <= self.kept), default=0)
+        self._drop({held for held in self.slots if held < least and held != kept})
+
+    def clear(self) -> None:
+        """Drop all."""
+        self.cut(0)
+        self.kept, self.since = 0, None
+
+    def _drop(self, lengths: set[int]) -> None:
+        self.free += [self.slots.pop(length) for length in lengths]

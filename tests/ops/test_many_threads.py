@@ -1,0 +1,84 @@
+"""Operations on more threads than this machine has cores: the same bits, and work for every thread."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from ops.experts import Experts, route
+from ops.mlps import Mlp
+from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.test_gated_mlp import rows_of
+from ops.test_gated_mlp import tensors_of as mlp_tensors
+from ops.test_linear import Layers
+from ops.test_moe import tensors_of as expert_tensors
+
+from ovspec_ops import loader
+
+Load = tuple[str, dict[str, ov.Tensor], dict[str, Any]]
+
+
+def attention(sequences: int, context: int, rows: int, **sizes: Any) -> Load:
+    case = OpsPass(
+        [(context, rows, True)] * sequences, **{"fmt": "u8_token", "k_size": 64, "v_size": 64, **sizes}
+    )
+    return "VerifyAttention", attention_tensors(case), case.attributes
+
+
+def linear(inputs: int, outputs: int, rows: int) -> Load:
+    layers = Layers(inputs, (outputs,))
+    return "Linear", layers.tensors(layers.rows(rows)), layers.attributes
+
+
+def gated_mlp() -> Load:
+    mlp = Mlp(512, 1024, "u4", (4, 8))
+    return "GatedMLP", mlp_tensors(mlp, rows_of(mlp, 8)), mlp.attributes
+
+
+def experts() -> Load:
+    x = np.random.default_rng(2).standard_normal((40, 512)).astype(np.float32)
+    return (
+        "SparseMoE",
+        expert_tensors(x, *route(np.random.default_rng(2), 40, 3, 8), Experts(8, 512, 384, "int8")),
+        {},
+    )
+
+
+LOADS: dict[str, Callable[[], Load]] = {
+    "a layer of 1,024 outputs, 5 rows": lambda: linear(1024, 1024, 5),
+    "a layer of 1,024 outputs, a prompt": lambda: linear(256, 1024, 200),
+    "32 sequences of 5 rows": lambda: attention(32, 300, 5),
+    "a sequence of 1,024 tokens, 2 KV heads, 5 rows": lambda: attention(1, 1024, 5, group=7),
+    "a sequence of 3,000 tokens, a part of the blocks": lambda: attention(1, 3000, 8, keep=0.2),
+    "a tree": lambda: attention(1, 3000, 17, tree=True, kv_heads=8),
+    "a prompt": lambda: attention(1, 100, 400, kv_heads=1),
+    "gated MLP": gated_mlp,
+    "experts": experts,
+}  # fmt: skip
+
+
+#: What is too small for 32 threads: items into which it can be divided.
+ITEMS = {
+    "a sequence of 1,024 tokens, 2 KV heads, 5 rows": 30,
+    "a sequence of 3,000 tokens, a part of the blocks": 24,
+    "a prompt": 31,
+    "gated MLP": 22,
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8, 32])
+@pytest.mark.parametrize("load", LOADS)
+def test_bits_and_work_for_every_thread(load: str, threads: int) -> None:
+    op_type, tensors, attributes = LOADS[load]()
+    got = list[NDArray[Any]]()
+    call_on_threads = ctypes.CDLL(str(loader.extension_path())).ovspec_call_on_threads
+    call_on_threads.restype = ctypes.c_size_t
+    call = ctypes.CFUNCTYPE(None)(lambda: got.extend(evaluate(op_type, tensors, attributes)))
+    assert call_on_threads(threads, call) >= min(threads, ITEMS.get(load, threads))
+    for want, have in zip(evaluate(op_type, tensors, attributes), got, strict=True):
+        np.testing.assert_array_equal(have, want)

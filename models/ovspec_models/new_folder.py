@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -47,24 +48,45 @@ def new_folder(out: Path, warn: Callable[[str], None] = lambda line: None) -> It
     """
     # Resolve like the system: `..` after a symbolic link is not the folder that holds the link.
     out = out.absolute().parent.resolve() / out.name
-    made = [folder for folder in out.parents if not folder.exists()]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out, warn)
-        with ExitStack() as held:
-            staging = _new_staging(out, held)
-            try:
-                staging.chmod(0o755)  # mkdtemp makes it private
-                yield staging
-                _rename(staging, out)
-            except BaseException:
-                shutil.rmtree(staging)
-                raise
-    except BaseException:
-        for folder in made:
+    traces = _Traces([folder for folder in out.parents if not folder.exists()])
+    _UNFINISHED.append(traces)
+    with ExitStack() as held:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(out, warn)
+            traces.staging = _new_staging(out, held)
+            traces.staging.chmod(0o755)  # mkdtemp makes it private
+            yield traces.staging
+            _rename(traces.staging, out)
+        except BaseException:
+            traces.remove()
+            raise
+        finally:
+            _UNFINISHED.remove(traces)
+
+
+def remove_unfinished() -> None:
+    """Remove every trace of the folders that `new_folder` is filling; for a process that ends itself."""
+    for traces in _UNFINISHED:
+        traces.remove()
+
+
+@dataclass(eq=False)
+class _Traces:
+    """What was made for a folder that is not done: parents of it, the nearest first, and a temporary one."""
+
+    parents: list[Path]
+    staging: Path | None = None
+
+    def remove(self) -> None:
+        if self.staging is not None and self.staging.exists():
+            shutil.rmtree(self.staging)
+        for folder in self.parents:
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
-        raise
+
+
+_UNFINISHED: list[_Traces] = []
 
 
 def _prefix(out: Path) -> str:

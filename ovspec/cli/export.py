@@ -11,9 +11,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ovspec.cli.interrupts import ending_at_once
 from ovspec.cli.option_forms import PATH, default_option, typed_option
 from ovspec_models import export_model
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
+from ovspec_models.new_folder import remove_unfinished
 
 
 @click.command()
@@ -79,7 +81,7 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
         head = open_head(path, kind)
         check_target(head, model)
         options["finish"] = lambda folder: add_head(head, folder, options["weight_format"])
-    with step_display() as progress:
+    with step_display() as progress, ending_at_once(remove_unfinished):
         export_model(model, out, operations=operations, progress=progress, warn=warn, **options)
     click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+import click
+from rich.console import Console
+
+from ovspec.cli.failures import INTERRUPTED
 
 
 class Interrupts:
@@ -46,3 +54,30 @@ class Interrupts:
     def _quiet(self, unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             self._unraisable(unraisable)
+
+
+@contextmanager
+def ending_at_once(remove: Callable[[], None]) -> Iterator[None]:
+    """Make Ctrl-C call `remove` and end the process there, while libraries of the export run.
+
+    torch aborts the process at a KeyboardInterrupt in some of its callbacks (SIGABRT), and others swallow it:
+    the export then goes on to its end. Nothing changes outside the command line.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not isinstance(getattr(before, "__self__", None), Interrupts):
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        remove()
+        if sys.stderr.isatty():
+            Console(stderr=True).show_cursor()
+            click.echo(err=True)
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -73,17 +73,34 @@ def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -
     run_again(demo_draft, tmp_path)
 
 
-@pytest.mark.parametrize("after", by_tier([0.0, 0.7, 1.5], [0.7]))
-def test_ctrl_c_is_quiet_and_leaves_nothing(tmp_path: Path, demo_draft: Path, after: float) -> None:
-    """Pressed while optimum-intel, torch and NNCF work, whose callbacks turn it into errors of their own."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import ovspec.cli as c; "
-    arguments = ["export", "-m", str(demo_draft), str(tmp_path / "out"), "--weight-format", "int8"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code + "c.main()", *arguments],
+_CLI = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import ovspec.cli as c; "
+_SWALLOWED = """
+import ovspec_models.export as e
+export_one = e._export_one
+def swallow(*arguments):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    export_one(*arguments)
+e._export_one = swallow
+"""
+
+
+def export_command(model: Path, out: Path, first: str = "") -> subprocess.Popen[str]:
+    arguments = ["export", "-m", str(model), str(out), "--weight-format", "int8"]
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{_CLI}\n{first}\nc.main()", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.parametrize("after", by_tier([0.0, 0.7, 1.5], [0.7]))
+def test_ctrl_c_is_quiet_and_leaves_nothing(tmp_path: Path, demo_draft: Path, after: float) -> None:
+    """Pressed while optimum-intel, torch and NNCF work, which swallow a KeyboardInterrupt or abort at one."""
+    process = export_command(demo_draft, tmp_path / "new" / "out")
     assert process.stderr is not None
     steps = []
     for line in process.stderr:
@@ -95,6 +112,13 @@ def test_ctrl_c_is_quiet_and_leaves_nothing(tmp_path: Path, demo_draft: Path, af
     rest = [line for line in process.stderr if not line.startswith("ovspec: ")]
     assert process.wait(120) == 130 and not "".join(rest).strip(), rest
     assert not any("error" in line for line in steps) and list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_that_a_library_swallows(tmp_path: Path, demo_draft: Path) -> None:
+    process = export_command(demo_draft, tmp_path / "new" / "out", first=_SWALLOWED)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 130 and "writing" not in error, error
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("room", [pytest.param(100_000, marks=pytest.mark.sweep), 500_000])

@@ -68,12 +68,16 @@ def ending_at_once(remove: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
+    process = os.getpid()
+
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        remove()
-        if sys.stderr.isatty():
-            Console(stderr=True).show_cursor()
-            click.echo(err=True)
+        # A terminal sends the signal to processes that a library forked as well.
+        if os.getpid() == process:
+            remove()
+            if sys.stderr.isatty():
+                Console(stderr=True).show_cursor()
+                click.echo(err=True)
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, end)

@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
 
 from ovspec.cli.failures import INTERRUPTED
 
@@ -76,8 +75,7 @@ def ending_at_once(remove: Callable[[], None]) -> Iterator[None]:
         if os.getpid() == process:
             remove()
             if sys.stderr.isatty():
-                Console(stderr=True).show_cursor()
-                click.echo(err=True)
+                click.echo("\x1b[?25h", err=True)  # the cursor that a spinner hides
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, end)

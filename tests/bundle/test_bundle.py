@@ -13,6 +13,9 @@ from commands import command, installed_ovspec, isolated, one_line, ovspec, refu
 
 from ovspec_models import demo_pair_path
 
+# A wheel is built and an environment installed: half a minute.
+pytestmark = pytest.mark.slow
+
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
 ROOT = Path(__file__).parents[2]
@@ -22,7 +25,6 @@ def run_py(bundle: Path, *arguments: str) -> Any:
     return isolated(sys.executable, bundle / "run.py", *arguments)
 
 
-@pytest.mark.slow
 def test_runs_offline_and_says_what_the_installation_here_says(bundle: Path) -> None:
     options = ("-p", PROMPT, "--max-new-tokens", "24", "--json", *F32)
     there = run_py(bundle, *options)
@@ -97,7 +99,6 @@ def test_sizes_are_those_of_the_files(report: dict[str, Any], bundle: Path) -> N
     assert report["draft_bytes"] == sum(path.stat().st_size for path in draft) > 0
 
 
-@pytest.mark.slow
 def test_wheels_from_an_index(bundle: Path, report: dict[str, Any], tmp_path: Path) -> None:
     """pip finds no index here, but a folder that holds the wheels."""
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(bundle / "wheels"), "PATH": "/usr/bin:/bin"}

@@ -17,6 +17,7 @@ from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
 from drafters.test_eagle3 import DRAFT, expected_outcomes, outcomes
 from safetensors.torch import load_file, save_file
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
@@ -54,7 +55,7 @@ def head() -> DFlashDrafter:
     return load(folder())
 
 
-@pytest.mark.parametrize("count", [DRAFT, BLOCK + 4])
+@pytest.mark.parametrize("count", by_tier([DRAFT, BLOCK + 4], [BLOCK + 4]))
 def test_acceptance_is_the_references(count: int) -> None:
     """The same number of accepted tokens in every pass, and not with a boundary shifted by one."""
     models = pair()

@@ -81,7 +81,7 @@ def outcome(
     ("kind", "mode", "sampled"),
     by_tier(
         product(("eagle3", "mtp"), MODES, (False, True)),
-        [("eagle3", "commit", True), ("mtp", "dense", False)],
+        [("eagle3", "commit", True)],
     ),
 )
 def test_as_much_is_accepted_as_of_passes(kind: str, mode: str, sampled: bool) -> None:

@@ -172,6 +172,7 @@ def test_a_checkpoint_without_its_module(tmp_path: Path) -> None:
         open_head(checkpoint, "mtp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])

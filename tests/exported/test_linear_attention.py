@@ -15,6 +15,7 @@ from commands import ovspec as command
 from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 from settings import F32
+from tiers import by_tier
 from tiny_checkpoints import TINY, export_tiny, save_checkpoint
 
 import ovspec
@@ -106,7 +107,7 @@ def answers(engine: LLMEngine, texts: list[list[int]], **options: Any) -> list[l
 
 @pytest.mark.parametrize("together", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("count", [4, 30])
+@pytest.mark.parametrize("count", by_tier([4, 30], [4]))
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_text_is_that_of_plain_decoding(
     runner: ModelRunner,

@@ -124,7 +124,15 @@ def test_rows(isa: str, fmt: str, groups: int, rows: int, row_bits: int) -> None
 
 
 @every_form
-@pytest.mark.parametrize("sizes", [(7 * 32 - 5,), (17 * 32,), (26 * 32 - 1,), (500, 3, 550)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (7 * 32 - 5,),
+        pytest.param((17 * 32,), marks=pytest.mark.slow),
+        pytest.param((26 * 32 - 1,), marks=pytest.mark.slow),
+        (500, 3, 550),
+    ],
+)
 def test_one_row_takes_several_panels(
     isa: str, fmt: str, groups: int, row_bits: int, sizes: tuple[int, ...]
 ) -> None:

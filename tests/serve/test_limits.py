@@ -238,7 +238,11 @@ def test_bad_options_are_one_line(demo_ir: Path, arguments: tuple[str, ...], mes
     assert message in one_line(ovspec("serve", "-m", demo_ir, *arguments))
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHos"], ids=["nothing", "half a header"])
+@pytest.mark.parametrize(
+    "sent",
+    [pytest.param(b"", marks=pytest.mark.slow), b"GET /health HTTP/1.1\r\nHos"],
+    ids=["nothing", "half a header"],
+)
 def test_a_connection_without_a_request_is_ended(small: Served, sent: bytes) -> None:
     """After one to two times `--client-timeout`, which is 2 seconds here."""
     assert exchange(small, sent) == b""

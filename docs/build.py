@@ -12,11 +12,27 @@ import click
 import ovspec
 import ovspec.drafters
 from ovspec.cli import cli
-from ovspec.cli.help import GENERAL, parameter_groups, subcommands
+from ovspec.cli.help import GENERAL, ShortHelpCommand, parameter_groups, subcommands
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 OPERATIONS = "custom_ops/ovspec_ops"
+EXIT_CODES = {
+    "0": "done",
+    "1": "the command ran and found a fault: a self-check or a request of `bench serve` failed, or the "
+    "lossless texts of `demo` differ",
+    "2": "an error that the user can correct; one line on standard error says how",
+    "70": "a fault of ovspec; the lines on standard error say where to report it",
+    "130": "Ctrl-C",
+}
+ENVIRONMENT = {
+    "OVSPEC_DEBUG=1": "shows the traceback of an error, as `--debug` does",
+    "OVSPEC_ISA": "instruction set of the native operations: `amx`, `avx512vnni`, `avx512`, `avx2vnni`, "
+    "`avx2` or `plain`; one that the processor lacks is an error",
+    "OVSPEC_EXTENSION_LIB": "path of the native library, in place of the installed one",
+    "OVSPEC_API_KEY": "key of `serve` and `bench serve`, in place of `--api-key`",
+    "RAY_ADDRESS": "cluster of `--ray`; without it, one is started on this machine",
+}
 
 
 def python_api() -> str:
@@ -32,17 +48,24 @@ def python_api() -> str:
 def command_line() -> str:
     """Every command with its arguments and options, in the groups of `--help-all`."""
     parts = ["# Command line", "Made from the commands by `docs/build.py`.", inspect.cleandoc(cli.help or "")]
+    commands = list(subcommands(("ovspec",), cli))
+    short = [f"`{' '.join(path[1:])}`" for path, command in commands if isinstance(command, ShortHelpCommand)]
     parts.append(
-        "`--help` of a command with many options shows the common ones, `--help-all` shows all of them. An "
-        "error that a user can correct is one line on standard error; the exit code is then 2."
+        f"`--help` of {', '.join(short[:-1])} and {short[-1]} shows the common options, `--help-all` shows "
+        "all of them."
     )
-    for path, command in subcommands(("ovspec",), cli):
+    parts.append(_table(("exit code", ""), EXIT_CODES))
+    parts.append(
+        _table(("environment variable", ""), {f"`{name}`": what for name, what in ENVIRONMENT.items()})
+    )
+    for path, command in commands:
         parts.append(f"## {' '.join(path)}")
         parts.append(inspect.cleandoc(command.help or ""))
         for title, parameters in parameter_groups(command).items():
             if title != GENERAL:
                 parts.append(f"**{title}**")
-            if rows := [_row(parameter) for parameter in parameters if parameter.name != "help_all"]:
+            shown = (parameter for parameter in parameters if parameter.name != "help_all")
+            if rows := [_row(command, parameter) for parameter in shown]:
                 parts.append("\n".join(["| | | |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -59,7 +82,7 @@ def operations() -> str:
         title, _, text = page.read_text(encoding="utf-8").partition("\n")
         paragraph = " ".join(text.strip().split("\n\n")[0].split())
         link = f"../{page.relative_to(ROOT).as_posix()}"
-        lines.append(f"| [{title.removeprefix('# ')}]({link}) | {paragraph.replace('|', chr(92) + '|')} |")
+        lines.append(f"| [{title.removeprefix('# ')}]({link}) | {_cell(paragraph)} |")
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
@@ -115,7 +138,16 @@ def _signature(thing: Any) -> str:
     return "(" + ", ".join(parts).replace("*, *", "*") + ")"
 
 
-def _row(parameter: click.Parameter) -> str:
+def _table(titles: tuple[str, str], rows: dict[str, str]) -> str:
+    lines = [f"| {name} | {text} |" for name, text in rows.items()]
+    return "\n".join([f"| {titles[0]} | {titles[1]} |", "|---|---|", *lines])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _row(command: click.Command, parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
         name = (parameter.metavar or parameter.name or "").upper()
         return f"| {name} | | {'' if parameter.required else 'may be left out'} |"
@@ -127,10 +159,11 @@ def _row(parameter: click.Parameter) -> str:
         kind = ", ".join(map(str, choices)) if choices else (parameter.metavar or parameter.type.name.upper())
     notes = [parameter.help or ""]
     if parameter.show_default and not parameter.is_flag:
-        notes.append(f"[default: {parameter.default}]")
+        of_command = command.context_settings.get("default_map") or {}
+        notes.append(f"[default: {of_command.get(parameter.name, parameter.default)}]")
     if parameter.required:
         notes.append("[required]")
-    return f"| {names} | {kind} | {'  '.join(notes)} |".replace("\n", " ")
+    return f"| {names} | {_cell(kind)} | {_cell('  '.join(notes))} |"
 
 
 PAGES = {"python-api.md": python_api, "cli.md": command_line, "operations.md": operations}

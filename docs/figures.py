@@ -1,7 +1,8 @@
 """Measure the figures of the documentation: `python docs/figures.py [NAME...]`.
 
 Runs the command of each figure on this machine and writes its table between `<!-- measured: NAME -->` and
-`<!-- end -->` in its page, with the processor. Needs ovspec and matplotlib; about 20 minutes on two cores.
+`<!-- end -->` in its page, with the processor and the instruction set. Needs
+ovspec and matplotlib; about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec_models import demo_pair_path
+from ovspec_ops import active_isa
 
 DOCS = Path(__file__).parent
 IMAGE = DOCS / "images" / "verify.svg"
@@ -199,7 +201,7 @@ def write(name: str, figure: Figure, report: Report) -> None:
     page = DOCS / figure.page
     processor = ov.Core().get_property("CPU", "FULL_DEVICE_NAME")
     threads = len(os.sched_getaffinity(0))
-    caption = f"Measured on {processor}, {threads} cores."
+    caption = f"Measured on {processor}, {threads} cores, instruction set {active_isa()}."
     body = "\n".join([caption, "", *figure.table(report)])
     pattern = rf"(<!-- measured: {name} -->\n).*?(\n<!-- end -->)"
     text, count = re.subn(

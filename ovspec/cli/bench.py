@@ -77,7 +77,7 @@ VERIFY_COMMON = (
 @property_option
 @default_option("--repeat", 7, "Timed passes per figure.")
 @json_option
-@typed_option("--plot", PATH, "Draw time against context to FILE.png.")
+@typed_option("--plot", PATH, "Draw time against context to a .png, .svg or .pdf file.")
 def verify(
     context: str,
     tokens: str,
@@ -97,6 +97,8 @@ def verify(
     """
     chosen = properties_from(properties)
     if kv_cache_precision is not None:
+        if "KV_CACHE_PRECISION" in chosen:
+            raise ValueError("--kv-cache-precision and --property KV_CACHE_PRECISION: leave one out")
         chosen["KV_CACHE_PRECISION"] = kv_cache_precision
     source = read_source(options)
     sparse = sparse_from({"budget": budget or None, **options})

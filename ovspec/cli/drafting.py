@@ -42,7 +42,7 @@ drafting_options = option_group(
         "--num-assistant-tokens-schedule",
         click.Choice(SCHEDULES),
         "How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
-        "and acceptance.  [default: constant if a number is given, else auto]",
+        "and acceptance.  [default: constant with a number or a confidence threshold, else auto]",
     ),
     typed_option(
         "--assistant-confidence-threshold",

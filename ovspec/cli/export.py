@@ -17,6 +17,9 @@ from ovspec_models import export_model
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 from ovspec_models.new_folder import remove_unfinished
 
+# Formats in which heads are written, of those that models have.
+_OF_HEADS = {"int4": "int8", "bf16": "fp16"}
+
 
 @click.command()
 @click.argument("out", type=PATH)
@@ -30,8 +33,8 @@ from ovspec_models.new_folder import remove_unfinished
     "--mtp",
     help="The same for the MTP module in the target's checkpoint, or in a folder of optimum-intel 2.2.",
 )
-@click.option("--medusa", help="The same for Medusa heads: config.json and medusa_lm_head.")
-@click.option("--hydra", help="The same for Hydra heads: config.json and hydra_lm_head.pt.")
+@click.option("--medusa", help="The same for Medusa heads: config.json, and *.safetensors, *.bin or *.pt.")
+@click.option("--hydra", help="The same for Hydra heads: config.json, and *.safetensors, *.bin or *.pt.")
 @default_option("--task", "text-generation-with-past", "Task of the export.")
 @typed_option(
     "--weight-format",
@@ -80,7 +83,10 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
         ((kind, path),) = heads.items()
         head = open_head(path, kind)
         check_target(head, model)
-        options["finish"] = lambda folder: add_head(head, folder, options["weight_format"])
+        asked = options["weight_format"]
+        if asked in _OF_HEADS:
+            warn(f"the head gets {_OF_HEADS[asked]} weights, not {asked}: no head is written in that")
+        options["finish"] = lambda folder: add_head(head, folder, asked)
     with step_display() as progress, ending_at_once(remove_unfinished):
         export_model(model, out, operations=operations, progress=progress, warn=warn, **options)
     click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")

@@ -52,7 +52,9 @@ _SHAPE = (
 @typed_option(
     "--model", PATH, "With --self-check: compute a text through this model in random splits and compare bits."
 )
-@click.option("--device", default="CPU", help="With --self-check: check this device, and write a report.")
+@click.option(
+    "--device", default="CPU", help="With --self-check: a device other than CPU to check; writes a report."
+)
 @typed_option("--splits", COUNT, "Random splits of --model.  [default: 30]")
 @property_option
 @json_flag

@@ -263,6 +263,8 @@ def properties_from(pairs: tuple[str, ...]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
             raise ValueError(f"--property {pair!r}: expected KEY=VALUE")
+        if key in properties:
+            raise ValueError(f"--property {key} is given twice: leave one out")
         properties[key] = value
     return properties
 

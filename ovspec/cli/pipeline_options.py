@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from ovspec.pipeline.prefix_files import load_prefix
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify
 from ovspec_models import ModelInfo, OvspecConfig
+
+_ARGUMENTS = inspect.signature(LLMPipeline.__init__).parameters.keys() - {"properties"}
 
 
 def _check_seed(context: click.Context, option: click.Parameter, seed: int | None) -> int | None:
@@ -116,7 +119,14 @@ class PipelineChoice:
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
-        arguments |= properties_from(options.pop("properties"))
+        properties = properties_from(options.pop("properties"))
+        for name in properties:
+            if name in _ARGUMENTS:
+                raise ValueError(
+                    f"--property {name}: that is an argument of LLMPipeline, not a property of OpenVINO; use "
+                    "the command's own option for it"
+                )
+        arguments |= properties
         return cls(model, parse_verify(verify), prefill, draft, drafter, arguments)
 
     def start(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ovspec.train.held_out import HeldOut
     from ovspec.train.train_head import Report
 
+_DRAFT_VOCAB_SIZE = 32000
 COMMON = (
     *("target", "data", "kind", "output", "epochs", "learning_rate", "max_length", "batch_tokens"),
     *("draft_vocab_size", "as_json"),
@@ -51,11 +52,10 @@ COMMON = (
 @default_option(
     "--ttt-length", 5, "Tokens of a draft that the head learns to write (training-time test).", type=COUNT
 )
-@default_option(
+@typed_option(
     "--draft-vocab-size",
-    32000,
-    "Tokens that it can draft: the most frequent of the texts.",
-    type=click.IntRange(2),
+    click.IntRange(2),
+    f"Tokens that it can draft: the most frequent of the texts.  [default: {_DRAFT_VOCAB_SIZE}, or all]",
 )
 @typed_option("--intermediate-size", COUNT, "Of its feed-forward layer.  [default: the target's]")
 @click.option(
@@ -100,6 +100,11 @@ def train_head(
 
     info = ModelInfo.read(target)
     boundaries = _boundaries(options["boundaries"], info.num_hidden_layers)
+    drafted = options["draft_vocab_size"] or min(_DRAFT_VOCAB_SIZE, info.vocab_size)
+    if drafted > info.vocab_size:
+        raise ValueError(
+            f"--draft-vocab-size {drafted}: the target has {info.vocab_size} tokens; give at most so many"
+        )
     seed = options["seed"]
     texts = TrainingTexts.split(_ids(target, data), options["max_length"], options["held_out"], seed)
     click.echo(
@@ -108,7 +113,7 @@ def train_head(
         err=True,
     )
     sizes = HeadSizes(
-        min(options["draft_vocab_size"], info.vocab_size),
+        drafted,
         options["intermediate_size"] or info.intermediate_size,
         boundaries,
     )

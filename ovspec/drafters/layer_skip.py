@@ -45,7 +45,8 @@ class LayerSkipDrafter(SparseSelfDrafter):
         layers: those that draft; `None` before the first draft.
 
     Raises:
-        ValueError: the target's cache or attention can't verify trees, which choosing needs.
+        ValueError: the target's cache or attention can't verify trees, which choosing needs; a share that
+            leaves no layer.
     """
 
     name = "layer_skip"
@@ -59,8 +60,14 @@ class LayerSkipDrafter(SparseSelfDrafter):
         # Of sparse drafts an anchor's list of blocks is read by the layers after it.
         self._anchors = {int(number) for name, _, number in caches if sparse and name == "key_summary"}
         self._number = target.layer_rows.layers
-        free = self._number - len(self._anchors)
-        self._skipped = min(max(1, round(share * self._number)), free, MAX_VERIFY_ROWS - 1)
+        wanted = max(1, round(share * self._number))
+        most = min(self._number - 1, MAX_VERIFY_ROWS - 1)
+        if wanted > most:
+            raise ValueError(
+                f"share={share}: that leaves out {wanted} of {self._number} layers, expected {most} at most; "
+                f"give at most {most / self._number:.2f}"
+            )
+        self._skipped = min(wanted, self._number - len(self._anchors))
         self.layers: tuple[int, ...] | None = None
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:

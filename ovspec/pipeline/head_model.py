@@ -113,7 +113,11 @@ class HeadChoices:
             chosen = attention_on(device, attention if is_cpu(device) else None)
         else:
             chosen = draft_attention(device, attention, info.weight_bytes)
-        # An entry in CACHE_DIR would depend on two folders; a head is compiled in a moment.
+        if "CACHE_DIR" in (draft.properties or {}):
+            raise ValueError(
+                "CACHE_DIR: a head is compiled in a moment and never kept; leave it out of draft_model()"
+            )
+        # An entry would depend on two folders.
         given = dict(draft.properties or properties)
         given.pop("CACHE_DIR", None)
         linear = draft_linear(info, device, attention, linear)

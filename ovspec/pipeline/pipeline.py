@@ -134,6 +134,8 @@ class LLMPipeline(Outline):
         if draft_model is not None and not isinstance(draft_model, DraftModel):
             raise ValueError("draft_model: expected what ovspec.draft_model(path, device) returns")
         choice = parse_drafter(drafter, draft_model is not None)
+        if given.prompt_lookup and (choice is None or choice.name != "prompt_lookup"):
+            raise ValueError(f"prompt_lookup=True and drafter={drafter!r}: leave one of them out")
         self._info = ModelInfo.read(models_path)
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(models_path)

@@ -80,7 +80,9 @@ class PipelineArguments:
         joined = {**given.get("config", {}), **properties}
         _take_genai_properties(joined)
         lookup, scheduler = joined.pop("prompt_lookup", False), joined.pop("scheduler_config", None)
-        made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, bool(lookup))
+        if not isinstance(lookup, bool):
+            raise InvalidTypeError(f"prompt_lookup={lookup!r}: expected True or False")
+        made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, lookup)
         if scheduler is not None:
             made._take(scheduler)
         return made
@@ -91,7 +93,8 @@ class PipelineArguments:
         Raises:
             InvalidValueError: the number is not positive, or less than a piece of a `sparse` prompt.
         """
-        chunk = self.max_num_batched_tokens or DEFAULT_MAX_NUM_BATCHED_TOKENS if asked is None else asked
+        usual = self.max_num_batched_tokens
+        chunk = (DEFAULT_MAX_NUM_BATCHED_TOKENS if usual is None else usual) if asked is None else asked
         if not isinstance(chunk, int) or chunk < 1:
             raise InvalidValueError(f"max_num_batched_tokens={chunk!r}: expected a number of at least 1")
         if sparse and chunk < PROMPT_PIECE:
@@ -120,6 +123,10 @@ class PipelineArguments:
         self.max_num_batched_tokens = int(scheduler.max_num_batched_tokens)
         self.cache_bytes = int(scheduler.cache_size) * _GIB or None
         self.max_num_seqs = int(scheduler.max_num_seqs)
+        if self.max_num_seqs < 1:
+            raise InvalidValueError(
+                "scheduler_config.max_num_seqs=0: expected at least 1, else no request runs"
+            )
         self.enable_prefix_caching = bool(scheduler.enable_prefix_caching)
 
 

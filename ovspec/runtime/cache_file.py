@@ -83,7 +83,8 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     tokens = content[_TOKENS].tolist()
     sequence = CachedSequence(long_rope=known.get(_LONG_ROPE) == "True")
     blocks = runner.blocks.missing(sequence, len(tokens))
-    if blocks > min(runner.blocks.max_cached, runner.blocks.spare or blocks):
+    spare = runner.blocks.spare
+    if blocks > min(runner.blocks.max_cached, blocks if spare is None else spare):
         raise ValueError(
             f"{path} has {len(tokens)} tokens, more than the prefix cache keeps: raise cache_size, or "
             "shorten the text"

@@ -58,5 +58,7 @@ def in_this_process(load: Callable[[], LLMPipeline], max_num_seqs: int) -> Itera
         "num_requests_waiting": lambda: engine.num_requests_waiting,
         "kv_cache_usage_perc": lambda: engine.kv_cache_usage,
     }
-    yield Backend(pipeline, pipeline.engine, gauges)
-    pipeline.engine.close(finish=False)
+    try:
+        yield Backend(pipeline, pipeline.engine, gauges)
+    finally:
+        pipeline.engine.close(finish=False)

@@ -57,7 +57,8 @@ class Call:
             objects = CompletionObjects(model.name, model.token_text, logprobs)
         settings = model.settings(body, max_tokens)
         name, verify = model.verify_mode(body.verify)
-        limit_field = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
+        both = isinstance(body, ChatBody) and body.max_tokens is None
+        limit_field = "max_completion_tokens" if both else "max_tokens"
         for prompt in prompts:
             model.check_length(len(prompt), max_tokens, field, limit_field)
         # Without a seed, prompts that are the same get different answers too.

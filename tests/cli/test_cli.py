@@ -172,6 +172,12 @@ BAD = {
     "no prompt": (["generate", "-m", "{demo}", "-p", " "], "the prompt is empty"),
     "cache precision": (["generate", "-m", "{demo}", "-p", "x", "--property", "KV_CACHE_PRECISION=u4"], "u4"),
     "property": (["generate", "-m", "{demo}", "-p", "x", "--property", "X"], "expected KEY=VALUE"),
+    "property twice": (["generate", "-m", "{demo}", "-p", "x", *F32, *F32[:2]], "is given twice"),
+    "argument": (["generate", "-m", "{demo}", "-p", "x", "--property", "device=GPU"], "own option for it"),
+    "precision twice": (
+        ["bench", "verify", "--model", "{demo}", "--kv-cache-precision", "u8", *F32],
+        "--kv-cache-precision and --property KV_CACHE_PRECISION: leave one out",
+    ),
     "draft folder": (["generate", "-m", "{demo}", "-p", "x", "--draft-model", "/nowhere"], "'/nowhere'"),
     "long prompt": (["generate", "-m", "{demo}", "--prompt-file", "{long}"], "8192 positions"),
     "no tokens": (["generate", "-m", "{demo}", "-p", "x", "--max-new-tokens", "0"], "max_new_tokens"),

@@ -114,6 +114,12 @@ def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
     assert told["kind"] == "eagle3" and told["target_layers"] == LAYERS
 
 
+def test_an_entry_of_a_head_is_refused(models: Pair, tmp_path: Path) -> None:
+    draft = ovspec.draft_model(models.folder / "draft", CACHE_DIR=str(tmp_path))
+    with pytest.raises(ValueError, match="CACHE_DIR: a head is compiled in a moment and never kept"):
+        ovspec.LLMPipeline(models.folder, "CPU", draft_model=draft)
+
+
 def test_sizes_of_the_layers_in_an_object_of_their_own(models: Pair, tmp_path: Path) -> None:
     """Some publish them so; a value in config.json itself takes precedence."""
     folder = Reference(models.reference.embedding).save(tmp_path / "head")

@@ -196,6 +196,13 @@ def test_some_drafts_of_a_real_model_are_accepted(name: str) -> None:
     assert sum(request.metrics.accepted_lengths) > 10 or name != "demo"
 
 
+def test_a_share_that_leaves_no_layer_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=f"share=0.95: .* {LAYERS} of {LAYERS} layers, expected {LAYERS - 1} at most"
+    ):
+        LayerSkipDrafter(made("qwen3", "native", True), share=0.95)
+
+
 def test_keys_that_share_scales_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"drafter='layer_skip': key_cache.0 .* set KEY_CACHE_QUANT_MODE=BY_TOKEN"

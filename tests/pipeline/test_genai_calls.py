@@ -202,6 +202,10 @@ class TestConstructor:
     def test_prompt_lookup(self, demo_ir: Path) -> None:
         assert ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup=True, **F32).drafts
         assert not ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup=False, **F32).drafts
+        with pytest.raises(TypeError, match="prompt_lookup='false': expected True or False"):
+            ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup="false")
+        with pytest.raises(ValueError, match="prompt_lookup=True and drafter='suffix': leave one"):
+            ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup=True, drafter="suffix")
 
     def test_scheduler_config(self, demo_ir: Path) -> None:
         config = SchedulerConfig()
@@ -221,6 +225,13 @@ class TestConstructor:
         config = SchedulerConfig()
         setattr(config, name, 5 if name == "num_kv_blocks" else True)
         with pytest.raises(RuntimeError, match=rf"scheduler_config\.{name}="):
+            ovspec.LLMPipeline(demo_ir, "CPU", scheduler_config=config)
+
+    @pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens"])
+    def test_a_scheduler_that_runs_nothing_is_refused(self, demo_ir: Path, name: str) -> None:
+        config = SchedulerConfig()
+        setattr(config, name, 0)
+        with pytest.raises(ValueError, match=f"{name}=0: expected .*at least 1"):
             ovspec.LLMPipeline(demo_ir, "CPU", scheduler_config=config)
 
     def test_what_has_no_place_is_refused(self, demo_ir: Path) -> None:

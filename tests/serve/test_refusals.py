@@ -94,6 +94,9 @@ def test_a_prompt_that_never_fits_is_refused_with_the_limit(served: Served) -> N
     with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens") as bad:
         served.client().completions.create(model="demo", prompt=words)
     assert bad.value.code == "context_length_exceeded" and bad.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError, match=r"max_tokens: 8183 tokens.*at most 9") as bad:
+        served.client().completions.create(model="demo", prompt=[5] * 8183)
+    assert bad.value.param == "max_tokens"
     with pytest.raises(openai.BadRequestError, match=r"8192.*ask for at most") as bad:
         served.client().completions.create(model="demo", prompt="Once", max_tokens=8192)
     assert bad.value.param == "max_tokens"

@@ -222,6 +222,7 @@ def test_the_command(tmp_path: Path) -> None:
         (("--data", "missing.jsonl"), "missing.jsonl: No such file"),
         (("--target", "missing"), "missing"),
         (("--kind", "medusa"), "medusa"),
+        (("--draft-vocab-size", 5000), "--draft-vocab-size 5000: the target has 4096 tokens"),
         ((), "give two or more"),
     ],
 )

@@ -50,10 +50,8 @@ def command_line() -> str:
     parts = ["# Command line", "Made from the commands by `docs/build.py`.", inspect.cleandoc(cli.help or "")]
     commands = list(subcommands(("ovspec",), cli))
     short = [f"`{' '.join(path[1:])}`" for path, command in commands if isinstance(command, ShortHelpCommand)]
-    parts.append(
-        f"`--help` of {', '.join(short[:-1])} and {short[-1]} shows the common options, `--help-all` shows "
-        "all of them."
-    )
+    named = f"{', '.join(short[:-1])} and {short[-1]}"
+    parts.append(f"These commands show common options with `--help`, all with `--help-all`:\n{named}.")
     parts.append(_table(("exit code", ""), EXIT_CODES))
     parts.append(
         _table(("environment variable", ""), {f"`{name}`": what for name, what in ENVIRONMENT.items()})

@@ -134,7 +134,7 @@ def load(core: openvino.Core) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _factory(path: str) -> NodeFactory:
-    active_isa()  # what it refuses, it refuses here
+    active_isa()  # raises here, with its own message, where OVSPEC_ISA can't be met
     factory = NodeFactory()
     factory.add_extension(path)
     return factory

@@ -9,9 +9,10 @@ from typing import Any
 
 from ovspec_models.sparse_verify import is_int
 
-# By what names occur in: the architecture of config.json, and the options that optimum-intel writes into IR.
+# Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
+# first that matches counts.
 _KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
-#: Whose published config.json says no sizes; the weights do.
+#: Kinds whose published config.json has no sizes; they are read from the weights.
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
 #: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.

@@ -21,8 +21,8 @@ class WeightSizes:
         embedding: an 8-bit table that is only looked up; 0 if the output projection shares it.
         experts: routed experts that SparseMoE reads without a copy: unsigned integers, and numbers of 16 or
             32 bits.
-        gates, ups, downs: of gated MLPs, without their scales. Where `ups` could be the gate or the other,
-            they are half of both; of products that hold both, as in Phi-3, there are none.
+        gates, ups: of gated MLPs, without their scales. Both have one shape, so each counts as half of their
+            sum; of products that hold both, as in Phi-3, there are none.
         ffn_values: values of the largest of these matrices.
         ups_stay: whether GatedMLP reads `ups` without a copy.
         largest: of the largest weight.
@@ -33,15 +33,9 @@ class WeightSizes:
     experts: int = 0
     gates: int = 0
     ups: int = 0
-    downs: int = 0
     ffn_values: int = 0
     ups_stay: bool = False
     largest: int = 0
-
-    @property
-    def ffn(self) -> int:
-        """Bytes of all gated MLPs."""
-        return self.gates + self.ups + self.downs
 
     @classmethod
     def read(
@@ -54,7 +48,7 @@ class WeightSizes:
         """
         total = (folder / "openvino_model.bin").stat().st_size
         tables: list[tuple[str, int]] = []
-        experts = rows = downs = values = largest = 0
+        experts = rows = values = largest = 0
         types: set[str] = set()
         for constant in IrFacts.read(folder / "openvino_model.xml").constants:
             kind, shape, size = constant.element_type, constant.shape, constant.bytes
@@ -67,9 +61,7 @@ class WeightSizes:
             elif count == intermediate_size * hidden_size and shape[0] == intermediate_size:
                 rows, values = rows + size, count
                 types.add(kind)
-            elif count == intermediate_size * hidden_size and shape[0] == hidden_size:
-                downs += size
         looked_up = [size for kind, size in tables if kind in _EIGHT_BITS]
         embedding = min(looked_up) if len(tables) > 1 and looked_up else 0
         stay = bool(types) and types <= {"u8", "f16", "f32"}
-        return cls(total, embedding, experts, rows // 2, rows - rows // 2, downs, values, stay, largest)
+        return cls(total, embedding, experts, rows // 2, rows - rows // 2, values, stay, largest)

@@ -40,5 +40,5 @@ class ChannelStatistics:
 
 
 def points_to(curve: NDArray[np.floating], height: float) -> int:
-    """The points of a rising curve that it needs to reach a height, at most all."""
+    """Number of points until a rising curve reaches `height`, at most all."""
     return min(int(np.searchsorted(curve, height - 1e-9)) + 1, len(curve))

@@ -77,7 +77,7 @@ VERIFY_COMMON = (
 @property_option
 @default_option("--repeat", 7, "Timed passes per figure.")
 @json_option
-@typed_option("--plot", PATH, "Draw time against context to a .png, .svg or .pdf file.")
+@typed_option("--plot", PATH, "Draw time by context as .png, .svg or .pdf.")
 def verify(
     context: str,
     tokens: str,

@@ -11,7 +11,7 @@ import click
 
 from ovspec.bench.serve_client import ServeClient
 from ovspec.bench.serve_load import ServeBench, random_prompts
-from ovspec.cli.bench_options import check_outputs, run_and_show
+from ovspec.cli.bench_options import run_and_show
 from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import json_option
 from ovspec.eval.prompts import read_prompts
@@ -54,7 +54,6 @@ def serve(
     with OpenAI's interface can be measured. Exits with 1 if a request failed.
     """
     client, fields = ServeClient(base_url, api_key), extra_fields(extra)
-    check_outputs(json_path)
     if prompts is not None:
         texts = [prompt.text for prompt in read_prompts(prompts)]
     else:

@@ -66,7 +66,7 @@ COMMON = (
 @click.option("--expert-budgets", help="Sweep of --expert-budget, e.g. 8,12,16.")
 @click.option("--ffn-densities", help="Sweep of --ffn-density, e.g. 0.25,0.5,0.75.")
 @json_option
-@typed_option("--plot", PATH, "Draw divergence against speed to a .png, .svg or .pdf file.")
+@typed_option("--plot", PATH, "Draw KL against speed as .png, .svg or .pdf.")
 @pipeline_options
 def fidelity(
     prompts: Path,

@@ -121,7 +121,7 @@ class AssistantDrafter(Drafter):
         return proposals
 
     def _at_once(self, sequence: Sequence, steps: int) -> Proposal | None:
-        """A draft of one graph; `None` where there is none, or more than logits decides."""
+        """Draft all steps by one graph; `None` where none is compiled yet, or where not `takes_logits`."""
         begin = len(sequence.tokens) - FIRST_ROWS
         if self._unrolled is None or begin < 0 or not takes_logits(sequence, self._vocab_size):
             return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
 
-# A drafter with a lower share of accepted tokens is skipped, except for one attempt every _RETRY rounds.
+# A drafter with a lower share of accepted tokens is skipped, but for one attempt every _RETRY_EVERY rounds.
 _MIN_ACCEPTED = 0.3
 _RETRY_EVERY = 8
 _DECAY = 0.8

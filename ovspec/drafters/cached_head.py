@@ -33,7 +33,7 @@ class _Unread:
     features: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def pass_by(self, count: int) -> None:
-        """The first of them are entries now; said after their pass, which may be cut short."""
+        """Drop the first `count` features: the cache has them now. Called after the pass, which may fail."""
         self.begin, self.features = self.begin + count, self.features[count:]
 
 
@@ -51,9 +51,9 @@ class CachedHead(Drafter):
     """
 
     reads_states = True
-    #: The token of an entry is so many places after its state.
+    #: Places between an entry's state and its token.
     shift: ClassVar[int]
-    #: Of passes over entries alone, as of `Rows`.
+    #: `Rows.block` of passes that read entries alone.
     block: ClassVar[int | None] = None
 
     def __init__(

@@ -104,7 +104,7 @@ def _children(
     """The tokens that are likely to be the target's own after a path, with the logarithms of how likely.
 
     In sampling the target takes argmin E(x) / p(x) with the position's random numbers E, so tokens are ranked
-    by q(x) / E(x). To the power of the temperature that goes over into greedy ranking as this goes to 0.
+    by q(x) / E(x). As the temperature goes to 0 that becomes the greedy order.
     """
     sampling, ids = sequence.settings.sampling, None
     scores: NDArray[np.floating]

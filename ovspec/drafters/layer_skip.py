@@ -1,8 +1,8 @@
 """`layer_skip`: the target itself drafts with some of its layers (Draft & Verify, arXiv 2309.08168).
 
-Which ones is chosen as the text goes on, as CLaSp does (arXiv 2505.24196): of all sets of so many layers the
-one whose last state of the last accepted token is likest to the state that all layers give. A dynamic
-programme finds it, layer by layer: of so many layers left out so far it keeps one state only, the likest.
+Which ones is chosen as the text goes on, as CLaSp does (arXiv 2505.24196): the set of `count` layers whose
+last state of the last accepted token has the highest cosine to that of all layers. A dynamic programme finds
+it, layer by layer: for each number of layers left out so far it keeps one state only, the best.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class RecurrentHead(CachedHead):
         return proposals
 
     def _at_once(self, sequence: Sequence, entries: Rows, steps: int) -> Proposal | None:
-        """A draft of one graph; `None` where there is none, or more than logits decides."""
+        """Draft all steps by one graph; `None` where none is compiled yet, or where not `takes_logits`."""
         unrolled, rows = self._unrolled, steps + 1  # as many entries are new where all drafts were accepted
         if unrolled is None or len(entries.tokens) > rows or not takes_logits(sequence, self._vocab_size):
             return None

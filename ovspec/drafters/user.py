@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
 
 
-@runtime_checkable
 class ProposesTokens(Protocol):
     """The protocol of a user's own drafter."""
 
@@ -37,7 +36,7 @@ class UserDrafter(Drafter):
         no_trees: why the target can't verify trees, empty where it can.
     """
 
-    why_no_trees = "it gives trees of its own"
+    why_no_trees = "it decides itself what form its drafts have"
 
     def __init__(self, proposer: ProposesTokens, vocab_size: int, no_trees: str = "") -> None:
         self.name = str(getattr(proposer, "name", type(proposer).__name__))

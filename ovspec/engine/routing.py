@@ -192,7 +192,7 @@ def sparse_passes(verify: VerifyMode, choice: DrafterChoice | None) -> list[Spar
 
 
 def check_commit(target: ModelRunner, verify: VerifyMode) -> None:
-    """Refuse commits over a sparse prompt or changing keys, and sparse prompts of changing keys.
+    """Refuse commits with sparse prompts or long RoPE, and sparse prompts with long RoPE.
 
     Raises:
         ValueError: `verify` commits behind sparse prompts, or either is asked of a model with long RoPE.

@@ -131,13 +131,6 @@ class Sequence:
         self.target.rollback(min(self.target.length, len(self.tokens) - 1))
         return tokens
 
-    def truncate(self, length: int) -> None:
-        """End the sequence after its first `length` tokens, e.g. at a stop string."""
-        self.processor.rollback(len(self.tokens) - length)
-        del self.tokens[length:]
-        self.finish_reason = GenerationFinishReason.STOP
-        self.trim_caches()
-
     def trim_caches(self) -> None:
         """Roll both caches back to the tokens of the sequence, without its last one."""
         for cached in (self.target, self.draft):

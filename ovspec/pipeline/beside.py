@@ -1,4 +1,4 @@
-"""What is made in a thread of its own, beside something else."""
+"""A value that is computed in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Beside(Generic[Made]):
-    """Makes something in another thread, once that may begin.
+    """Runs `make` in another thread: `begin` starts it, `result` waits for it.
 
     Args:
-        make: makes it.
+        make: computes the value.
     """
 
     make: Callable[[], Made]
     _made: Future[Made] | None = None
 
     def begin(self) -> None:
-        """Begin to make it, if that has not begun."""
+        """Start the thread, if it has not been."""
         if self._made is None:
             pool = ThreadPoolExecutor(1, "ovspec-beside")
             self._made = pool.submit(self.make)

@@ -42,7 +42,7 @@ class GenerationCall:
 
     Args:
         load_time: of the pipeline, milliseconds, for the metrics.
-        why_lossy: for the metrics, from whether verification, and whether prompts, left nothing out.
+        why_lossy: reasons for the metrics; called with whether verification, and whether prompts, read all.
 
     Attributes:
         answers: what was generated, in the order of the requests.

@@ -29,8 +29,8 @@ class _Kind:
 
     Attributes:
         load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
-        boundaries: that it reads of so many layers; `None`: those that its config.json has to name.
-        own: whose states it returns, of so many layers of its own.
+        boundaries: those that it reads, of the target's number of layers; `None`: config.json names them.
+        own: boundaries whose states it returns, of its own number of layers.
         shares_output: whether it has the target's output layer beside its own weights.
         in_blocks: whether tokens of a draft see each other, which native attention alone computes.
     """

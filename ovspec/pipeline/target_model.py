@@ -140,7 +140,7 @@ class TargetChoices:
         return ModelRunner(self.info.folder, backends=self.backends, compiling=compiling)
 
     def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:
-        """The same graph in f32, without limits on what it reads."""
+        """The model in f32 with the same kinds of operations, OpenVINO's linear layers, and no limits."""
         chosen = self.backends
         return ModelRunner(
             self.info.folder,

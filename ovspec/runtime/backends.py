@@ -118,6 +118,11 @@ class Backends:
         return is_cpu(self.device)
 
     @property
+    def limits_weights(self) -> bool:
+        """Whether rows of a pass share a budget of experts or channels."""
+        return any(part and part.limits for part in (self.experts, self.ffn))
+
+    @property
     def native(self) -> bool:
         """Whether any of our operations is asked for, so that the native library must be loaded."""
         parts = (self.attention, self.experts, self.ffn)

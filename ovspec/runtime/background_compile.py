@@ -1,4 +1,4 @@
-"""Graphs for what comes again and again, compiled beside the passes."""
+"""Compiles graphs for passes that come again and again, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ovspec.runtime.cache import KVCache
 
 _LOG = logging.getLogger(__name__)
 
-# Compiling takes 70 to 500 ms of one thread, which 30 to 165 us less a pass bring back after some 1,000
-# passes. A text that has come so far goes on.
+# Compiling takes 70 to 500 ms and saves 30 to 165 us a pass, so it pays after about 1,000 passes. A text of
+# 128 passes usually goes on so long.
 PASSES = 128
 
 # Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
@@ -28,7 +28,7 @@ class CompiledGraph(Protocol):
 
     @property
     def requests(self) -> Sequence[ov.InferRequest]:
-        """That run it."""
+        """Those that run the graph."""
 
 
 Graph = TypeVar("Graph", bound=CompiledGraph)
@@ -61,7 +61,7 @@ class BackgroundCompile(Generic[Graph]):
         """Count a use of a graph; the graph, `None` where there is none yet.
 
         Args:
-            key: says which; in words (`str`) where it can't be compiled.
+            key: of the graph; its `str` is in the warning where it can't be compiled.
             compile: makes it, in another thread; `None` where it is not to be used.
         """
         asked = self._asked.get(key)

@@ -72,7 +72,7 @@ class CachedSequence:
     states: SequenceStates | None = None
 
     def rollback(self, length: int) -> None:
-        """Drop every token from `length` on, and those before it behind which no state is held.
+        """Drop every token from `length` on; with linear attention, go back to the longest state held.
 
         Raises:
             ValueError: `length` is negative or larger than the cached length.

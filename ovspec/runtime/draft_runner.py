@@ -17,7 +17,7 @@ from ovspec.runtime.tree_limits import why_rows_stay
 from ovspec_models import ModelInfo
 from ovspec_models.weight_options import WEIGHT_FORMATS
 
-#: With which a user says the precision of arithmetic, or what decides which can be had.
+#: Properties that decide the precision of arithmetic.
 _PRECISIONS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_CACHE_PRECISION")
 
 
@@ -84,8 +84,8 @@ def draft_runner(model: Path | ov.Model, backends: Backends, weight_bytes: int) 
         ValueError: as `ModelRunner`.
     """
     runner = ModelRunner(model, backends=backends)
-    limited = any(part and part.limits for part in (backends.experts, backends.ffn))
-    depends = limited or backends.attention.selects or runner.long_rope is not None or runner.recurrent
+    chooses = backends.limits_weights or backends.attention.selects
+    depends = chooses or runner.long_rope is not None or runner.recurrent
     alone = not depends and not why_rows_stay(runner.cache, runner.block_size)
     if runner.fixed_graphs is not None:
         runner.fixed_graphs.drafts = True

@@ -35,7 +35,7 @@ Compile = Callable[[ov.Model], ov.CompiledModel]
 
 
 class Kind(NamedTuple):
-    """What the shapes of a pass of one sequence's few rows follow from, as the attributes of `Rows`."""
+    """Key of a graph: what the shapes of a pass of one sequence's few rows follow from, as in `Rows`."""
 
     rows: int
     sampled: int

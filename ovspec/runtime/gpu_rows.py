@@ -35,7 +35,7 @@ class GpuRows:
         fills: whether rows may be added; not where the rows of a pass share a budget.
 
     Attributes:
-        most_apart: rows of a sequence up to which that kernel takes them; 1: none but those that come alone.
+        most_apart: most rows of a sequence that are made sequences of one row; 1: none.
     """
 
     def __init__(self, splits: bool = True, fills: bool = True) -> None:
@@ -46,9 +46,8 @@ class GpuRows:
     def of(cls, backends: Backends) -> GpuRows | None:
         """For a model on a GPU; `None` elsewhere."""
         attention = backends.attention
-        limited = any(part and part.limits for part in (backends.experts, backends.ffn))
         splits = not (attention.selects and attention.covers)
-        return cls(splits, fills=not limited) if is_gpu(backends.device) else None
+        return cls(splits, fills=not backends.limits_weights) if is_gpu(backends.device) else None
 
     def arranged(self, batch: Sequence[Rows], blocks: BlockManager) -> tuple[Sequence[Rows], bool]:
         """The rows of a pass, and whether each of them is a sequence of its own."""

@@ -31,8 +31,8 @@ _BLOB, _RECORD, _CHECKSUMS = "model.blob", "entry.json", "checksums.json"
 _HEADER_BYTES = 4096
 _MAPPED: dict[tuple[int, int, int], NDArray[np.uint8]] = {}
 _READING = weakref.WeakSet[ov.Core]()  # cores that read paged attention
-# What the system says where memory, threads or files are short for the moment.
 _READING_BYTES = 16 << 20  # that reading a model takes at least: stacks of threads, its graph
+# Texts of the system's errors where memory, threads or open files run out.
 _SHORT = ("bad_alloc", *map(os.strerror, (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)))
 
 Build = Callable[[], tuple[ov.Model, GraphFacts]]

@@ -71,7 +71,7 @@ def _code() -> str:
 
     With an editable install the code changes without the version.
     """
-    own = str(Path(__file__).parents[1])  # the package ovspec; a room must not import it
+    own = str(Path(__file__).parents[1])  # the package ovspec; importing it here would be circular
     folders = [own, *ovspec_models.__path__, *ovspec_transforms.__path__, *ovspec_ops.__path__]
     paths = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
     state = "".join(f"{path.name} {_state(path)}" for path in paths)

@@ -127,6 +127,7 @@ class ModelRunner:
         self.block_size = block_size_of(compiled)
         key_axis = 1 if self.backends.on_cpu else 2
         self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
         self.last_pass = PassStats()
@@ -143,7 +144,6 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
-        #: What layers of linear attention hold; `None` where there are none.
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
         self._parts = (*limits, self.layer_rows, self.recurrent)
         self._inputs = PassInputs(self.request, self._input_names())

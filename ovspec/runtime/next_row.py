@@ -1,4 +1,4 @@
-"""The pass of one row behind another one: what it changes in the inputs of that."""
+"""Repeats a pass of one row for the next token; only the inputs that differ are written."""
 
 from __future__ import annotations
 

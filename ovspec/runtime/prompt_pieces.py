@@ -49,7 +49,7 @@ def _cut(rows: Rows, prefill: SparsePrefill, block_size: int) -> Iterator[Rows]:
 
 
 def _last(asked: int, behind: int, length: int) -> int:
-    """Of the last so many rows, those in a piece with so many rows behind it."""
+    """How many of the last `asked` rows lie in a piece of `length` rows, which `behind` rows follow."""
     return min(max(asked - behind, 0), length)
 
 

@@ -103,7 +103,7 @@ class RecurrentStates:
         self._writes.clear()
 
     def _give_back(self) -> None:
-        """Free what a pass was to write that did not come to its end."""
+        """Free the slots of a pass that failed."""
         for _, slots in self._writes:
             self._free += slots.values()
         self._writes.clear()

@@ -45,7 +45,7 @@ def check_reference(
     once per model where there is a CACHE_DIR, which keeps the verdict.
 
     Args:
-        make: the model as it is to be served, with other properties.
+        make: the model with the operations that serve it, but for linear layers and limits, by properties.
         operations: what chooses the operations of that model; a verdict holds for one choice.
         cache_dir: the user's CACHE_DIR, or `None`.
 
@@ -143,7 +143,7 @@ def paged_logits(runner: ModelRunner, tokens: NDArray[np.int64]) -> NDArray[np.f
         sampled = end - begin if end == len(tokens) else 1
         batch = [Rows(sequence, tokens[begin:end], sampled=sampled, text_length=len(tokens))]
         logits = runner.forward(batch)
-        # A graph that mixes rows with batches returns other numbers of them.
+        # A graph that confuses rows and batch returns another number of logits: infinitely wrong.
         rows.append(np.array(logits[-1] if len(logits) == sampled else np.inf * logits[-1], np.float32))
     runner.release(sequence)
     return np.stack(rows)

@@ -25,14 +25,12 @@ class Difference:
     """Rows that came out in other bits.
 
     Attributes:
-        split: what the passes of the split were, e.g. `["chunk 5", "tree 7 of 12 beside 2"]`.
         operation: first operation whose output differs, `None` where only logits were compared.
         positions: positions of the text that differ.
-        first_pass: what the pass was whose rows hold the first of them.
+        first_pass: what the pass was whose rows hold the first of them, e.g. "tree 7 of 12 beside 2".
         largest: largest difference of a value.
     """
 
-    split: tuple[str, ...]
     operation: str | None
     positions: tuple[int, ...]
     first_pass: str
@@ -79,7 +77,6 @@ class RowProof:
             if rows.size:
                 gap = np.abs(expected[rows].astype(np.float64) - got[rows].astype(np.float64))
                 return Difference(
-                    tuple(found.passes),
                     name if name != "logits" or self._runner.watched else None,
                     tuple(rows.tolist()),
                     found.passes[found.pass_of[rows[0]]],

@@ -42,7 +42,7 @@ class SequenceStates:
         self.slots |= slots
 
     def cut(self, length: int) -> int:
-        """Drop the states behind more than so many tokens; the tokens behind which the last one left is."""
+        """Drop the states of more than `length` tokens; the number of tokens of the longest one left."""
         self._drop({held for held in self.slots if held > length})
         return max(self.slots, default=0)
 

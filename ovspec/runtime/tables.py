@@ -286,7 +286,7 @@ def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
 def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
     """Ranges of a sequence's rows that the stock node takes as sequences of their own.
 
-    It attends within a piece, in vain: a long chunk goes to it block by block.
+    It computes attention within a piece, and nobody reads that; pieces of one block keep it small.
     """
     if rows <= MAX_VERIFY_ROWS:
         return [(0, rows)]

@@ -1,10 +1,9 @@
 """Sampling parameters of OpenVINO GenAI, and the distribution that they give for a row of logits.
 
 The processors and their order are those of OpenVINO GenAI, so that a configuration gives the same
-distribution in
-both: stop-token suppression, repetition, presence and frequency penalty (`logits_processors`), then top_k,
-temperature, min_p and top_p (`sampling_distribution`). Among equal values the lower token id comes
-first, so that a distribution depends on the logits alone.
+distribution in both: stop-token suppression, repetition, presence and frequency penalty
+(`logits_processors`), then top_k, temperature, min_p and top_p (`sampling_distribution`). Among equal values
+the lower token id comes first, so that a distribution depends on the logits alone.
 """
 
 from __future__ import annotations

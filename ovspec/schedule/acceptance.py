@@ -13,8 +13,8 @@ import numpy as np
 
 # Drafts after which old ones have faded.
 _MEMORY = 256
-# Drafts that tell a shift, steps between two looks for one, drafts that offers are remembered for (a text
-# begins to repeat itself suddenly), and that earlier prompts weigh.
+# Drafts in which a shift is looked for; also the steps between two such looks, the memory of how often a
+# lookup offers a draft (a text begins to repeat itself suddenly), and the weight of earlier prompts.
 WINDOW = 8
 # Rate that a position has before any draft, and how many drafts this belief weighs.
 _PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5

@@ -80,7 +80,7 @@ class AutoSchedule(Schedule):
 
     def plan(self, state: StepState) -> Plan:
         """The choice, or now and then a probe of another."""
-        # Most plain steps go by without; those with evidence that drafting would pay look closer.
+        # A shadow draft every 32 plain steps, every 8 where there is evidence that drafting would pay.
         apart = WINDOW * (1 if self._evidence else _DRAFT)
         is_due = self._steps // apart > self._planned // apart
         shadow, self._planned = _DRAFT if state.can_shadow and is_due else 0, self._steps

@@ -167,7 +167,7 @@ class CostModel:
             cell.commit.add(outcome.commit_rows, outcome.commit_duration / self.pace)
             self._last_shape = None
         if shape not in self._warm:
-            # The first pass of a shape makes its kernels: by that alone one would never come back to it.
+            # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
             self._warm.add(shape)
             if any(curve.sizes for curve in cell.verify.values()):
                 return

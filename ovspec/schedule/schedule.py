@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
     Attributes:
         num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
-        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None`: once it.
+        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None` means 1.
         commit_interval: provisional tokens of a sequence before the dense pass; `None`: as configured.
         shadow_tokens: of a draft that is compared with what is decoded, not verified; see `ShadowDrafts`.
     """
@@ -85,7 +85,7 @@ class Schedule(ABC):
     """Decides what every verification step does, and may learn from what it cost.
 
     Attributes:
-        collapses: times since `begin` that drafting was given up because its acceptance had collapsed.
+        collapses: times since `begin` that acceptance fell below half of what it was.
         constant: the plan of every step, where nothing decides it; the engine then asks and tells nothing.
     """
 
@@ -94,7 +94,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
-        """Called once before each step, for all running sequences together."""
+        """Called before each step, once for all sequences with this schedule and one mode of verification."""
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
         """The confidence below which a step's draft nodes are not verified, from the confidences of all."""
@@ -105,7 +105,7 @@ class Schedule(ABC):
         return
 
     def begin(self) -> None:
-        """Called when a `generate` call begins; what is counted per call starts again."""
+        """Called when a request begins and no other one with this schedule runs; counts start again."""
         return
 
 

@@ -34,7 +34,7 @@ class Delta:
     blocks_read: list[float] | None = None
 
     def extend(self, other: Delta) -> None:
-        """Add the tokens of what came next."""
+        """Add tokens, pieces and log probabilities of the next one; its other fields are not joined."""
         self.tokens += other.tokens
         self.pieces += other.pieces
         self.logprobs += other.logprobs

@@ -22,6 +22,7 @@ from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 from ovspec_models.sparse_verify import SparseVerify
+from ovspec_transforms import last_line
 
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
@@ -84,8 +85,9 @@ class ServedModel:
             if raised_by_us(error):
                 message = "this model has no chat template; use /v1/completions"
             else:
-                last = "".join(str(error).strip().splitlines()[-1:])
-                message = f"messages: the model's chat template refused them ({last}); change the roles"
+                message = (
+                    f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
+                )
             raise ApiError(400, message, "messages") from error
         return self.tokens_of(text, special_tokens=False)
 

@@ -297,6 +297,7 @@ def test_lists_of_another_cache_are_refused() -> None:
         ("summary", "median", "attribute summary is 'median'"),
         ("query", "first", "attribute query is 'first', expected one of last, union"),
         ("sink_blocks", 0, "attribute sink_blocks is 0, expected at least 1"),
+        ("kv_heads", 2**61, r"attribute kv_heads is \d+, expected 1 to 65536"),
         ("local_blocks", -1, "attribute local_blocks is -1, expected at least 1"),
         ("scale", 0.0, "attribute scale is 0.0"),
         ("scale", float("nan"), "attribute scale is nan"),

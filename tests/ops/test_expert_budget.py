@@ -144,7 +144,7 @@ def test_index_of_no_expert_is_refused() -> None:
 
 def test_table_of_sequences_that_fits_no_rows_is_refused() -> None:
     indices, weights = route(np.random.default_rng(0), 2, TOP_K, EXPERTS)
-    for begins in ([0, 3], [1, 0], [0]):
+    for begins in ([0, 3], [1, 0], [0], [1, 2], [0, 1]):
         with pytest.raises(ValueError, match="ExpertBudget: subsequence_begins"):
             evaluate("ExpertBudget", tensors_of(indices, weights, [4], begins, [5]), attributes())
 

@@ -292,6 +292,37 @@ def test_tensors_that_do_not_fit_are_refused(name: str, value: NDArray[Any], mes
         evaluate("GatedMLP", tensors, mlp.attributes)
 
 
+@pytest.mark.parametrize(("fmt", "part"), [("u8", "up_zero_points"), ("u4", "down_scales")])
+def test_scales_of_another_type_are_refused(fmt: str, part: str) -> None:
+    """Half of the bytes: the kernel would read past their end."""
+    mlp = Mlp(64, 32, fmt)
+    tensors = tensors_of(mlp, rows_of(mlp, 2), (3.0,), np.ones(2, np.float32))
+    tensors[part] = ov.Tensor(ov.Type.u4, tensors[part].shape)
+    with pytest.raises(ValueError, match=r"GatedMLP: (scales|zero points) .* of type u4, expected u8"):
+        evaluate("GatedMLP", tensors, mlp.attributes)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "channels", "said"), [(0, 4, "rows of no values"), (64, 0, "no channels")]
+)
+@pytest.mark.parametrize("fmt", ["u8", "f32"])
+def test_nothing_to_multiply_is_refused(isa: str, fmt: str, hidden: int, channels: int, said: str) -> None:
+    bytes_of = {"f32": np.float32, "u8": np.uint8}[fmt]
+    tensors = {"hidden": np.zeros((1, hidden), np.float32)}
+    for name in ("gate", "up", "down"):
+        width = -(-hidden // 64) * 64 if name == "down" and fmt == "u8" else hidden
+        tensors[f"{name}_data"] = np.zeros((channels, width), bytes_of)
+        groups = (1, hidden) if name == "down" else (channels, 1)
+        of_integers = groups if fmt == "u8" else (0, 0)
+        tensors[f"{name}_scales"] = np.zeros((of_integers[0], 2 * of_integers[1]), np.uint8)
+        tensors[f"{name}_zero_points"] = np.zeros(of_integers, np.uint8)
+    tensors |= {"limits": np.zeros(0, np.float32), "row_weights": np.ones(1, np.float32)}
+    given = {name: ov.Tensor(array) for name, array in tensors.items()}
+    options = {f"{name}_format": fmt for name in ("gate", "up", "down")} | {"activation": "silu", "layer": 0}
+    with pytest.raises(ValueError, match=said):
+        evaluate("GatedMLP", given, options)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -10,6 +10,7 @@ from ops.caches import FORMATS, write_block
 from ops.compare import assert_close
 from ops.passes import OpsPass, compile_op, evaluate, infer
 
+from ovspec_ops import loader
 from ovspec_ops.key_summary.reference import key_summary
 
 UNTOUCHED = 7.0
@@ -143,6 +144,16 @@ def test_summary_of_another_shape_is_refused() -> None:
     tensors["key_summary"] = ov.Tensor(np.zeros((1, case.kv_heads, case.k_size), np.float32))
     with pytest.raises(ValueError, match=r"KeySummary: key_summary holds .* expected \[blocks of key_cache"):
         evaluate("KeySummary", tensors, sizes(case))
+
+
+def test_summary_of_another_type_is_refused() -> None:
+    case = OpsPass(SEQUENCES)
+    tensors, summary = inputs_of(case)
+    tensors["key_summary"] = ov.Tensor(np.zeros(summary.shape, np.float16))
+    parameters = [ov.op.Parameter(ov.Type.dynamic, t.shape) for t in tensors.values()]
+    node = loader.create("KeySummary", parameters, sizes(case))
+    with pytest.raises((ValueError, RuntimeError), match=r"f16|type"):
+        node.evaluate([ov.Tensor(ov.Type.i32, ov.Shape([1]))], list(tensors.values()))
 
 
 def test_summary_of_another_kind_is_refused() -> None:

@@ -84,6 +84,33 @@ def test_bad_biases_are_refused() -> None:
         evaluate("SparseMoE", tensors, {"limit": 1.0})
     with pytest.raises(ValueError, match="limit is -1"):
         evaluate("SparseMoE", tensors_of(np.zeros((2, 64), np.float32), *routing, experts), {"limit": -1.0})
+    with pytest.raises(ValueError, match="attribute alpha is nan"):
+        evaluate("SparseMoE", tensors_of(np.zeros((2, 64), np.float32), *routing, experts), {"alpha": np.nan})
+
+
+@pytest.mark.parametrize("part", ["gate_scales", "down_zero_points"])
+def test_scales_of_another_type_are_refused(part: str) -> None:
+    experts = Experts(3, 64, 32, "int8")
+    routing = route(np.random.default_rng(1), 2, 2, 3)
+    tensors = tensors_of(np.zeros((2, 64), np.float32), *routing, experts)
+    tensors[part] = ov.Tensor(ov.Type.u4, tensors[part].shape)
+    with pytest.raises(ValueError, match=r"SparseMoE: (scales|zero points) .* of type u4, expected u8"):
+        evaluate("SparseMoE", tensors, {})
+
+
+@pytest.mark.parametrize(("hidden", "inner"), [(0, 32), (64, 0)])
+def test_nothing_to_multiply_is_refused(hidden: int, inner: int) -> None:
+    experts = {"gate": (3, inner, hidden), "up": (3, inner, hidden), "down": (3, hidden, inner)}
+    tensors = {
+        "hidden": np.zeros((2, hidden), np.float32),
+        "indices": np.zeros((2, 1), np.int32),
+        "weights": np.ones((2, 1), np.float32),
+    }
+    for name, shape in experts.items():
+        tensors[name] = np.zeros(shape, np.float32)
+        tensors[f"{name}_scales"] = tensors[f"{name}_zero_points"] = np.zeros(0, np.uint8)
+    with pytest.raises(ValueError, match=r"SparseMoE: gate weights are of shape .* at least 1 value"):
+        evaluate("SparseMoE", {name: ov.Tensor(array) for name, array in tensors.items()}, {})
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
@@ -241,7 +268,7 @@ def test_tensors_that_fit_no_format_are_refused(
 def test_groups_of_other_sizes_are_refused(group: int) -> None:
     experts = Experts(2, 96, 96, "int4", (96 // group, 1))
     hidden, indices = np.zeros((1, 96), np.float32), np.zeros((1, 1), np.int32)
-    with pytest.raises(ValueError, match=rf"gate weights of 4 bits have groups of {group}, expected"):
+    with pytest.raises(ValueError, match=rf"gate weights of 4 bits have \d+ groups of {group}, expected"):
         evaluate("SparseMoE", tensors_of(hidden, indices, np.ones((1, 1), np.float32), experts), {})
 
 

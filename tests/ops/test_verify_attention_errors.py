@@ -133,7 +133,7 @@ def test_error_reaches_the_caller_of_a_compiled_model() -> None:
 
 
 BAD_ATTRIBUTES = {
-    "kv_heads": (0, r"attribute kv_heads is 0, expected at least 1"),
+    "kv_heads": (0, r"attribute kv_heads is 0, expected 1 to 65536"),
     "k_size": (12, r"attribute k_size is 12, expected a multiple of 8"),
     "v_size": (2048, r"attribute v_size is 2048, expected a multiple of 8 from 8 to 1024"),
     "scale": (float("nan"), r"attribute scale is -?nan, expected a finite number"),

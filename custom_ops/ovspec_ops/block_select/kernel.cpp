@@ -6,10 +6,11 @@ namespace ovspec::OVSPEC_ISA {
 namespace {
 
 // Products of `count` rows of `size` values with one vector, from `count` independent chains of additions.
+// The lanes of a row are added up in one order for any count.
 template <std::size_t count>
 OVSPEC_INLINE void dots(const float* rows, const float* vector, std::size_t size, float* products) {
     const std::size_t full = size / lanes * lanes, rest = size - full;
-    Vec totals[count] = {};
+    Vec totals[4] = {};
     for (std::size_t d = 0; d < full; d += lanes) {
         const Vec x = load(vector + d);
 #pragma GCC unroll 4
@@ -21,12 +22,7 @@ OVSPEC_INLINE void dots(const float* rows, const float* vector, std::size_t size
         for (std::size_t i = 0; i < count; i++)
             totals[i] = fused(load_part<Vec>(rows + i * size + full, rest), x, totals[i]);
     }
-    if constexpr (count == 4) {
-        sum_four(totals, products);
-    } else {
-        for (std::size_t i = 0; i < count; i++)
-            products[i] = sum(totals[i]);
-    }
+    sum_four(totals, products);
 }
 
 OVSPEC_INLINE float highest_score(const float* queries, std::size_t rows, const float* summary,

@@ -45,8 +45,8 @@ struct Workspace {
 
 constexpr std::size_t chunk_blocks = 32;
 
-// Of a draft under verification, as in reference.py. More rows are of a prompt, and share the mean of their
-// queries.
+// Rows of a draft at most, as in reference.py. A sequence with more is a prompt, whose blocks are scored with
+// the mean of its queries.
 constexpr std::size_t most_verified_rows = 64;
 
 struct Call {
@@ -206,7 +206,7 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
 
 void BlockSelect::validate_and_infer_types() {
     const BlockSelectAttributes& a = attributes_;
-    check_at_least(name, "kv_heads", a.kv_heads, 1);
+    check_kv_heads(name, a.kv_heads);
     check_head_size(name, "k_size", a.k_size);
     const std::int64_t summary_size = summary_rows(name, a.summary) * a.k_size;
     choice_of<bool>(name, "query", a.query, {{"last", false}, {"union", true}});
@@ -272,8 +272,8 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
              " values, expected none or [entries of verify_block_indices, kv_heads] = [",
              sequences.table_size, ", ", kv_heads, "]");
     // A buffer that the pass updates in place, as the stock node does with the caches.
-    const auto kept = static_cast<std::int32_t*>(
-        const_cast<void*>(remembers ? static_cast<const void*>(inputs[kept_blocks].data()) : nullptr));
+    std::int32_t* kept =
+        remembers ? const_cast<std::int32_t*>(inputs[kept_blocks].data<const std::int32_t>()) : nullptr;
     const Call call{attributes_,
                     sequences,
                     inputs[query].data<const float>(),

@@ -1,1 +1,1 @@
-"""What the references share: the layouts of the CPU plugin's paged cache."""
+"""What the references share: layouts of the CPU plugin's paged cache, rows of 8 bits."""

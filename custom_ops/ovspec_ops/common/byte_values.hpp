@@ -62,7 +62,7 @@ struct Rounder {
         const Unit unit(max_lane(range.most), 0.0f);
         std::uint8_t integers[group];
         std::uint8_t* at = count < group ? integers : to;
-        UVec total = {}; // values that are not finite have become any integers
+        UVec total = {}; // unsigned: values that are not finite became any integers
 #pragma GCC unroll 8
         for (std::size_t i = 0; i < group / lanes; i++)
             total += (UVec)round(parts[i], splat(unit.inverse), at + i * lanes);

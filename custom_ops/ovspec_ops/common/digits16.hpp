@@ -35,7 +35,8 @@ OVSPEC_INLINE Unit unit_of(const float* values, std::size_t count) {
     return {value + sum(poison), value >= 1e-37f ? 1.0f / value : 0.0f};
 }
 
-// Digits of `lanes` numbers, which are in the low 16 bits: the low digit is signed, so half of it goes up.
+// Digits of `lanes` numbers, which are in the low 16 bits: the low digit is signed, from -128 on, so 128 is
+// added before the high one is taken.
 OVSPEC_INLINE void split(IVec numbers, std::int8_t* high, std::int8_t* low) {
     store_low_bytes(high, (IVec)((UVec)numbers + 128u) >> 8);
     store_low_bytes(low, numbers);
@@ -59,7 +60,7 @@ OVSPEC_INLINE void split_all(const float* values, std::size_t count, float inver
 // Sums of the digits of many values.
 class Sums {
 public:
-    // Digits of `count` values, as split_all() has them without the zeros.
+    // Writes `count` digits as split_all() does, without zeros behind them, and adds them up.
     OVSPEC_INLINE_MEMBER void split(const float* values, std::size_t count, float inverse, std::int8_t* high,
                                     std::int8_t* low) {
         std::size_t k = 0;

@@ -3,6 +3,8 @@
 namespace ovspec {
 namespace {
 
+constexpr std::int64_t most_kv_heads = 65536; // products with sizes fit 64 bits
+
 const char* op_of(const ov::Node& node) {
     return node.get_type_info().name;
 }
@@ -79,6 +81,8 @@ template <class Shape> void check_hidden_shape(const char* op, ov::element::Type
         fail(op, "hidden (input 0) is of type ", type, ", expected f32");
     if (has_rank(shape) && shape.size() < 2)
         fail(op, "hidden (input 0) has ", shape.size(), " dimensions, expected [rows, size] or more");
+    if (has_rank(shape) && shape[shape.size() - 1] == 0)
+        fail(op, "hidden (input 0) has rows of no values, expected at least 1");
 }
 
 } // namespace
@@ -86,6 +90,11 @@ template <class Shape> void check_hidden_shape(const char* op, ov::element::Type
 void check_at_least(const char* op, const char* attribute, std::int64_t value, std::int64_t least) {
     if (value < least)
         fail(op, "attribute ", attribute, " is ", value, ", expected at least ", least);
+}
+
+void check_kv_heads(const char* op, std::int64_t kv_heads) {
+    if (kv_heads < 1 || kv_heads > most_kv_heads)
+        fail(op, "attribute kv_heads is ", kv_heads, ", expected 1 to ", most_kv_heads);
 }
 
 void check_head_size(const char* op, const char* name, std::int64_t size) {

@@ -32,11 +32,12 @@ Value choice_of(const char* op, const char* attribute, const std::string& given,
     fail(op, "attribute ", attribute, " is '", given, "', expected one of ", names);
 }
 
-// Head sizes are multiples of 8 up to 1024.
 void check_at_least(const char* op, const char* attribute, std::int64_t value, std::int64_t least);
+// Head sizes are multiples of 8 up to 1024.
 void check_head_size(const char* op, const char* name, std::int64_t size);
+void check_kv_heads(const char* op, std::int64_t kv_heads);
 
-// Input `index` is of `type` (or dynamic) and of the rank of `shape`.
+// Input `index` is of `type` and of the dimensions `shape`; what is still dynamic passes.
 void check_input(const ov::Node& node, std::size_t index, const char* name, ov::element::Type type,
                  Dims shape);
 void check_input_count(const ov::Node& node, std::size_t count);
@@ -64,15 +65,17 @@ Sequences view_sequences(const char* op, const char* past_name, const char* tabl
                          const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins);
 
 // Lets a matrix see its weights, from input `first` on: integers have scales and zero points behind them.
-template <typename Matrix> void set_data(Matrix& matrix, const ov::TensorVector& inputs, std::size_t first) {
-    const auto bytes = [&](std::size_t input) {
-        return static_cast<const std::uint8_t*>(inputs[input].data());
-    };
-    matrix.data = bytes(first);
-    if (matrix.format == WeightFormat::u8 || matrix.format == WeightFormat::u4) {
-        matrix.scales = bytes(first + 1);
-        matrix.zero_points = bytes(first + 2);
-    }
+template <typename Matrix>
+void set_data(const char* op, Matrix& matrix, const ov::TensorVector& inputs, std::size_t first) {
+    matrix.data = static_cast<const std::uint8_t*>(inputs[first].data());
+    if (matrix.format != WeightFormat::u8 && matrix.format != WeightFormat::u4)
+        return;
+    for (const std::size_t input : {first + 1, first + 2})
+        if (inputs[input].get_element_type() != ov::element::u8)
+            fail(op, input == first + 1 ? "scales" : "zero points", " (input ", input, ") are of type ",
+                 inputs[input].get_element_type(), ", expected u8");
+    matrix.scales = inputs[first + 1].data<const std::uint8_t>();
+    matrix.zero_points = inputs[first + 2].data<const std::uint8_t>();
 }
 
 } // namespace ovspec

@@ -41,8 +41,8 @@ struct alignas(64) Configuration {
     }
 };
 
-// Configures tiles for keys of `size` channels and restores the configuration before: other libraries keep
-// theirs between calls.
+// Configures tiles. The destructor restores the earlier configuration, because other libraries keep theirs
+// between calls. `size`: channels of a key, whose last part has tiles of its own.
 class Session {
 public:
     explicit Session(std::size_t size) : Session(Configuration(size % tile_bytes)) {}

@@ -18,8 +18,8 @@ constexpr std::size_t staged = 16 * width;  // values that are split at once
 // Rows and channels of a tile: as many sums as the registers hold.
 constexpr std::size_t tile_rows = lanes == 16 ? 4 : 2, tile_channels = 3;
 
-// A packed row: this, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights the
-// high and the low digits that it is multiplied with.
+// A packed row: Header, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights
+// the high and the low digits that it is multiplied with.
 struct Header {
     float unit;
     float sum; // of all integers
@@ -36,7 +36,8 @@ OVSPEC_INLINE std::size_t packed_bytes(const ChannelMatrix& m) {
     return header + size.chunks * 16 * sizeof(float) + size.vectors * 2 * width;
 }
 
-// One group's values, whose runs of `run` bytes go to every second vector of `to`.
+// Digits of one group's values: run i of `run` bytes has its high ones in vector 2 i of `to`, its low ones in
+// vector 2 i + 1.
 OVSPEC_INLINE void scatter_group(const float* values, std::size_t count, std::size_t run, float inverse,
                                  std::uint8_t* to) {
     std::int8_t high[staged + lanes], low[staged + lanes];

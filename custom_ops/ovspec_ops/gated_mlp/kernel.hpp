@@ -28,7 +28,7 @@ struct ChannelMatrix {
     std::size_t row_bits = 16;
 };
 
-// Kept channels of one group of down's weights: entries begin to end of ChannelSet::channels.
+// Kept channels of one group of down's weights: entries begin to end of ChannelView::channels.
 struct ChannelRun {
     std::size_t group;
     std::size_t begin;

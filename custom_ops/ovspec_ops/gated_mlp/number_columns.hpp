@@ -74,7 +74,7 @@ OVSPEC_INLINE void widen(const ChannelMatrix& m, const std::uint8_t* channel, st
             }
         }
     } else if (m.format == WeightFormat::u8) {
-        const std::size_t bytes = (count + 63) / 64 * 64; // blocks hold their outputs in another order
+        const std::size_t bytes = (count + 63) / 64 * 64; // whole blocks: inside one, outputs are reordered
         for (std::size_t at = 0; at < bytes; at += 4 * lanes) {
             const UVec words = load_as<UVec>(channel + first + at);
 #pragma GCC unroll 4

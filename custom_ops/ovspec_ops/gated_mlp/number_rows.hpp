@@ -181,7 +181,8 @@ OVSPEC_INLINE void project_u4(const ChannelMatrix& m, const Channels<N>& of, con
     }
 }
 
-// `count` weights, lanes at most, from input k on; behind them what zeros of the rows multiply.
+// `count` weights, lanes at most, from input k on; the lanes behind them hold any finite number, as rows are
+// zero there.
 template <WeightFormat format>
 OVSPEC_INLINE Vec numbers_of(const std::uint8_t* weights, std::size_t k, std::size_t count, Vec zero_point) {
     if constexpr (format == WeightFormat::u8)

@@ -76,7 +76,8 @@ float limit_of(const ov::Tensor& tensor, std::size_t layer, std::size_t channels
         fail(name, "verify_channel_limits holds ", tensor.get_size(),
              " values, expected one per gated MLP, and this is number ", layer);
     const float limit = tensor.data<const float>()[layer];
-    const bool count = limit == std::floor(limit) && limit >= 1.0f && limit <= static_cast<float>(channels);
+    const bool count = limit == std::floor(limit) && limit >= 1.0f &&
+                       static_cast<double>(limit) <= static_cast<double>(channels);
     if (limit != -1.0f && !count)
         fail(name, "verify_channel_limits[", layer, "] is ", limit,
              ", expected -1 (all channels) or a whole number of channels from 1 to ", channels);
@@ -144,10 +145,10 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
                  channels, " channels");
         call.gates = inputs[gate].data<const float>();
     } else {
-        set_data(call.weights.gate, inputs, gate);
+        set_data(name, call.weights.gate, inputs, gate);
     }
-    set_data(call.weights.up, inputs, up);
-    set_data(call.weights.down, inputs, down);
+    set_data(name, call.weights.up, inputs, up);
+    set_data(name, call.weights.down, inputs, down);
     call.activation = parse_activation(attributes_.activation);
     call.limit = limit_of(inputs[limits], static_cast<std::size_t>(attributes_.layer), channels);
     if (inputs[row_weights].get_size() != 0) {

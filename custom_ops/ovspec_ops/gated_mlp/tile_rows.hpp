@@ -60,8 +60,8 @@ OVSPEC_INLINE void pack(const ChannelMatrix& m, const float* const* values, std:
     }
 }
 
-// The nibbles of 2 * half vectors in natural order: those of `groups` groups, 64 / groups bytes in every
-// vector. 8 groups: 8 x 8 units of 8 bytes are transposed.
+// x: 8 vectors with one weight a byte, each with 8 bytes of each of 8 groups. Writes the 64 bytes of a group
+// in their order, `step` bytes behind those of the group before: 8 x 8 units of 8 bytes are transposed.
 OVSPEC_INLINE void gather_eighths(const __m512i* x, std::uint8_t* to, std::size_t step) {
     __m512i a[8], b[8];
 #pragma GCC unroll 4

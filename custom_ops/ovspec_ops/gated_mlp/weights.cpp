@@ -6,6 +6,8 @@
 namespace ovspec {
 namespace {
 
+constexpr std::size_t most_inputs = 65536; // of rows of integers
+
 std::size_t round_up(std::size_t x, std::size_t step) {
     return (x + step - 1) / step * step;
 }
@@ -21,6 +23,8 @@ ChannelMatrix start(const char* op, const std::string& name, const WeightShapes&
     if (shapes.type != type || shapes.data.size() != 2 || shapes.data[1] != elements)
         fail(op, name, " weights are of shape ", shapes.data, " and type ", shapes.type,
              ", expected [channels, ", elements, "] of ", type);
+    if (shapes.data[0] == 0)
+        fail(op, name, " has no channels, expected at least 1");
     ChannelMatrix matrix{};
     matrix.format = shapes.format;
     matrix.channels = shapes.data[0];
@@ -63,6 +67,8 @@ ChannelMatrix describe_rows(const char* op, const std::string& name, const Weigh
                             std::size_t hidden) {
     if (!quantised(shapes.format))
         return start(op, name, shapes, hidden, shapes.format == WeightFormat::f16 ? 2 * hidden : hidden);
+    if (hidden > most_inputs) // sums of products have 32 bits
+        fail(op, "rows have ", hidden, " values, expected at most ", most_inputs);
     const std::size_t groups = groups_of(op, name, shapes, 1, hidden);
     if (shapes.format == WeightFormat::u8 && groups != 1)
         fail(op, name, " weights of 8 bits have ", groups, " groups, expected 1: a scale per channel");
@@ -82,6 +88,8 @@ ChannelMatrix describe_columns(const char* op, const WeightShapes& shapes, std::
         shapes.format == WeightFormat::u8 ? round_up(hidden, 64) : round_up(hidden, 128) / 2;
     ChannelMatrix matrix = start(op, name, shapes, hidden, bytes);
     matrix.groups = groups_of(op, name, shapes, 0, matrix.channels);
+    if (shapes.format == WeightFormat::u8 && matrix.groups != 1)
+        fail(op, name, " weights of 8 bits have ", matrix.groups, " groups, expected 1: a scale per output");
     check_scales(op, name, shapes, {matrix.groups, hidden});
     return matrix;
 }

@@ -1,1 +1,1 @@
-"""Mean key of every cache block that a pass wrote: the reference of the native operation (see README.md)."""
+"""Summaries of the keys of every cache block that a pass wrote: the reference of the native operation (see README.md)."""

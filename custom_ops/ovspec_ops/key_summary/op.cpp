@@ -34,7 +34,7 @@ std::int64_t summary_rows(const char* op, const std::string& summary) {
 }
 
 void KeySummary::validate_and_infer_types() {
-    check_at_least(name, "kv_heads", attributes_.kv_heads, 1);
+    check_kv_heads(name, attributes_.kv_heads);
     check_head_size(name, "k_size", attributes_.k_size);
     check_input_count(*this, input_count);
     check_cache_input(*this, key_cache, "key_cache", attributes_.kv_heads, attributes_.k_size);
@@ -82,8 +82,7 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     }
 
     // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
-    float* summary =
-        static_cast<float*>(const_cast<void*>(static_cast<const void*>(inputs[key_summary].data())));
+    float* summary = const_cast<float*>(inputs[key_summary].data<const float>());
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
     const auto summarise = attributes_.summary == "mean" ? kernels.mean_key : kernels.key_range;
     const std::size_t items = written->size() * cache.heads;

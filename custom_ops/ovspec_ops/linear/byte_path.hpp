@@ -14,8 +14,9 @@ using byte_rows::span;
 constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
 // Inputs that are processed for all neurons of a panel before the next ones, so that memory is read in order.
 constexpr std::size_t stretch = 4 * span;
-// Adds spans of a group, as many as one takes of all neurons before it goes on, to acc: R rows, from row
-// `first` of a block on, times the neurons of V vectors at `weights`.
+
+// Adds the products of a stretch of a group to acc: R rows, from row `first` of a block on, times the neurons
+// of V vectors at `weights`.
 template <WeightFormat format, std::size_t R, std::size_t V>
 OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* packed, std::size_t first,
                              std::size_t place, std::size_t inputs, const std::uint8_t* weights, bool asks,

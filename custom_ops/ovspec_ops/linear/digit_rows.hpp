@@ -40,7 +40,7 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
     __builtin_memset(packed, 0, layout.bytes);
     float* units = (float*)packed;
     DigitSums* sums = (DigitSums*)(packed + layout.sums);
-    // Parts of a group that lie in one slab.
+    // Values that are split at once: 8 where a group may begin inside a slab, so that none crosses its end.
     const std::size_t size = w.group_size(), step = w.groups > 1 && size % slab != 0 ? 8 : slab;
     for (std::size_t r = 0; r < count; r++) {
         const float* row = values + r * w.inputs;

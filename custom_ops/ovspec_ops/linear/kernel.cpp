@@ -114,7 +114,6 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
 
 } // namespace
 
-extern const LinearKernels linear_kernels;
 const LinearKernels linear_kernels = {blocks, packed_bytes, pack, scratch_floats, product};
 
 } // namespace ovspec::OVSPEC_ISA

@@ -38,8 +38,8 @@ OVSPEC_INLINE std::size_t span_of(const LinearWeights& w) {
     return w.groups == 1 ? w.padded() : w.group_size();
 }
 
-// Whether weights become numbers in memory, for many blocks of rows; for few they do so in registers. AVX2
-// has halves as numbers within the load.
+// Whether weights are converted to f32 in memory, once for many blocks of rows. With few rows the tiles
+// convert them in registers. AVX2 converts f16 while it loads, so memory gains nothing there.
 OVSPEC_INLINE bool widens(const LinearWeights& w, std::size_t rows) {
     if (w.format == WeightFormat::f32 || takes_pairs(w))
         return false;

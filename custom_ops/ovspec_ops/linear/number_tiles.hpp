@@ -63,12 +63,12 @@ template <WeightFormat form> struct Numbers {
                                          : format == WeightFormat::u8   ? 4
                                          : format == WeightFormat::bf16 ? 2
                                                                         : 1;
-    // Of 16 registers, some hold what takes numbers out of a unit.
+    // Formats with several inputs a unit need some of the 16 registers to take them out.
     static constexpr std::size_t most_sums = steps > 1 ? 8 : 12;
     static constexpr std::size_t vector_bytes = lanes * (format == WeightFormat::f16 ? 2 : 4);
 
-    // Of vector v, and an input of the unit at `unit`, less their zero points. Those come with integer_base
-    // added.
+    // Weights of vector v for input `step` of the unit at `unit`, less their zero points, to which
+    // integer_base is added already.
     template <std::size_t step>
     static OVSPEC_INLINE_MEMBER Vec weights(const std::uint8_t* unit, std::size_t v,
                                             const float* zero_points) {
@@ -141,8 +141,8 @@ template <std::size_t steps, std::size_t step = 0, class Use> OVSPEC_INLINE void
     }
 }
 
-// Adds a step: R rows times V vectors of weights. The registers hold all of the fewer ones, and one after the
-// other of the others.
+// Adds a step: R rows times V vectors of weights. All of both would not fit in the registers: of rows and
+// vectors, those that are fewer are loaded first, then the others one at a time.
 template <class Of, std::size_t R, std::size_t V, class Weights>
 OVSPEC_INLINE void add_step(Vec (&sums)[R][V], const Weights& weights, const std::uint8_t* rows) {
     if constexpr (R < V) {

@@ -50,14 +50,6 @@ OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, b
     }
 }
 
-// The same for one vector.
-template <WeightFormat format, class Add>
-OVSPEC_INLINE void for_quads(const std::uint8_t* data, std::size_t quads, bool asks, const Add& add) {
-    for_wide_quads<format, 1>(data, quads, asks,
-                              [&](const IVec(&weights)[1], std::size_t quad)
-                                  __attribute__((always_inline)) { add(weights[0], quad); });
-}
-
 // Vectors of a panel that rows with so many sums a vector take together: all, where half of the registers
 // hold them. Lines are then read in the order of memory, which two cores do at 48 GB/s in place of 36, and
 // more sums at once do not wait for each other.
@@ -66,7 +58,7 @@ constexpr std::size_t vectors_together(std::size_t sums) {
     return sums * vectors <= registers / 2 ? vectors : 1;
 }
 
-// body(Count<R>, row): `rows` rows in parts of `most` and less, none in two blocks.
+// body(Count<R>, row): `rows` rows in parts of `most` and less. No part crosses the border of a block.
 template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t rows, const Body& body) {
     for (std::size_t row = 0; row < rows;) {
         const std::size_t end = row - row % block_rows + block_rows;
@@ -75,7 +67,7 @@ template <std::size_t most, class Body> OVSPEC_INLINE void for_rows(std::size_t 
 }
 
 // Fetches the lines of rows row to row + rows that write() will fill. Rows of an output lie kilobytes apart
-// and mostly in no cache: without it a tile of a prompt waits as long as for 400 of its inputs.
+// and mostly in no cache: without it, storing a tile of a prompt takes as long as multiplying 400 inputs.
 OVSPEC_INLINE void fetch_target(const PanelTarget& target, std::size_t row, std::size_t rows) {
     constexpr std::size_t line = 64 / sizeof(float);
     for (std::size_t r = row; r < row + rows; r++)

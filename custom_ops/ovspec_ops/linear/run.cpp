@@ -17,9 +17,9 @@ constexpr std::size_t round_rows = 256;
 // waiting for each other after every round took a tenth of a prompt's time.
 constexpr std::size_t wave_rounds = 4;
 
-// With few rows two panels at once keep the memory busy; one row, and many rows, are read once for more
-// panels. What one thread does alone needs no small tasks: one row times 8 panels of 256 inputs takes 2.0 us
-// panel by panel, and 1.4 us in fours.
+// With few rows two panels at once keep the memory busy. With one row or many a task takes up to four, so
+// that the packed rows are read less often. What one thread does alone needs no small tasks: one row times 8
+// panels of 256 inputs takes 2.0 us panel by panel, and 1.4 us in fours.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows, std::size_t work) {
     const std::size_t tasks =
         runs_alone(work)

@@ -45,6 +45,9 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
         if (past[s] >= 0)
             std::fill(limited.begin() + begins[s], limited.begin() + begins[s + 1], 1);
     }
+    if (begins[0] != 0 || static_cast<std::size_t>(begins[sequences]) != rows)
+        fail(name, "subsequence_begins covers ", begins[0], " to ", begins[sequences], ", expected 0 to the ",
+             rows, " rows");
 }
 
 } // namespace
@@ -64,6 +67,7 @@ void ExpertBudget::validate_and_infer_types() {
 
 bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
+    check_tensor(name, inputs, weights, "weights", ov::element::f32, {-1, -1});
     const ov::Shape shape = inputs[indices].get_shape();
     if (inputs[weights].get_shape() != shape)
         fail(name, "weights hold ", inputs[weights].get_size(), " values, expected the ",

@@ -13,7 +13,7 @@ namespace ovspec::OVSPEC_ISA::digits {
 constexpr std::size_t width = 64;  // bytes of a vector
 constexpr std::size_t header = 64; // bytes before the digits: Header
 
-// A packed row: this, then for each vector of weights the digits that it is multiplied with, and for u4 the
+// A packed row: Header, then for each vector of weights the digits that it is multiplied with, and for u4 the
 // sums of every 8 values.
 //   u8, 64 values: high digits, low digits
 //   u4, 128 values: high digits of the even values, of the odd ones, then both low digits

@@ -25,10 +25,10 @@ struct ExpertMatrix {
 // Largest number of groups in a row of u4 weights.
 constexpr std::size_t max_groups = 512;
 
-// What a gate does to the neuron beside it.
+// How gate and up are joined.
 struct GatedActivation {
-    float limit = 0.0f; // 0: silu(gate) * up. Else GPT-OSS's, whose gates are at most so large, and whose ups
-                        // lie between its negative and itself
+    // 0: silu(gate) * up. Above 0, as GPT-OSS has it: gates of at most `limit`, ups within -limit to limit.
+    float limit = 0.0f;
     float alpha = 1.0f; // by which GPT-OSS multiplies a gate inside the sigmoid
 };
 

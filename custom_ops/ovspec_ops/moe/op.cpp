@@ -1,6 +1,7 @@
 #include "moe/op.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
@@ -43,8 +44,9 @@ template <class... Parts> [[noreturn]] void fail_weights(std::size_t first, cons
 // The weights `[experts, out, ...]` of one projection, read off types and shapes.
 ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type& type, const ov::Shape& data,
                       const ov::Shape& scales, const ov::Shape& zero_points) {
-    if (data.size() != 3)
-        fail_weights(first, "weights are of shape ", data, ", expected [experts, out, bytes]");
+    if (data.size() != 3 || data[1] == 0 || in == 0)
+        fail_weights(first, "weights are of shape ", data, " for rows of ", in,
+                     " values, expected [experts, out, bytes] and at least 1 value");
     ExpertMatrix matrix{};
     matrix.out = data[1];
     matrix.in = in;
@@ -76,9 +78,9 @@ ExpertMatrix describe(std::size_t first, std::size_t in, const ov::element::Type
                      " groups, expected 1: a scale per neuron");
     const bool power_of_two = (group & (group - 1)) == 0;
     if (matrix.groups > max_groups || (matrix.groups > 1 && (group < 32 || !power_of_two)))
-        fail_weights(first, "weights of 4 bits have groups of ", group,
-                     ", expected a power of two of at least 32, or one group of at most ", max_groups,
-                     " per neuron");
+        fail_weights(first, "weights of 4 bits have ", matrix.groups, " groups of ", group,
+                     ", expected one group per neuron, or at most ", max_groups,
+                     " groups of a power of two of at least 32");
     return matrix;
 }
 
@@ -119,9 +121,9 @@ Projections view(const ov::TensorVector& inputs, std::size_t hidden_size) {
     Projections p = describe(
         hidden_size, [&](std::size_t i) { return inputs[i].get_element_type(); },
         [&](std::size_t i) { return inputs[i].get_shape(); });
-    set_data(p.gate, inputs, gate);
-    set_data(p.up, inputs, up);
-    set_data(p.down, inputs, down);
+    set_data(name, p.gate, inputs, gate);
+    set_data(name, p.up, inputs, up);
+    set_data(name, p.down, inputs, down);
     set_bias(inputs, gate_bias, "gate bias", p.experts, p.gate);
     set_bias(inputs, up_bias, "up bias", p.experts, p.up);
     set_bias(inputs, down_bias, "down bias", p.experts, p.down);
@@ -258,7 +260,9 @@ struct Round {
 void SparseMoE::validate_and_infer_types() {
     check_input_count(*this, get_input_size() > without_biases ? with_biases : without_biases);
     if (!(attributes_.limit >= 0.0))
-        fail(name, "limit is ", attributes_.limit, ", expected 0 or more");
+        fail(name, "attribute limit is ", attributes_.limit, ", expected 0 or more");
+    if (!std::isfinite(attributes_.alpha))
+        fail(name, "attribute alpha is ", attributes_.alpha, ", expected a finite number");
     check_input(*this, hidden, "hidden", ov::element::f32, {-1, -1});
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});

@@ -6,13 +6,12 @@
 
 namespace ovspec::OVSPEC_ISA {
 
-// Fetches places in the order in which they are needed, evenly over the ticks of the work at hand: the
-// processor has room for a dozen lines on their way, and whoever asks for more waits, while steps that ask
-// for none leave the memory idle. Bytes for the integer path go to the second-level cache, as the first one
-// is full of the work; the float path reads its numbers once for few rows, and where it had to wait for the
-// second cache a row behind 16,384 tokens of f32 took 1.2 times as long. Whoever asks for a line of a page
-// that the processor has not looked up waits for the look-up; several of those go on together, so where many
-// blocks are fetched their pages are looked up first, all at once.
+// Prefetches places in the order of their use, spread evenly over the ticks of the work at hand: about a
+// dozen lines can be on their way, more would wait, and fewer leave the memory idle. The integer path fetches
+// into the second-level cache, as the first one is full. The float path fetches into the first: from the
+// second, a row behind 16,384 tokens of f32 took 1.2 times as long. The first access to a page waits for its
+// address; several of these waits run together, so where many blocks are fetched their pages are looked up
+// first.
 class Fetch {
 public:
     static constexpr std::size_t most_places = 4;

@@ -212,7 +212,7 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
                             : bias.total();
 }
 
-// Of a unit's blocks the first one scales older output.
+// Older output is scaled with the first block of a unit alone.
 static void go_on(const Chunk& c) {
     for (std::size_t r = 0; r < c.g.padded; r++) {
         c.scratch.corrections[r] = 1.0f;

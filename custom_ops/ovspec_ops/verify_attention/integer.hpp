@@ -1,10 +1,10 @@
 // Integer dot products of u8 cache bytes with 16-bit queries or weights. A 16-bit number x is kept as two
-// signed bytes, x = 256 * high + low, and each byte is multiplied by itself: that is as exact as 16-bit
-// products, at the same rate, but takes the cache's bytes as they are. Four channels (or tokens) make a
-// 32-bit lane; lanes are query rows. Sums of up to 64 products of weights, or of a head's channels, fit 32
-// bits (see max_query). Linear and GatedMLP round rows as digits16.hpp does, in units of the row's largest
-// value; here the units also follow the head size and, by channel, the keys' scales, and rows lie in the
-// lanes.
+// signed bytes, x = 256 * high + low, and the cache's bytes are multiplied with each of the two: that is
+// as exact as 16-bit products, at the same rate, but takes the cache's bytes as they are. Four channels (or
+// tokens) make a 32-bit lane; lanes are query rows. Sums of up to 64 products of weights, or of a head's
+// channels, fit 32 bits (see max_query). Linear and GatedMLP round rows as digits16.hpp does, in units of the
+// row's largest value; here the units also follow the head size and, by channel, the keys' scales, and rows
+// lie in the lanes.
 //
 // With at most half a vector of rows ("half"), the high bytes take the lower lanes and the low bytes the
 // upper ones: one product instead of two. A vector of results then holds two tokens (or channels), the rows

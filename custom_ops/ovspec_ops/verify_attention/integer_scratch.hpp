@@ -15,9 +15,9 @@ constexpr std::size_t pair_blocks = 2;
 constexpr std::size_t pair_slots = pair_blocks * block_size;
 constexpr std::size_t most_slots = most_blocks * block_size; // of a pair in a tree
 
-// Sums of 16-bit numbers times zero points take the rounded number times this and the exact one times the
-// rest, so that a rounding error counts as often as a byte is far from the middle. (A zero point may be any
-// number: where all values are nearly the same, their scale is tiny and their zero point huge.)
+// A zero point z is split into this and z - centre: rounded numbers are multiplied by the first, exact ones
+// by the second. A rounding error then counts (byte - centre) times, 128 at most, however large z is. (Where
+// all values are nearly the same, their scale is tiny and their zero point huge.)
 constexpr float centre = 128.0f;
 
 // A thread's scratch, for every head of an item.

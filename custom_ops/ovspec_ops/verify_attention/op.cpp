@@ -116,7 +116,7 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
 } // namespace
 
 void VerifyAttention::validate_and_infer_types() {
-    check_at_least(name, "kv_heads", attributes_.kv_heads, 1);
+    check_kv_heads(name, attributes_.kv_heads);
     check_head_size(name, "k_size", attributes_.k_size);
     check_head_size(name, "v_size", attributes_.v_size);
     if (!std::isfinite(attributes_.scale))

@@ -14,6 +14,7 @@ import openvino as ov
 from ovspec_models.head_info import MTP_IR
 from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
 from ovspec_models.heads.ir_weights import module_weights
+from ovspec_transforms import last_line
 from ovspec_transforms.graph import evaluate
 
 
@@ -29,8 +30,9 @@ def read_mtp_ir(folder: Path) -> HeadCheckpoint:
     try:
         model = ov.Core().read_model(folder / MTP_IR)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(f"head '{folder}': {MTP_IR} can't be read ({reason}); export it again") from error
+        raise ValueError(
+            f"head '{folder}': {MTP_IR} can't be read ({last_line(error)}); export it again"
+        ) from error
     layers, norms = module_weights(model)
     arrays = {
         f"mtp.{name}.weight": factor - 1 for name, factor in norms.items()

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 from ovspec.serve.batch import BatchModel, Write
 from ovspec.serve.batch_file import BatchEntry
 from ovspec.serve.cluster.cluster import connect
+from ovspec_transforms import last_line
 
 # Tasks of a replica that run at a time: while the last answers of one end, the next one's begin.
 _TASKS = 2
@@ -73,6 +74,6 @@ def answer_on_cluster(
         for row in data.iter_rows():
             write(*json.loads(row["answer"]))
     except RayError as error:
-        raise RuntimeError(f"--ray: {str(error).strip().splitlines()[-1]}") from error
+        raise RuntimeError(f"--ray: {last_line(error)}") from error
     finally:
         ray.shutdown()

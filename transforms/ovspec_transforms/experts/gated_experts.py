@@ -30,7 +30,7 @@ class Projection:
 class GatedExperts:
     """Three projections and what happens between them.
 
-    With a `limit` it is GPT-OSS's: gates are at most so large, ups lie between its negative and itself, and
+    With a `limit` it is GPT-OSS's: gates are `limit` at most, ups lie within -`limit` and `limit`, and
     `gate * sigmoid(alpha * gate) * (up + 1)` takes the place of `silu(gate) * up`.
     """
 

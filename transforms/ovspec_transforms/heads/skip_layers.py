@@ -20,7 +20,7 @@ _END = np.iinfo(np.int64).max
 
 
 def skip_layers(model: ov.Model) -> PassReport:
-    """Let every pass say how many of its rows each layer computes; others pass the layer by.
+    """Let every pass say how many of its rows each layer computes; the others skip the layer.
 
     Adds the inputs `layer_rows` i64 `[layers]` (the first so many rows go through a layer; OpenVINO leaves
     out what gets none) and `given_states` f32 `[rows, 1, hidden size]`, which take the place of the

@@ -1,1 +1,1 @@
-"""Summaries of the keys of every block that a pass wrote: reference of the native operation, see README.md."""
+"""Summaries of the keys of the blocks that a pass wrote: reference of the native operation, see README.md."""

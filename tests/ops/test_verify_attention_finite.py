@@ -51,6 +51,18 @@ def test_a_later_row_that_is_not_finite(isa: str, fmt: str, cache: str, wrong: s
         assert not np.isfinite(out[-1]).any(), "the row itself sees it"
 
 
+@pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+def test_a_query_that_is_nan(isa: str, fmt: str, sinks: bool, rows: int) -> None:
+    """Its own row is NaN, also where a sink could take all of the weight."""
+    clean, spoilt = (OpsPass([(700, rows, True)], fmt=fmt, group=2, sinks=sinks) for _ in range(2))
+    spoilt.inputs["query"][rows - 1] = np.nan
+    out = run(spoilt)
+    assert_same(run(clean), out, list(range(rows - 1)))
+    assert np.isnan(out[rows - 1]).all()
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("rows", [4, 20])
 def test_another_branch_that_is_not_finite(isa: str, fmt: str, rows: int) -> None:

@@ -12,10 +12,13 @@ static void weigh_chunks(const VerifyCall& call, const VerifyHead& head, const G
         Vec sink = splat(minus_infinity);
         for (std::size_t i = 0; call.sinks && i < lanes; i++)
             sink[i] = call.sinks[head.head * call.group + (r + i) % call.group];
-        Vec best = max(sink, splat(no_maximum));
+        Vec seen = splat(no_maximum);
         for (std::size_t c = 0; c < head.chunks; c++)
-            best = max(load(Partial(g, call, head, c).maxima + r), best);
-        Vec total = exp_nonpositive(sink - best);
+            seen = max(load(Partial(g, call, head, c).maxima + r), seen);
+        const Vec best = max(sink, seen);
+        // A row sees itself. Without any score its query is NaN, and so is its output, sink or not.
+        const IVec has_scores = seen > splat(no_maximum);
+        Vec total = (Vec)((IVec)exp_nonpositive(sink - best) | ~has_scores);
         for (std::size_t c = 0; c < head.chunks; c++) {
             const Partial part(g, call, head, c);
             const Vec weight = exp_nonpositive(load(part.maxima + r) - best);

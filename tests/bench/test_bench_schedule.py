@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tiers import by_tier
 
 from ovspec.bench.rounds import bootstrap
 from ovspec.bench.schedule import WORKLOADS, WorkloadRecord
@@ -104,7 +105,7 @@ def test_a_model_that_has_no_draft_needs_a_drafter() -> None:
     assert "give --draft-model DIR or --drafter NAME" in str(result.exception)
 
 
-@pytest.mark.parametrize("drafter", ["layer_skip", "sparse_self"])
+@pytest.mark.parametrize("drafter", by_tier(["layer_skip", "sparse_self"], ["layer_skip"]))
 def test_the_target_drafts_for_itself(drafter: str) -> None:
     arguments = ["bench", "schedule", *SMALL, "--drafter", drafter, "--workload", "creative"]
     result = CliRunner().invoke(cli, [*arguments, "--lengths", "0,2"], catch_exceptions=False)

@@ -152,6 +152,7 @@ def test_a_part_that_saves_next_to_nothing_stays_whole() -> None:
         little.check_worth(0.2)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_nothing_is_worth_it(demo_ir: Path, data: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

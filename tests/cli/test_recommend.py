@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
 from commands import one_line, ovspec
 
 from ovspec_models import demo_pair_path
@@ -13,6 +14,7 @@ from ovspec_models import demo_pair_path
 OPTIONS = ("--max-new-tokens", "16", "--property", "INFERENCE_NUM_THREADS=1")
 
 
+@pytest.mark.slow
 def test_the_recommended_command_runs() -> None:
     run = ovspec("recommend", demo_pair_path(), *OPTIONS, "--json")
     assert run.returncode == 0, run.stderr

@@ -146,7 +146,7 @@ WRONG: dict[str, Callable[..., ov.Model]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", by_tier(WRONG, ["states"]))
 def test_a_wrong_graph_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     """And if it were, it would be noticed: its drafts are others."""
     monkeypatch.setattr(unrolled_steps, "unrolled", WRONG[wrong])

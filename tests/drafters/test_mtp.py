@@ -96,7 +96,7 @@ def load(folder: Path, name: str = "llama") -> RecurrentHead:
     ("kind", "name"),
     by_tier(
         [("deepseek", "llama"), ("qwen", "llama"), ("qwen", HYBRID)],
-        [("deepseek", "llama"), ("qwen", "llama")],
+        [("qwen", "llama")],
     ),
 )
 def test_acceptance_is_the_references(kind: str, name: str) -> None:

@@ -95,7 +95,7 @@ def arrivals(seed: int) -> Iterator[list[int]]:
     ("drafter", "prefixes"),
     by_tier(
         product(("prompt_lookup", "assistant", "auto", "sparse_self", None), (False, True)),
-        [(None, False), ("prompt_lookup", False), ("assistant", True), ("sparse_self", True)],
+        [(None, False), ("prompt_lookup", False), ("assistant", True)],
     ),
 )
 def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | None, prefixes: bool) -> None:

@@ -38,6 +38,7 @@ def broken_ir(demo_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_sound_model(demo_ir: Path) -> None:
     run = ovspec("info", "--self-check", "--model", demo_ir, "--splits", "2", "--json")
     assert run.returncode == 0, run.stderr

@@ -112,7 +112,7 @@ def differing(got: list[str], expected: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("mode", by_tier(MODES, ("plain", "assistant", "commit")))
+@pytest.mark.parametrize("mode", by_tier(MODES, ("commit",)))
 @pytest.mark.parametrize("model", ["demo", pytest.param("llama", marks=pytest.mark.slow)])
 def test_greedy_texts(folders: Folders, model: str, mode: str, count: int) -> None:
     pair = folders(model)

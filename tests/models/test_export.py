@@ -275,6 +275,7 @@ def test_flags_mean_what_optimum_cli_means(
     assert (info.num_hidden_layers, info.has_tokenizer, info.weight_format()) == (2, True, "int4")
 
 
+@pytest.mark.slow
 def test_demo_ir_is_the_export_of_the_demo_checkpoint(
     tmp_path: Path, demo_target: Path, demo_draft: Path
 ) -> None:
@@ -298,6 +299,7 @@ def test_demo_ir_is_the_export_of_the_demo_checkpoint(
         assert (new_config.model, new_config.draft_model) == (old_config.model, old_config.draft_model)
 
 
+@pytest.mark.slow
 def test_int4_takes_texts_for_calibration(tmp_path: Path, demo_draft: Path) -> None:
     """Data-aware compression works offline with a list of texts."""
     texts = ["Once upon a time there was a cat. " * 20, "Question: what is 2 + 2?\nAnswer: 4. " * 20]

@@ -91,6 +91,7 @@ def test_only_compressed_weights_are_held_when_it_writes(
     assert convert.save_model is recording
 
 
+@pytest.mark.slow
 def test_a_large_model_is_int8_by_default(
     checkpoint: Path, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def outcome(pipeline: LLMPipeline) -> tuple[str, float, float]:
     return results.texts[0], metrics.get_mean_acceptance_length(), metrics.get_attention_density()
 
 
+@pytest.mark.slow
 def test_as_if_made_with_it(demo_ir: Path, make_pipeline: Callable[..., LLMPipeline]) -> None:
     draft = ovspec.draft_model(demo_ir / "draft")
     pipeline = LLMPipeline(demo_ir, "CPU", draft_model=draft, verify=TIGHT, **F32)

@@ -95,6 +95,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_commands(demo_ir: Path, tmp_path: Path) -> None:
     properties = [f"--property={name}={value}" for name, value in F32.items()]
     command = ["generate", "-m", str(demo_ir), "-p", STORY, "--max-new-tokens", "4", *properties]

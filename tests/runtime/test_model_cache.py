@@ -103,7 +103,7 @@ class TestHit:
             assert np.array_equal(logits(start(folder, tmp_path, properties=properties)), expected)
         assert len(entries(tmp_path)) == 1 and not said()
 
-    @pytest.mark.parametrize("verify", ["dense", "commit"])
+    @pytest.mark.parametrize("verify", by_tier(["dense", "commit"], ["commit"]))
     def test_text_is_the_same_with_and_without_it(
         self, verify: str, make_pipeline: Callable[..., ovspec.LLMPipeline], demo_ir: Path, tmp_path: Path
     ) -> None:

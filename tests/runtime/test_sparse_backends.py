@@ -39,7 +39,7 @@ def texts(pipeline: ovspec.LLMPipeline, prompts: list[str], tokens: int = 24) ->
     return list(pipeline.generate(prompts, max_new_tokens=tokens, **settings).texts)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", by_tier(BACKENDS, ["stock"]))
 @pytest.mark.parametrize(
     "everything",
     by_tier([{"budget": 100_000}, {"coverage": 1.0}, {"L0": 0, "rho": 1.0}], [{"coverage": 1.0}]),

@@ -54,7 +54,7 @@ def used_again(*given: Any) -> Accepted:
     return block_accept(tokens, p, q, np.random.default_rng(1).random(len(tokens)), draw)
 
 
-@pytest.mark.parametrize("wrong", [block_without_residual, used_again])
+@pytest.mark.parametrize("wrong", by_tier([block_without_residual, used_again], [used_again]))
 def test_wrong_rules_fail_the_same_test(
     wrong: Callable[..., Accepted], monkeypatch: pytest.MonkeyPatch
 ) -> None:

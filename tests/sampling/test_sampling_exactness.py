@@ -223,9 +223,7 @@ def penalised(
 FIRST = [
     Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
-    Case("sparse_self", COMMIT, "repetition penalty"),
     Case("sparse_self", COMMIT),
-    Case("layer_skip"),
 ]
 CASES = [
     *FIRST,
@@ -235,6 +233,8 @@ CASES = [
         for setting in ("plain sampling", "temperature", "repetition penalty")
     ),
     *(Case("assistant trees", verify, together=n) for verify in ("dense", COMMIT) for n in (1, 4)),
+    Case("sparse_self", COMMIT, "repetition penalty"),
+    Case("layer_skip"),
     Case("own"),
     Case("prompt_lookup"),
     Case("assistant", COMMIT),

@@ -71,12 +71,14 @@ def ending_at_once(remove: Callable[[], None]) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # A terminal sends the signal to processes that a library forked as well.
-        if os.getpid() == process:
-            remove()
-            if sys.stderr.isatty():
-                click.echo("\x1b[?25h", err=True)  # the cursor that a spinner hides
-        os._exit(INTERRUPTED)
+        try:
+            # A terminal sends the signal to processes that a library forked as well.
+            if os.getpid() == process:
+                remove()
+                if sys.stderr.isatty():
+                    click.echo("\x1b[?25h", err=True)  # the cursor that a spinner hides
+        finally:
+            os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, end)
     try:

@@ -93,8 +93,8 @@ class PipelineArguments:
         Raises:
             InvalidValueError: the number is not positive, or less than a piece of a `sparse` prompt.
         """
-        usual = self.max_num_batched_tokens
-        chunk = (DEFAULT_MAX_NUM_BATCHED_TOKENS if usual is None else usual) if asked is None else asked
+        given = (asked, self.max_num_batched_tokens, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        chunk = next(number for number in given if number is not None)
         if not isinstance(chunk, int) or chunk < 1:
             raise InvalidValueError(f"max_num_batched_tokens={chunk!r}: expected a number of at least 1")
         if sparse and chunk < PROMPT_PIECE:

@@ -114,6 +114,16 @@ def test_the_command_refuses_in_one_line(models: Pair, tmp_path: Path) -> None:
     assert told["kind"] == "eagle3" and told["target_layers"] == LAYERS
 
 
+def test_another_format_than_asked_for_is_said(models: Pair, tmp_path: Path) -> None:
+    """Before the long work; the folder is in use, so nothing is exported here."""
+    (tmp_path / "file").touch()
+    head = Reference(models.reference.embedding).save(tmp_path / "head")
+    arguments = ("export", "-m", models.folder, tmp_path, "--eagle3", head, "--weight-format", "int4")
+    done = command(*map(str, arguments))
+    assert done.returncode == 2 and "is not empty" in done.stderr
+    assert "warning: the head gets int8 weights, not int4" in done.stderr
+
+
 def test_an_entry_of_a_head_is_refused(models: Pair, tmp_path: Path) -> None:
     draft = ovspec.draft_model(models.folder / "draft", CACHE_DIR=str(tmp_path))
     with pytest.raises(ValueError, match="CACHE_DIR: a head is compiled in a moment and never kept"):

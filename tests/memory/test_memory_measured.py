@@ -97,10 +97,8 @@ def compare(
     return plan
 
 
-@pytest.mark.parametrize(
-    ("weights", "linear"),
-    by_tier(product(["int8", "int4"], ["native", "stock"]), []),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("weights", "linear"), product(["int8", "int4"], ["native", "stock"]))
 def test_compressed_weights(folders: dict[str, Path], weights: str, linear: str) -> None:
     compare(folders[weights], linear=linear)
 

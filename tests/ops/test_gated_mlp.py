@@ -275,6 +275,7 @@ def test_an_operation_of_an_older_export_is_refused_with_the_remedy() -> None:
         ("gate_data", np.zeros((32, 65), np.uint8), r"gate weights are of shape \[32,65\] and type u8"),
         ("gate_scales", np.zeros((32, 4), np.uint8), r"gate scales are of shape \[32,4\], expected \[32,2\]"),
         ("up_zero_points", np.zeros(3, np.uint8), r"up zero points are of shape \[3\]"),
+        ("down_zero_points", np.zeros((2, 64), np.uint8), "down weights of 8 bits have 2 groups, expected 1"),
         ("up_data", np.zeros((31, 64), np.uint8), r"up zero points are of shape \[32,1\], expected \[31,1\]"),
         ("down_data", np.zeros((32, 63), np.uint8), r"down weights are of shape \[32,63\]"),
         (
@@ -292,6 +293,12 @@ def test_tensors_that_do_not_fit_are_refused(name: str, value: NDArray[Any], mes
         evaluate("GatedMLP", tensors, mlp.attributes)
 
 
+def test_rows_whose_sums_leave_32_bits_are_refused() -> None:
+    mlp = Mlp(65_600, 32, "u8")
+    with pytest.raises(ValueError, match="rows have 65600 values, expected at most 65536"):
+        evaluate("GatedMLP", tensors_of(mlp, rows_of(mlp, 1)), mlp.attributes)
+
+
 @pytest.mark.parametrize(("fmt", "part"), [("u8", "up_zero_points"), ("u4", "down_scales")])
 def test_scales_of_another_type_are_refused(fmt: str, part: str) -> None:
     """Half of the bytes: the kernel would read past their end."""
@@ -306,7 +313,7 @@ def test_scales_of_another_type_are_refused(fmt: str, part: str) -> None:
     ("hidden", "channels", "said"), [(0, 4, "rows of no values"), (64, 0, "no channels")]
 )
 @pytest.mark.parametrize("fmt", ["u8", "f32"])
-def test_nothing_to_multiply_is_refused(isa: str, fmt: str, hidden: int, channels: int, said: str) -> None:
+def test_nothing_to_multiply_is_refused(fmt: str, hidden: int, channels: int, said: str) -> None:
     bytes_of = {"f32": np.float32, "u8": np.uint8}[fmt]
     tensors = {"hidden": np.zeros((1, hidden), np.float32)}
     for name in ("gate", "up", "down"):

@@ -78,6 +78,13 @@ class BackgroundCompile(Generic[Graph]):
                     self.cache.attach(request)
         return asked.graph
 
+    def clear(self) -> None:
+        """Forget the graphs, those that are being compiled too, and how often they were asked for."""
+        for asked in self._asked.values():
+            for request in asked.graph.requests if asked.graph else ():
+                self.cache.detach(request)
+        self._asked, self._begun = {}, 0
+
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
         concurrent.futures.wait([a.compiling for a in self._asked.values() if a.compiling is not None])

@@ -142,6 +142,11 @@ class KVCache:
         """Bytes of one block in all tensors together."""
         return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
 
+    @property
+    def capacity(self) -> int:
+        """Blocks of each tensor."""
+        return self._capacity
+
     def attach(self, request: ov.InferRequest) -> None:
         """Let another request read and write the tensors too, of the same model compiled otherwise."""
         self._requests.append(request)
@@ -178,6 +183,10 @@ class KVCache:
                     f"cache_size allows {self.max_bytes / 1e9:.2f} GB; raise it, or shorten the prompts"
                 )
             capacity = min(capacity, most)
+        self.resize(capacity)
+
+    def resize(self, capacity: int) -> None:
+        """Give every tensor so many blocks, at least those that it has, and keep the contents."""
         for spec in self.specs:
             old = self._blocks.get(spec.name)
             grown = self._allocate(spec, capacity)

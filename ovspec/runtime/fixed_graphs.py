@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
-from ovspec.runtime.compile import cache_tensors, compile_paged, fuses_mlps
+from ovspec.runtime.compile import compile_paged, fuses_mlps
 from ovspec.runtime.next_row import NextRow
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.quicker_graph import QuickerGraph
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
-from ovspec_transforms import VERIFY_TABLES
+from ovspec_ops.verify_attention import tables_length
+from ovspec_transforms import VERIFY_TABLES, fix_caches
 
 SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 #: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
@@ -60,11 +62,12 @@ class FixedGraphs:
     """Compiles a graph for a kind of pass, beside the passes, once there were 128 of it.
 
     Where shapes are known beforehand, the plugin infers none in a pass, and prepares nothing anew where the
-    number of rows changes. An operation of ours costs it 1 us then in place of 5. One row of the demo
-    target took 395 us in place of 560, of its draft model 85 in place of 113.
+    number of rows changes. An operation of ours costs it 1 us then in place of 5, attention in place of 17.
+    One row of the demo target took 395 us in place of 560, of its draft model 85 in place of 113.
 
     These graphs have the weights and the cache of the model's own one. They are used only where their logits
-    have its bits, of a draft where their likeliest tokens are its own.
+    have its bits, of a draft where their likeliest tokens are its own. With native attention the size of the
+    cache is one of the shapes, and graphs begin anew where it grows.
 
     Args:
         model: behind its transforms; small, as it stays in memory.
@@ -85,27 +88,33 @@ class FixedGraphs:
     compile: Compile
     own: ov.CompiledModel
     names: Sequence[str]
-    cache: InitVar[KVCache]
+    cache: KVCache
     block_size: int
     compile_threaded: Compile | None = None
     drafts: bool = field(default=False, init=False)
     _graphs: BackgroundCompile[QuickerGraph] = field(init=False)
+    _blocks: int = field(default=0, init=False)
     _next_row: NextRow | None = None
 
-    def __post_init__(self, cache: KVCache) -> None:
-        self._graphs = BackgroundCompile(cache, _MOST_GRAPHS)
+    def __post_init__(self) -> None:
+        self._graphs = BackgroundCompile(self.cache, _MOST_GRAPHS)
 
     def find(self, batch: Sequence[Rows], added: int) -> tuple[PassInputs | None, int]:
         """Count a pass; the inputs of the graph for it, `None` where there is none yet, and the added rows.
+
+        The cache has the blocks of the pass.
 
         Args:
             batch, added: as of `Kind.of`.
         """
         kind, self._next_row = Kind.of(batch, added), None
+        if VERIFY_TABLES in self.names and self.cache.capacity != self._blocks:
+            self._graphs.clear()
+            self._blocks = self.cache.capacity
         if kind is None:
             return None, added
-        features = batch[0].features
-        graph = self._graphs.find(kind, lambda: self._compile(kind, features))
+        features, blocks = batch[0].features, self._blocks
+        graph = self._graphs.find(kind, lambda: self._compile(kind, features, blocks))
         inputs = graph.next() if graph else None
         self._next_row = NextRow.behind(inputs, batch, self.block_size)
         return inputs, kind.rows - len(batch[0].tokens) if inputs else added
@@ -121,20 +130,31 @@ class FixedGraphs:
         """Wait for the graphs that are being compiled."""
         self._graphs.wait()
 
-    def _compile(self, kind: Kind, features: NDArray[np.float32] | None) -> QuickerGraph | None:
-        """The model compiled for a kind of pass; `None` where its logits have other bits."""
+    def _compile(self, kind: Kind, features: NDArray[np.float32] | None, blocks: int) -> QuickerGraph | None:
+        """The model compiled for a kind of pass; `None` where its logits have other bits.
+
+        Args:
+            blocks: of the cache, where attention is native.
+        """
+        native = VERIFY_TABLES in self.names
+        if native and blocks < self._proven_blocks:
+            return None
         tables = self._tables(kind, features, 0)
         shapes = {name: list(tables[name].shape) for name in self.names if name not in _GROWING}
-        expected, graphs = self._logits(self.own, kind, features), list[PassInputs]()
+        lengths = {VERIFY_TABLES: tables_length(1, blocks)} if native else {}
+        shapes |= {name: [length] for name, length in lengths.items()}
+        expected, graphs = self._logits(self.own, kind, features, blocks), list[PassInputs]()
         for compile in (self.compile, None if self.drafts else self.compile_threaded):
             if compile is None:
                 continue
             model = self.model.clone()
             model.reshape(shapes)
+            if native:
+                fix_caches(model, {spec.name: [blocks, *spec.block_shape] for spec in self.cache.specs})
             compiled = compile(model)
-            if self._same(expected, self._logits(compiled, kind, features)):
-                graphs.append(PassInputs(compiled.create_infer_request(), self.names))
-        return QuickerGraph(graphs, self._graphs.cache.detach) if graphs else None
+            if self._same(expected, self._logits(compiled, kind, features, blocks, lengths)):
+                graphs.append(PassInputs(compiled.create_infer_request(), self.names, lengths))
+        return QuickerGraph(graphs, self.cache.detach) if graphs else None
 
     def _same(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> bool:
         if self.drafts:
@@ -147,7 +167,7 @@ class FixedGraphs:
         """Inputs of a pass of this kind over a cache of its own."""
         tokens = np.arange(past, past + kind.rows, dtype=np.int64)
         rows = Rows(
-            CachedSequence(np.arange(self._blocks, dtype=np.int32), past),
+            CachedSequence(np.arange(self._proven_blocks, dtype=np.int32), past),
             tokens,
             sampled=kind.sampled,
             states=kind.states,
@@ -156,20 +176,25 @@ class FixedGraphs:
         return build_tables([rows], self.block_size, VERIFY_TABLES in self.names, self.names)
 
     @property
-    def _blocks(self) -> int:
+    def _proven_blocks(self) -> int:
         """Of the passes that are compared."""
         return (_PROVEN_PAST + _PROVEN_PASSES * _MOST_ROWS) // self.block_size + 1
 
     def _logits(
-        self, compiled: ov.CompiledModel, kind: Kind, features: NDArray[np.float32] | None
+        self,
+        compiled: ov.CompiledModel,
+        kind: Kind,
+        features: NDArray[np.float32] | None,
+        blocks: int,
+        lengths: Mapping[str, int] = MappingProxyType({}),
     ) -> NDArray[np.float32]:
         """Logits of a few passes, one behind the other and behind a text that `own` has read."""
         reading, found = PassInputs(self.own.create_infer_request(), self.names), []
-        cache = KVCache(reading.request, cache_tensors(self.own))
-        cache.ensure(self._blocks)
+        cache = KVCache(reading.request, self.cache.specs)
+        cache.resize(max(blocks, self._proven_blocks))
         reading.write(self._tables(kind._replace(rows=_PROVEN_PAST), features, 0))
         reading.infer()
-        inputs = PassInputs(compiled.create_infer_request(), self.names)
+        inputs = PassInputs(compiled.create_infer_request(), self.names, lengths)
         cache.attach(inputs.request)
         for number in range(_PROVEN_PASSES):
             inputs.write(self._tables(kind, features, _PROVEN_PAST + number * kind.rows))

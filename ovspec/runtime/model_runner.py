@@ -247,11 +247,12 @@ class ModelRunner:
     def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
         more = added_rows(batch) if self.repeats_rows else 0
+        needed = self.blocks.required([(rows.sequence, rows.context + more) for rows in filled])
+        self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         fixed, more = self.fixed_graphs.find(batch, more) if self.fixed_graphs else (None, more)
-        held = [(rows.sequence, rows.context + more) for rows in filled]
-        self.cache.ensure(self.blocks.required(held), soon=self.blocks.required(prompt_ends(filled)))
-        for source, target in (copy for one in held for copy in self.blocks.reserve(*one)):
-            self.cache.copy(source, target)
+        for rows in filled:
+            for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
+                self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
         inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 
 import numpy as np
 import openvino as ov
@@ -22,19 +23,30 @@ class PassInputs:
     Creating and setting ten tensors costs more than filling them, and shapes rarely change between decoding
     steps. A read-only array that was given before is there already.
 
+    Args:
+        lengths: of inputs of one dimension whose tensors have a fixed length; a shorter array is their begin.
+
     Attributes:
         request: whose tensors they are.
         names: the inputs that are written; other values are ignored.
         durations: of the passes from now on, in microseconds, where somebody asks for them by a list.
     """
 
-    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+    def __init__(
+        self,
+        request: ov.InferRequest,
+        names: Iterable[str],
+        lengths: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.request = request
         self.names = tuple(names)
         self.durations: list[float] | None = None
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
         self._given: dict[str, NDArray[np.generic]] = {}
+        self._lengths = lengths
+        for name, length in lengths.items():
+            self._select(name, np.zeros(length, np.int32))[:] = 0
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Set the inputs of the request."""
@@ -44,7 +56,9 @@ class PassInputs:
                 continue
             self._given[name] = _NOTHING if value.flags.writeable else value
             current = self._current.get(name)
-            if current is None or current.shape != value.shape:
+            if name in self._lengths:
+                current = self._current[name][: len(value)]
+            elif current is None or current.shape != value.shape:
                 current = self._select(name, value)
             current[...] = value
 

@@ -4,6 +4,7 @@ from ovspec_transforms.attention.anchors import anchor_of as anchor_of
 from ovspec_transforms.attention.anchors import choose_anchors as choose_anchors
 from ovspec_transforms.attention.anchors import default_anchor_layers as default_anchor_layers
 from ovspec_transforms.attention.anchors import list_overlap as list_overlap
+from ovspec_transforms.attention.fix_caches import fix_caches as fix_caches
 from ovspec_transforms.attention.long_rope import ROPE_LENGTHS as ROPE_LENGTHS
 from ovspec_transforms.attention.long_rope import rope_limit as rope_limit
 from ovspec_transforms.attention.long_rope import split_long_rope as split_long_rope

@@ -8,6 +8,12 @@ from numpy.typing import NDArray
 _NO_PARENTS = np.zeros(0, np.int32)
 
 
+def tables_length(sequences: int, blocks: int) -> int:
+    """Values of `pack_tables` of chains, with so many entries of `verify_block_indices` together."""
+    sizes = (sequences + 1, sequences, blocks, sequences + 1)
+    return len(pack_tables(*(np.zeros(size, np.int32) for size in sizes)))
+
+
 def pack_tables(
     subsequence_begins: NDArray[np.int32],
     verify_past_lens: NDArray[np.int32],

@@ -26,7 +26,7 @@ from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
 
 # Microseconds of plain passes after which a step of several ends: so long its first token waits at most, and
 # whoever comes meanwhile.
-_AT_ONCE = 2000.0
+_AT_ONCE = 4000.0
 
 
 @dataclass(frozen=True, slots=True)

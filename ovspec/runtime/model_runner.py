@@ -154,8 +154,8 @@ class ModelRunner:
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
             graph, alone, threaded = self._again
-            names, size = self._inputs.names, self.block_size
-            self.fixed_graphs = FixedGraphs(graph, alone, compiled, names, self.cache, size, threaded)
+            inputs = (self._inputs.names, self.cache, self.block_size)
+            self.fixed_graphs = FixedGraphs(graph, alone, compiled, *inputs, threaded)
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]
@@ -256,8 +256,7 @@ class ModelRunner:
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
         inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)
-        if self.gpu_rows:
-            inputs = self.gpu_rows.fitted(inputs)
+        inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):

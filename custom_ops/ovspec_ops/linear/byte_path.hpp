@@ -19,15 +19,15 @@ constexpr std::size_t stretch = 4 * span;
 // of V vectors at `weights`.
 template <WeightFormat format, std::size_t R, std::size_t V>
 OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* packed, std::size_t first,
-                             std::size_t place, std::size_t inputs, const std::uint8_t* weights, bool asks,
-                             Vec (&acc)[V][R]) {
+                             std::size_t place, std::size_t inputs, const std::uint8_t* weights,
+                             panels::Asked& asked, Vec (&acc)[V][R]) {
     for (std::size_t k = 0; k < inputs; k += span, place++) {
         const std::size_t some = inputs - k < span ? inputs - k : span;
         const std::uint8_t* integers = layout.integers_of(packed, place) + first * span;
         IVec sums[V][R];
         clear(sums);
         panels::for_wide_quads<format, V>(
-            weights + k * panels::input_bytes(format), some / 4, asks,
+            weights + k * panels::input_bytes(format), some / 4, asked,
             [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
                 for (std::size_t r = 0; r < R; r++) {
@@ -50,7 +50,7 @@ OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* pack
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
                                        const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
-                                       const PanelTarget& target) {
+                                       std::size_t rows, const PanelTarget& target) {
     panels::fetch_target(target, row, R);
     const std::uint8_t* block = packed + row / block_rows * layout.bytes;
     const std::size_t first = row % block_rows;
@@ -58,6 +58,7 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
     const std::size_t at_once = V == parts ? layout.group_size : stretch;
     Vec total[parts][R] = {};
     const std::uint8_t* weights = panel + w.data_at();
+    panels::Asked asked(panel, w.panel_bytes(), rows, most_rows, row);
     for (std::size_t g = 0; g < w.groups; g++) {
         Vec of_group[parts / V][V][R] = {};
         for (std::size_t k = 0; k < layout.group_size; k += at_once) {
@@ -66,7 +67,7 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
                 Vec acc[V][R];
                 __builtin_memcpy(acc, of_group[p / V], sizeof(acc));
                 add_spans<format, R, V>(layout, block, first, g * layout.spans + k / span, some,
-                                        weights + 4 * lanes * p, row == 0, acc);
+                                        weights + 4 * lanes * p, asked, acc);
                 __builtin_memcpy(of_group[p / V], acc, sizeof(acc));
             }
             weights += some * panels::input_bytes(format);
@@ -90,7 +91,7 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
     for (std::size_t p = 0; p < count; p++)
         panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
-            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, targets[p]);
+            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, rows, targets[p]);
         });
 }
 

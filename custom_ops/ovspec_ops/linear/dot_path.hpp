@@ -10,15 +10,16 @@ namespace ovspec::OVSPEC_ISA::dot_path {
 using digit_rows::BlockLayout;
 
 // Rows whose sums the registers hold.
-constexpr std::size_t most_rows = lanes == 16 ? 8 : 4;
+constexpr std::size_t most_rows = 4;
 
 // Adds the products of up to a slab of inputs: both digits of R rows, for the neurons of V vectors at
 // `weights`.
 template <WeightFormat format, std::size_t R, std::size_t V>
 OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, const std::uint8_t* digits,
-                            std::size_t low, bool asks, IVec (&high_sums)[V][R], IVec (&low_sums)[V][R]) {
+                            std::size_t low, panels::Asked& asked, IVec (&high_sums)[V][R],
+                            IVec (&low_sums)[V][R]) {
     panels::for_wide_quads<format, V>(
-        weights, quads, asks, [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
+        weights, quads, asked, [&](const IVec(&weight)[V], std::size_t quad) __attribute__((always_inline)) {
 #pragma GCC unroll 8
             for (std::size_t r = 0; r < R; r++) {
                 const std::uint8_t* at = digits + r * digit_rows::slab + 4 * quad;
@@ -36,11 +37,12 @@ OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, cons
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
                                        const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
-                                       const PanelTarget& target) {
+                                       std::size_t rows, const PanelTarget& target) {
     const std::uint8_t* block = packed + row / block_rows * layout.bytes;
     const std::size_t first = row % block_rows;
     const std::size_t size = w.groups == 1 ? w.padded() : w.group_size();
     constexpr std::size_t V = panels::vectors_together(2 * R);
+    panels::Asked asked(panel, w.panel_bytes(), rows, most_rows, row);
     for (std::size_t part = 0; part < panel_width; part += V * lanes) {
         Vec total[V][R];
         clear(total);
@@ -49,11 +51,12 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
             IVec high[V][R], low[V][R];
             clear(high);
             clear(low);
+            asm("" : "+m"(total)); // in memory: the compiler would rather leave some of the others there
             for (std::size_t k = g * size; k < (g + 1) * size;) {
                 // A group need not begin with a slab.
                 const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;
                 const std::size_t some = (end < (g + 1) * size ? end : (g + 1) * size) - k;
-                add_slab<format, R, V>(weights, some / 4, layout.at(block, first, k), layout.low(), row == 0,
+                add_slab<format, R, V>(weights, some / 4, layout.at(block, first, k), layout.low(), asked,
                                        high, low);
                 weights += some * panels::input_bytes(format);
                 k += some;
@@ -78,7 +81,7 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
     const BlockLayout layout(w, rows < block_rows ? rows : block_rows);
     for (std::size_t p = 0; p < count; p++)
         panels::for_rows<most_rows>(rows, [&](auto R, std::size_t row) __attribute__((always_inline)) {
-            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, targets[p]);
+            rows_of<format, R>(w, w.panel(first + p), layout, packed, row, rows, targets[p]);
         });
 }
 

@@ -27,16 +27,46 @@ struct Scales {
     }
 };
 
+// Weights that a part of the rows prefetches into the L2 cache while it reads a panel: at the quads that are
+// set in `places`, out of 32, those that it reads soon, or those from `next` on.
+struct Asked {
+    std::uint32_t places;
+    const std::uint8_t* next;
+
+    // Of a panel of `bytes` bytes times `rows` rows, in parts of `most`; this one begins with row `row`. With
+    // fewer than two full parts the first asks for its own panel. Else every full part asks for its share of
+    // the next panel: memory delivers that while all of them compute.
+    OVSPEC_INLINE_MEMBER Asked(const std::uint8_t* panel, std::size_t bytes, std::size_t rows,
+                               std::size_t most, std::size_t row)
+        : next(nullptr) {
+        constexpr std::uint32_t shares[] = {0, 0xffffffff, 0x55555555, 0x49249249,
+                                            0x11111111}; // one quad of so many
+        const std::size_t full = rows / most < 4 ? rows / most : 4, part = row / most;
+        if (full < 2) {
+            places = row == 0 ? shares[1] : 0;
+        } else if (part < full) {
+            places = shares[full] << part;
+            next = panel + bytes + part * bytes / full;
+        } else {
+            places = 0;
+        }
+    }
+};
+
 // add(weights, quad) for `quads` times four inputs of the neurons of V vectors at `data`, bytes of four
-// inputs in every lane. `asks`: prefetch them, because this is the first time that they are read.
+// inputs in every lane.
 template <WeightFormat format, std::size_t V, class Add>
-OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, bool asks, const Add& add) {
-    constexpr std::size_t line = 64;
+OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, Asked& asked, const Add& add) {
+    constexpr std::size_t bytes = V * sizeof(UVec);
     const UVec nibble = UVec{} + 0x0f0f0f0fu;
+    const std::uint8_t* from = asked.next ? asked.next : data + ahead;
+    const std::size_t step = asked.next ? bytes : quad_bytes;
     for (std::size_t q = 0; q < quads; data += quad_bytes) {
-        if (asks)
-            for (std::size_t at = 0; at < V * sizeof(UVec); at += line)
-                __builtin_prefetch(data + ahead + at, 0, 2);
+        if (asked.places >> (format == WeightFormat::u4 ? q / 2 : q) % 32 & 1) {
+            for (std::size_t at = 0; at < bytes; at += 64)
+                __builtin_prefetch(from + at, 0, 2);
+            from += step;
+        }
         IVec low[V], high[V];
 #pragma GCC unroll 4
         for (std::size_t v = 0; v < V; v++) {
@@ -48,6 +78,8 @@ OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, b
         if constexpr (format == WeightFormat::u4)
             add(high, q++);
     }
+    if (asked.next)
+        asked.next = from;
 }
 
 // Vectors of a panel that rows with so many sums a vector take together: all, where half of the registers

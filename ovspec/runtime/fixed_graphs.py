@@ -19,13 +19,15 @@ from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.quicker_graph import QuickerGraph
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
 from ovspec_ops.verify_attention import tables_length
-from ovspec_transforms import VERIFY_TABLES, fix_caches
+from ovspec_transforms import VERIFY_TABLES, fix_caches, share_threads
 
 SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 #: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
 #: they pay: on two idle cores with AMX the demo target wrote 1,987 tokens/s with one thread and 1,962 with
 #: two, 1,465 and 1,427 with four drafts. Pinned, the only threads of several processes would wait for a core.
 _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
+# Of native operations that have several. With more they would wait for each other longer than they compute.
+_MOST_THREADS = 4
 _MOST_ROWS = 8
 _MOST_GRAPHS = 4  # of some 12 MB
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text
@@ -76,7 +78,7 @@ class FixedGraphs:
         names: inputs of the model beside the caches.
         cache: of the model.
         block_size: tokens of its blocks.
-        compile_threaded: compiles as `compile`, with the threads of `own`, where those are several; the
+        compile_threaded: compiles as `compile`, as `own_threads` does, where `own` has several threads; the
             quicker graph stays.
 
     Attributes:
@@ -223,7 +225,9 @@ def one_thread(
 def own_threads(
     core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel
 ) -> Compile | None:
-    """What compiles a model for the threads of `own`; `None` where `one_thread` does so.
+    """What compiles a model for several of the threads of `own`; `None` where `one_thread` does so.
+
+    The plugin keeps one, and native operations have the others, where attention is one of them.
 
     Args:
         core, device, settings, own: as of `one_thread`.
@@ -231,7 +235,12 @@ def own_threads(
     threads = int(own.get_property("INFERENCE_NUM_THREADS"))
     if threads == 1 or "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own):
         return None
-    return lambda model: compile_paged(core, model, device, settings)
+
+    def compile(model: ov.Model) -> ov.CompiledModel:
+        few = _ONE_THREAD if share_threads(model, min(threads, _MOST_THREADS)) else {}
+        return compile_paged(core, model, device, {**few, **settings})
+
+    return compile
 
 
 def is_small(model: ov.Model) -> bool:

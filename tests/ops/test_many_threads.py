@@ -71,6 +71,25 @@ ITEMS = {
 }
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("load", LOADS)
+def test_threads_of_an_operation_change_no_bit(load: str, threads: int) -> None:
+    """Attribute `threads`, on a stream of one thread."""
+    op_type, tensors, attributes = LOADS[load]()
+    wanted = evaluate(op_type, tensors, attributes)
+    for want, have in zip(
+        wanted, evaluate(op_type, tensors, {**attributes, "threads": threads}), strict=True
+    ):
+        np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("threads", [-1, 257])
+def test_an_operation_refuses_numbers_of_threads(threads: int) -> None:
+    op_type, tensors, attributes = linear(64, 32, 1)
+    with pytest.raises(ValueError, match=f"Linear: attribute threads is {threads}, expected 1 to 256, or 0"):
+        evaluate(op_type, tensors, {**attributes, "threads": threads})
+
+
 @pytest.mark.parametrize("threads", [1, 3, 8, 32])
 @pytest.mark.parametrize("load", LOADS)
 def test_bits_and_work_for_every_thread(load: str, threads: int) -> None:

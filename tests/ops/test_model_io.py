@@ -110,13 +110,14 @@ def test_saved_model_reads_back_and_gives_the_same_output(tmp_path: Path) -> Non
     ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
     restored = core.read_model(tmp_path / "model.xml")
     attributes = {n.get_type_name(): n.get_attributes() for n in restored.get_ops()}
-    assert attributes["KeySummary"] == {"kv_heads": 2, "k_size": 24, "summary": "mean"}
+    assert attributes["KeySummary"] == {"kv_heads": 2, "k_size": 24, "summary": "mean", "threads": 0}
     assert attributes["BlockSelect"] == {
         "kv_heads": 2, "k_size": 24, "summary": "mean", "query": "last", "sink_blocks": 1, "local_blocks": 1,
-        "scale": 1.0,
+        "scale": 1.0, "threads": 0,
     }  # fmt: skip
     assert attributes["VerifyAttention"] == {
         "kv_heads": 2, "k_size": 24, "v_size": 16, "scale": pytest.approx(24**-0.5), "sliding_window": 200,
+        "threads": 0,
     }  # fmt: skip
     assert same(infer(core.compile_model(restored, "CPU"), tensors_of(case)), expected)
 

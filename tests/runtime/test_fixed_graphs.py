@@ -17,9 +17,9 @@ from ovspec.runtime import background_compile, fixed_graphs, quicker_graph
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.devices import openvino_core, smallest_model
 from ovspec.runtime.draft_runner import draft_runner
-from ovspec.runtime.fixed_graphs import FixedGraphs
+from ovspec.runtime.fixed_graphs import FixedGraphs, own_threads
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
@@ -100,6 +100,22 @@ def test_graphs_of_more_threads_take_turns_with_them(demo_ir: Path, monkeypatch:
     for one, other in zip(fixed, logits(runner, lambda: None), strict=True):
         np.testing.assert_array_equal(one, other)
     assert runner.request is own
+
+
+@pytest.mark.parametrize("backend", ["native", "stock"])
+def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, backend: Any) -> None:
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=settings)
+    core, graph = openvino_core(), graphs_of(runner).model.clone()
+    two = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
+    compile = own_threads(core, "CPU", settings, two)
+    assert compile is not None
+    threads = compile(graph).get_property("INFERENCE_NUM_THREADS")
+    given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
+    if backend == "native":
+        assert (threads, given) == (1, {2})
+    else:
+        assert (threads, given) == (runner.compiled.get_property("INFERENCE_NUM_THREADS"), set())
 
 
 def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:

@@ -20,6 +20,7 @@ from ovspec_transforms.attention.select_blocks import watch_selections as watch_
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
 from ovspec_transforms.attention.select_blocks_stock import stock_anchors as stock_anchors
 from ovspec_transforms.attention.selection import Selection as Selection
+from ovspec_transforms.attention.share_threads import share_threads as share_threads
 from ovspec_transforms.attention.tree_mask import QQ_BIAS as QQ_BIAS
 from ovspec_transforms.attention.tree_mask import QQ_BIAS_BEGINS as QQ_BIAS_BEGINS
 from ovspec_transforms.attention.tree_mask import tree_mask as tree_mask

@@ -239,7 +239,7 @@ void BlockSelect::validate_and_infer_types() {
     set_output_type(1, ov::element::i32, {a.kv_heads, columns(past_lens)});
 }
 
-bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void BlockSelect::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape rows = inputs[query].get_shape(), summary = inputs[key_summary].get_shape();
     const auto kv_heads = static_cast<std::size_t>(attributes_.kv_heads);
@@ -257,7 +257,7 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
         outputs[1].set_shape({kv_heads, inputs[past_lens].get_size()});
         for (ov::Tensor& output : outputs)
             std::fill_n(output.data<std::int32_t>(), output.get_size(), -1);
-        return true;
+        return;
     }
     const Sequences sequences =
         view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
@@ -309,7 +309,6 @@ bool BlockSelect::evaluate(ov::TensorVector& outputs, const ov::TensorVector& in
             scores == nullptr ? reuse(call, s, head, ends, list) : choose(call, s, head, ends, scores, list);
         counts[head * sequences.count + s] = static_cast<std::int32_t>(count);
     });
-    return true;
 }
 
 } // namespace ovspec

@@ -5,15 +5,20 @@
 
 #include <openvino/op/op.hpp>
 
+#include "common/threads.hpp"
+
 namespace ovspec {
 
-// `Self`, an operation with `attributes_` that evaluates itself. `Attributes` are values with their defaults,
-// and visit(visitor) that names each.
+// `Self`, an operation with `attributes_` and compute(outputs, inputs). `Attributes` are values with their
+// defaults, and visit(visitor) that names each.
+//
+// Every operation has the attribute `threads` too, of `with_threads`.
 template <class Self, class Attributes> class Operation : public ov::op::Op {
 public:
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
         const auto clone = std::make_shared<Self>();
         clone->attributes_ = attributes_;
+        clone->threads_ = threads_;
         clone->set_arguments(inputs);
         clone->constructor_validate_and_infer_types();
         return clone;
@@ -21,13 +26,23 @@ public:
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
         attributes_.visit(visitor);
+        visitor.on_attribute("threads", threads_);
         return true;
     }
 
     bool has_evaluate() const override { return true; }
 
+    bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+        with_threads(Self::get_type_info_static().name, threads_,
+                     [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
+        return true;
+    }
+
 protected:
     Attributes attributes_;
+
+private:
+    std::int64_t threads_ = 0;
 };
 
 } // namespace ovspec

@@ -17,13 +17,27 @@
 
 namespace ovspec {
 
-// Work, in multiply-adds or elements read, below which waking a second thread costs more than it saves (some
-// 10 us of one thread).
-constexpr std::size_t serial_work = std::size_t{1} << 18;
+// Work, in multiply-adds or elements read, below which a second thread costs more than it saves: some 10 us
+// of one thread where it has to wake up, and 1 us where it is awake.
+constexpr std::size_t serial_work = std::size_t{1} << 18, serial_work_awake = std::size_t{1} << 15;
+
+// Says, as long as it lives, that the other threads of the calling one's arena are awake.
+class ThreadsAwake {
+public:
+    ThreadsAwake() { here() = true; }
+    ~ThreadsAwake() { here() = false; }
+    ThreadsAwake(const ThreadsAwake&) = delete;
+    ThreadsAwake& operator=(const ThreadsAwake&) = delete;
+
+    static bool& here() {
+        static thread_local bool awake = false;
+        return awake;
+    }
+};
 
 // Whether the calling thread does the work alone.
 inline bool runs_alone(std::size_t work) {
-    return work < serial_work;
+    return work < (ThreadsAwake::here() ? serial_work_awake : serial_work);
 }
 
 #ifdef OVSPEC_DEVELOPER

@@ -116,14 +116,14 @@ void GatedMLP::validate_and_infer_types() {
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
 }
 
-bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void GatedMLP::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const std::size_t rows = check_hidden(name, inputs[hidden]);
     const ov::Shape shape = inputs[hidden].get_shape();
     outputs[0].set_shape(shape);
     outputs[1].set_shape({1});
     if (rows == 0) { // of a layer that the pass leaves out; the weights of rows are those of the pass
         outputs[1].data<std::int32_t>()[0] = 0;
-        return true;
+        return;
     }
     const Formats formats(attributes_.gate_format, attributes_.up_format, attributes_.down_format);
     const std::size_t size = shape.back();
@@ -165,7 +165,6 @@ bool GatedMLP::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
     call.y = outputs[0].data<float>();
     call.rows = rows;
     outputs[1].data<std::int32_t>()[0] = static_cast<std::int32_t>(run_gated_mlp(call));
-    return true;
 }
 
 } // namespace ovspec

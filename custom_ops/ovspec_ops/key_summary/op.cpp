@@ -48,7 +48,7 @@ void KeySummary::validate_and_infer_types() {
     set_output_type(0, ov::element::i32, ov::PartialShape{1});
 }
 
-bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const CacheView cache =
         view_cache(name, "key_cache", inputs[key_cache], attributes_.kv_heads, attributes_.k_size);
     const std::size_t summary_size =
@@ -62,7 +62,7 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     if (inputs[attention].get_size() == 0) { // of a layer that the pass leaves out: it has written no keys
         outputs[0].set_shape({1});
         outputs[0].data<std::int32_t>()[0] = 0;
-        return true;
+        return;
     }
     const Sequences sequences = view_sequences(
         name, "past_lens", "block_indices", inputs[attention].get_shape()[0], inputs[subsequence_begins],
@@ -94,7 +94,6 @@ bool KeySummary::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     });
     outputs[0].set_shape({1});
     outputs[0].data<std::int32_t>()[0] = 0;
-    return true;
 }
 
 } // namespace ovspec

@@ -28,7 +28,7 @@ public:
     OPENVINO_OP("KeySummary", "ovspec");
 
     void validate_and_infer_types() override;
-    bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
+    void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 
 } // namespace ovspec

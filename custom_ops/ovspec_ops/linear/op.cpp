@@ -80,7 +80,7 @@ void Linear::validate_and_infer_types() {
     }
 }
 
-bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void Linear::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const auto& sizes = attributes_.sizes;
     const std::size_t rows = check_hidden(name, inputs[hidden]);
     ov::Shape shape = inputs[hidden].get_shape();
@@ -97,9 +97,8 @@ bool Linear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs)
         targets[i] = {outputs[i].data<float>(), shape.back()};
     }
     if (rows == 0) // of a layer that the pass leaves out
-        return true;
+        return;
     run_linear(w, inputs[hidden].data<const float>(), rows, targets, sizes.size());
-    return true;
 }
 
 } // namespace ovspec

@@ -65,7 +65,7 @@ void ExpertBudget::validate_and_infer_types() {
     set_output_type(1, ov::element::f32, get_input_partial_shape(weights));
 }
 
-bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void ExpertBudget::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     check_tensor(name, inputs, weights, "weights", ov::element::f32, {-1, -1});
     const ov::Shape shape = inputs[indices].get_shape();
@@ -86,7 +86,7 @@ bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
     inputs[indices].copy_to(outputs[0]);
     inputs[weights].copy_to(outputs[1]);
     if (budget < 0)
-        return true;
+        return;
     std::int32_t* kept = outputs[0].data<std::int32_t>();
     for (std::size_t i = 0; i < outputs[0].get_size(); i++)
         if (kept[i] < -1 || kept[i] >= attributes_.experts)
@@ -96,7 +96,6 @@ bool ExpertBudget::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
     find_limited(inputs, shape[0], workspace->limited);
     RoutingBudget(kept, outputs[1].data<float>(), shape[1])
         .apply(static_cast<std::size_t>(budget), workspace->limited, experts, workspace->buffers);
-    return true;
 }
 
 } // namespace ovspec

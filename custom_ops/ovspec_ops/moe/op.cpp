@@ -285,7 +285,7 @@ void SparseMoE::validate_and_infer_types() {
     set_output_type(1, ov::element::i32, ov::PartialShape{1});
 }
 
-bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void SparseMoE::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, hidden, "hidden", ov::element::f32, {-1, -1});
     check_tensor(name, inputs, indices, "indices", ov::element::i32, {-1, -1});
     const ov::Shape shape = inputs[hidden].get_shape(), routing = inputs[indices].get_shape();
@@ -326,7 +326,6 @@ bool SparseMoE::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inpu
     }
     outputs[1].data<std::int32_t>()[0] =
         static_cast<std::int32_t>(std::count(work->chosen.begin(), work->chosen.end(), 1));
-    return true;
 }
 
 } // namespace ovspec

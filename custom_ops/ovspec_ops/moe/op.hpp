@@ -20,7 +20,7 @@ public:
     OPENVINO_OP("SparseMoE", "ovspec");
 
     void validate_and_infer_types() override;
-    bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override;
+    void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 
 } // namespace ovspec

@@ -158,7 +158,7 @@ void VerifyAttention::validate_and_infer_types() {
     set_output_type(0, ov::element::f32, out);
 }
 
-bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape& rows = inputs[query].get_shape();
     VerifyCall call{};
@@ -176,7 +176,7 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
              ", ", out_shape[1], "]");
     if (rows[0] == 0) { // of a layer that the pass leaves out; its tables are those of the other layers
         outputs[0].set_shape(out_shape);
-        return true;
+        return;
     }
     Parents tree = nullptr;
     const Sequences sequences = view_tables(inputs[tables], rows[0], tree);
@@ -196,7 +196,6 @@ bool VerifyAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector
     call.query = inputs[query].data<const float>();
     call.output = outputs[0].data<float>();
     run(*workspace, call, kernels, inputs[attention].data<const float>());
-    return true;
 }
 
 } // namespace ovspec

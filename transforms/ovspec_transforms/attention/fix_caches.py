@@ -8,6 +8,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from ovspec_transforms.attention.route_rows import VERIFY_ATTENTION
+
 _CACHES = (1, 2)  # inputs of the operation
 
 
@@ -23,7 +25,7 @@ def fix_caches(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         shapes: of the caches, by the names of the inputs.
     """
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "VerifyAttention":
+        if node.get_type_name() != VERIFY_ATTENTION:
             continue
         for cache in map(node.input, _CACHES):
             source = cache.get_source_output()

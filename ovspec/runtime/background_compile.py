@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import openvino as ov
 
@@ -21,6 +21,7 @@ PASSES = 128
 
 # Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
 _COMPILER = ThreadPoolExecutor(1, "ovspec-compile")
+_unfinished = set[Future[Any]]()
 
 
 class CompiledGraph(Protocol):
@@ -71,6 +72,8 @@ class BackgroundCompile(Generic[Graph]):
         if asked.count == PASSES and self._begun < self.most:
             self._begun += 1
             asked.compiling = _COMPILER.submit(_made, key, compile)
+            _unfinished.add(asked.compiling)
+            asked.compiling.add_done_callback(_unfinished.discard)
         if asked.compiling is not None and asked.compiling.done():
             asked.graph, asked.compiling = asked.compiling.result(), None
             if asked.graph is not None:
@@ -78,16 +81,22 @@ class BackgroundCompile(Generic[Graph]):
                     self.cache.attach(request)
         return asked.graph
 
-    def clear(self) -> None:
-        """Forget the graphs, those that are being compiled too, and how often they were asked for."""
+    def renew(self) -> None:
+        """Forget the graphs, those that are being compiled too; one that is asked for is compiled anew."""
         for asked in self._asked.values():
             for request in asked.graph.requests if asked.graph else ():
                 self.cache.detach(request)
-        self._asked, self._begun = {}, 0
+            asked.count, asked.graph, asked.compiling = min(asked.count, PASSES - 1), None, None
+        self._begun = 0
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
         concurrent.futures.wait([a.compiling for a in self._asked.values() if a.compiling is not None])
+
+
+def is_compiling() -> bool:
+    """Whether a graph of any model is being compiled, which slows the passes of all."""
+    return bool(_unfinished)
 
 
 def _made(key: Hashable, compile: Callable[[], Graph | None]) -> Graph | None:

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.background_compile import BackgroundCompile
+from ovspec.runtime.background_compile import BackgroundCompile, is_compiling
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.compile import compile_paged, fuses_mlps
 from ovspec.runtime.next_row import NextRow
@@ -69,7 +69,7 @@ class FixedGraphs:
 
     These graphs have the weights and the cache of the model's own one. They are used only where their logits
     have its bits, of a draft where their likeliest tokens are its own. With native attention the size of the
-    cache is one of the shapes, and graphs begin anew where it grows.
+    cache is one of the shapes, and graphs are compiled anew where it grows.
 
     Args:
         model: behind its transforms; small, as it stays in memory.
@@ -111,13 +111,13 @@ class FixedGraphs:
         """
         kind, self._next_row = Kind.of(batch, added), None
         if VERIFY_TABLES in self.names and self.cache.capacity != self._blocks:
-            self._graphs.clear()
+            self._graphs.renew()
             self._blocks = self.cache.capacity
         if kind is None:
             return None, added
         features, blocks = batch[0].features, self._blocks
         graph = self._graphs.find(kind, lambda: self._compile(kind, features, blocks))
-        inputs = graph.next() if graph else None
+        inputs = graph.next(timed=not is_compiling()) if graph else None
         self._next_row = NextRow.behind(inputs, batch, self.block_size)
         return inputs, kind.rows - len(batch[0].tokens) if inputs else added
 

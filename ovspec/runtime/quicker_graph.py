@@ -38,9 +38,15 @@ class QuickerGraph:
         """Of the graphs that are left."""
         return [graph.request for graph in self._graphs]
 
-    def next(self) -> PassInputs:
-        """The graph that the next pass takes."""
+    def next(self, timed: bool = True) -> PassInputs:
+        """The graph that the next pass takes.
+
+        Args:
+            timed: whether the pass tells something; else the turn begins again.
+        """
         durations = self._graphs[self._now].durations
+        if durations is not None and not timed:
+            durations.clear()
         if durations is not None and len(durations) >= _PASSES:
             self._turns[self._now].append(median(durations[_UNTIMED:]))
             self._graphs[self._now].durations = None

@@ -51,6 +51,16 @@ def test_the_quicker_one_stays(first: list[float], second: list[float], kept: in
     assert dropped == [graphs[1 - kept].request]
 
 
+def test_a_pass_that_tells_nothing_begins_the_turn_again() -> None:
+    graphs = [TimedGraph(100.0), TimedGraph(60.0)]
+    graph, order = QuickerGraph(cast("Any", graphs), lambda request: None), []
+    for number in range(60):
+        one = cast("TimedGraph", graph.next(timed=number != 10))
+        one.run()
+        order.append(graphs.index(one))
+    assert order == [0] * 26 + [1] * 16 + [0] * 16 + [1] * 2
+
+
 def test_one_graph_is_not_timed() -> None:
     graph = TimedGraph(1.0)
     assert used([graph], 40) == ([0] * 40, [])

@@ -38,6 +38,58 @@ _PROVEN_PASSES, _PROVEN_PAST = 3, 100
 Compile = Callable[[ov.Model], ov.CompiledModel]
 
 
+class Compilers(NamedTuple):
+    """What compiles a small model for known shapes.
+
+    Attributes:
+        alone: for one thread, as `one_thread`.
+        threaded: for several of the threads of its own graph; `None` where `alone` does so. The plugin keeps
+            one, and native operations have the others, where attention is one of them.
+        threads: that native operations may have where the plugin has one.
+    """
+
+    alone: Compile
+    threaded: Compile | None
+    threads: int
+
+    @classmethod
+    def of(
+        cls, core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel
+    ) -> Compilers:
+        """Those that honour the user's settings.
+
+        Args:
+            core, device, settings, own: as of `one_thread`.
+        """
+        asked = "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own)
+        threads = 1 if asked else min(int(own.get_property("INFERENCE_NUM_THREADS")), _MOST_THREADS)
+
+        def threaded(model: ov.Model) -> ov.CompiledModel:
+            if all(port.get_any_name() != VERIFY_TABLES for port in model.inputs):
+                return compile_paged(core, model, device, settings)
+            share_threads(model, threads)
+            return compile_paged(core, model, device, {**_ONE_THREAD, **settings})
+
+        return cls(one_thread(core, device, settings, own), threaded if threads > 1 else None, threads)
+
+
+def one_thread(
+    core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel | None = None
+) -> Compile:
+    """What compiles a model for one thread, if the user's settings do not ask for more.
+
+    Args:
+        core, device, settings: as of `compile_paged`.
+        own: the model as it is compiled; MLPs that are fused there need two threads, to have the same bits.
+    """
+
+    def compile(model: ov.Model) -> ov.CompiledModel:
+        few = {} if own is not None and fuses_mlps(own) else _ONE_THREAD
+        return compile_paged(core, model, device, {**few, **settings})
+
+    return compile
+
+
 class Kind(NamedTuple):
     """Key of a graph: what the shapes of a pass of one sequence's few rows follow from, as in `Rows`."""
 
@@ -73,13 +125,11 @@ class FixedGraphs:
 
     Args:
         model: behind its transforms; small, as it stays in memory.
-        compile: compiles a model with the settings of `own`, by `one_thread`.
         own: the model compiled for any shapes.
         names: inputs of the model beside the caches.
         cache: of the model.
         block_size: tokens of its blocks.
-        compile_threaded: compiles as `compile`, as `own_threads` does, where `own` has several threads; the
-            quicker graph stays.
+        compilers: of graphs of one thread and of several; the quicker one stays.
 
     Attributes:
         drafts: whether the target decides what stands of the logits. One thread is best for models as small
@@ -87,12 +137,11 @@ class FixedGraphs:
     """
 
     model: ov.Model
-    compile: Compile
     own: ov.CompiledModel
     names: Sequence[str]
     cache: KVCache
     block_size: int
-    compile_threaded: Compile | None = None
+    compilers: Compilers
     drafts: bool = field(default=False, init=False)
     _graphs: BackgroundCompile[QuickerGraph] = field(init=False)
     _blocks: int = field(default=0, init=False)
@@ -146,7 +195,7 @@ class FixedGraphs:
         lengths = {VERIFY_TABLES: tables_length(1, blocks)} if native else {}
         shapes |= {name: [length] for name, length in lengths.items()}
         expected, graphs = self._logits(self.own, kind, features, blocks), list[PassInputs]()
-        for compile in (self.compile, None if self.drafts else self.compile_threaded):
+        for compile in (self.compilers.alone, None if self.drafts else self.compilers.threaded):
             if compile is None:
                 continue
             model = self.model.clone()
@@ -203,44 +252,6 @@ class FixedGraphs:
             inputs.infer()
             found.append(np.array(inputs.request.get_tensor("logits").data, np.float32))
         return np.concatenate(found)
-
-
-def one_thread(
-    core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel | None = None
-) -> Compile:
-    """What compiles a model for one thread, if the user's settings do not ask for more.
-
-    Args:
-        core, device, settings: as of `compile_paged`.
-        own: the model as it is compiled; MLPs that are fused there need two threads, to have the same bits.
-    """
-
-    def compile(model: ov.Model) -> ov.CompiledModel:
-        few = {} if own is not None and fuses_mlps(own) else _ONE_THREAD
-        return compile_paged(core, model, device, {**few, **settings})
-
-    return compile
-
-
-def own_threads(
-    core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel
-) -> Compile | None:
-    """What compiles a model for several of the threads of `own`; `None` where `one_thread` does so.
-
-    The plugin keeps one, and native operations have the others, where attention is one of them.
-
-    Args:
-        core, device, settings, own: as of `one_thread`.
-    """
-    threads = int(own.get_property("INFERENCE_NUM_THREADS"))
-    if threads == 1 or "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own):
-        return None
-
-    def compile(model: ov.Model) -> ov.CompiledModel:
-        few = _ONE_THREAD if share_threads(model, min(threads, _MOST_THREADS)) else {}
-        return compile_paged(core, model, device, {**few, **settings})
-
-    return compile
 
 
 def is_small(model: ov.Model) -> bool:

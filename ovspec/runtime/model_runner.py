@@ -21,7 +21,7 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
-from ovspec.runtime.fixed_graphs import Compile, FixedGraphs, is_small, one_thread, own_threads
+from ovspec.runtime.fixed_graphs import Compilers, FixedGraphs, is_small
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
@@ -96,7 +96,7 @@ class ModelRunner:
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         self.repeats_rows = False
-        self._again: tuple[ov.Model, Compile, Compile | None] | None = None
+        self._again: tuple[ov.Model, Compilers] | None = None
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -153,9 +153,9 @@ class ModelRunner:
         #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
-            graph, alone, threaded = self._again
+            graph, compilers = self._again
             inputs = (self._inputs.names, self.cache, self.block_size)
-            self.fixed_graphs = FixedGraphs(graph, alone, compiled, *inputs, threaded)
+            self.fixed_graphs = FixedGraphs(graph, compiled, *inputs, compilers)
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]
@@ -192,7 +192,7 @@ class ModelRunner:
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
             if backends.on_cpu and not self._watch and is_small(graph):
                 settings = (core, backends.device, backends.plugin_properties)
-                self._again = (graph, one_thread(*settings, compiled), own_threads(*settings, compiled))
+                self._again = (graph, Compilers.of(*settings, compiled))
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):

@@ -16,7 +16,7 @@ from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows, build_tables
-from ovspec_transforms import BOUNDARY_STATES, HIDDEN_ROWS, SAMPLED_TOKENS_INDICES
+from ovspec_transforms import BOUNDARY_STATES, HIDDEN_ROWS, SAMPLED_TOKENS_INDICES, share_threads
 from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
@@ -301,7 +301,10 @@ class UnrolledSteps:
         """The graph of so many steps; `None` where its tokens are not those of passes."""
         fixed = self.runner.fixed_graphs
         assert fixed is not None
-        compiled = fixed.compile(unrolled(fixed.model, steps, rows, self.ids))
+        model = unrolled(fixed.model, steps, rows, self.ids)
+        if fixed.compilers.threads > 1:
+            share_threads(model, fixed.compilers.threads)
+        compiled = fixed.compilers.alone(model)
         graph, size = UnrolledGraph(compiled, steps, self.vocab_size, rows), self.runner.block_size
         cache = KVCache(graph.request, cache_tensors(compiled))
         table = np.arange(-(-(rows + steps - 1) // size), dtype=np.int32)

@@ -25,6 +25,7 @@ from ovspec.runtime import background_compile, unrolled_steps
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.fixed_graphs import Compilers
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.unrolled_steps import UnrolledSteps, unrolled
 
@@ -39,8 +40,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # In f32, since the last bits of bf16 depend on how many rows a pass has: two logits may be equal then.
-def drafter_of(folder: Path, vocab_size: int = VOCAB, backend: Any = "stock") -> AssistantDrafter:
-    backends = Backends.resolve(folder / "draft", properties=F32, attention=AttentionConfig(backend))
+def drafter_of(
+    folder: Path, vocab_size: int = VOCAB, backend: Any = "stock", linear: Any = None
+) -> AssistantDrafter:
+    attention = AttentionConfig(backend)
+    backends = Backends.resolve(folder / "draft", properties=F32, attention=attention, linear=linear)
     return AssistantDrafter(draft_runner(folder / "draft", backends, 1), vocab_size, 512)
 
 
@@ -157,7 +161,7 @@ def test_drafts_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
     def fails(model: ov.Model) -> ov.CompiledModel:
         raise MemoryError("no memory for another graph")
 
-    steps.runner.fixed_graphs.compile = fails
+    steps.runner.fixed_graphs.compilers = Compilers(fails, None, 1)
     rounds(drafter, steps.wait)
     assert steps.duration == 0.0
     messages = [record.getMessage() for record in caplog.records]
@@ -166,3 +170,24 @@ def test_drafts_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
         "its passes go on as before"
     )
     assert messages.count(expected) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_linear_layers_of_a_round_share_threads(
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    drafter, seen = drafter_of(demo_ir, linear="native"), dict[int, set[int]]()
+    steps = steps_of(drafter)
+    fixed = steps.runner.fixed_graphs
+    assert fixed is not None
+    alone = fixed.compilers.alone
+
+    def noted(model: ov.Model) -> ov.CompiledModel:
+        linear = [node for node in model.get_ops() if node.get_type_name() == "Linear"]
+        seen[len(linear)] = {node.get_attributes()["threads"] for node in linear}
+        return alone(model)
+
+    fixed.compilers = Compilers(noted, None, threads)
+    rounds(drafter, steps.wait)
+    assert steps.duration > 0.0
+    assert seen[max(seen)] == {0 if threads == 1 else threads}  # of the graph of all steps

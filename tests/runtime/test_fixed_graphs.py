@@ -19,7 +19,7 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.devices import openvino_core, smallest_model
 from ovspec.runtime.draft_runner import draft_runner
-from ovspec.runtime.fixed_graphs import FixedGraphs, own_threads
+from ovspec.runtime.fixed_graphs import Compilers, FixedGraphs
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
@@ -85,8 +85,9 @@ def test_graphs_of_more_threads_take_turns_with_them(demo_ir: Path, monkeypatch:
     runner = ModelRunner(demo_ir / "draft", properties=F32)
     runner.cache.ensure(128)  # it does not grow any more
     graphs, own, taken = graphs_of(runner), runner.request, list[ov.InferRequest]()
-    graphs.compile_threaded = lambda model: openvino_core().compile_model(
-        model, "CPU", {**runner.backends.plugin_properties, "INFERENCE_NUM_THREADS": 2}
+    two = {**runner.backends.plugin_properties, "INFERENCE_NUM_THREADS": 2}
+    graphs.compilers = graphs.compilers._replace(
+        threaded=lambda model: openvino_core().compile_model(model, "CPU", two)
     )
 
     def note() -> None:
@@ -108,7 +109,7 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
     runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=settings)
     core, graph = openvino_core(), graphs_of(runner).model.clone()
     two = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
-    compile = own_threads(core, "CPU", settings, two)
+    compile = Compilers.of(core, "CPU", settings, two).threaded
     assert compile is not None
     threads = compile(graph).get_property("INFERENCE_NUM_THREADS")
     given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
@@ -120,7 +121,8 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
 
 def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
     runner = ModelRunner(demo_ir / "draft")
-    graphs, own, compile_ = graphs_of(runner), runner.request, graphs_of(runner).compile
+    graphs, own = graphs_of(runner), runner.request
+    alone = graphs.compilers.alone
 
     def doubled(model: ov.Model) -> ov.CompiledModel:
         result = model.get_results()[0].input(0)
@@ -129,9 +131,9 @@ def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
         product = ops.multiply(source, np.float32(2)).output(0)
         product.get_tensor().set_names({"logits"})
         result.replace_source_output(product)
-        return compile_(model)
+        return alone(model)
 
-    graphs.compile = graphs.compile_threaded = doubled
+    graphs.compilers = Compilers(doubled, doubled, 1)
     for _ in range(2):
         logits(runner, graphs.wait)
     assert runner.request is own
@@ -145,7 +147,7 @@ def test_passes_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
     def fails(model: ov.Model) -> ov.CompiledModel:
         raise MemoryError("no memory for another graph")
 
-    graphs_of(runner).compile = fails
+    graphs_of(runner).compilers = Compilers(fails, None, 1)
     logits(runner, graphs_of(runner).wait)
     assert runner.request is own
     assert [record.getMessage() for record in caplog.records] == [

@@ -9,7 +9,7 @@ from ovspec_transforms.attention.route_rows import VERIFY_ATTENTION
 _OURS = (VERIFY_ATTENTION, "Linear")
 
 
-def share_threads(model: ov.Model, threads: int) -> bool:
+def share_threads(model: ov.Model, threads: int) -> None:
     """Let attention and linear layers compute with so many threads; the bits stay.
 
     Compiled for one thread, the plugin's own nodes, small ones here, wait for nobody, and these operations
@@ -18,13 +18,7 @@ def share_threads(model: ov.Model, threads: int) -> bool:
 
     Args:
         model: is changed in place.
-
-    Returns:
-        Whether its attention is such an operation; else nothing is changed.
     """
-    ours = [node for node in model.get_ops() if node.get_type_name() in _OURS]
-    if all(node.get_type_name() != VERIFY_ATTENTION for node in ours):
-        return False
-    for node in ours:
-        node.set_attribute("threads", threads)
-    return True
+    for node in model.get_ops():
+        if node.get_type_name() in _OURS:
+            node.set_attribute("threads", threads)

@@ -46,7 +46,7 @@ class _Asked(Generic[Graph]):
 
 @dataclass(slots=True)
 class BackgroundCompile(Generic[Graph]):
-    """Compiles a graph in a thread of its own, once it was asked for 128 times.
+    """Compiles a graph in a thread of its own, once it was asked for 128 times; anew at once after `renew`.
 
     Args:
         cache: that the graphs read and write.
@@ -84,10 +84,12 @@ class BackgroundCompile(Generic[Graph]):
     def renew(self) -> None:
         """Forget the graphs, those that are being compiled too; one that is asked for is compiled anew."""
         for asked in self._asked.values():
+            if asked.graph is None and asked.compiling is None:
+                continue  # not asked for often, or not to be used
             for request in asked.graph.requests if asked.graph else ():
                 self.cache.detach(request)
-            asked.count, asked.graph, asked.compiling = min(asked.count, PASSES - 1), None, None
-        self._begun = 0
+            asked.count, asked.graph, asked.compiling = PASSES - 1, None, None
+            self._begun -= 1
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""

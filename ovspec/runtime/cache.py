@@ -186,20 +186,34 @@ class KVCache:
         self.resize(capacity)
 
     def resize(self, capacity: int) -> None:
-        """Give every tensor so many blocks, at least those that it has, and keep the contents."""
-        for spec in self.specs:
-            old = self._blocks.get(spec.name)
-            grown = self._allocate(spec, capacity)
-            if old is not None:
-                # After a failed attempt some tensors may be larger than others.
-                grown.copy(old, 0, 0, self._capacity)
-            self._blocks[spec.name] = grown
-            for request in self._requests:
-                request.set_tensor(spec.name, grown.tensor)
-            if old is not None:
-                old = None
-                give_back_freed_memory()
+        """Give every tensor so many blocks, at least those that it has, and keep the contents.
+
+        Raises:
+            RuntimeError: out of memory; all tensors have as many blocks as before.
+        """
+        try:
+            for spec in self.specs:
+                old = self._blocks.get(spec.name)
+                grown = self._allocate(spec, capacity)
+                if old is not None:
+                    grown.copy(old, 0, 0, self._capacity)
+                self._use(spec, grown)
+                if old is not None:
+                    old = None
+                    give_back_freed_memory()
+        except RuntimeError:
+            # Where keys and values of a layer differ in their number of blocks, OpenVINO leaves the outputs
+            # of a pass as they were, without an error.
+            for spec in self.specs if self._capacity else ():
+                self._blocks[spec.name].keep_first(self._capacity)
+                self._use(spec, self._blocks[spec.name])
+            raise
         self._capacity = capacity
+
+    def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
+        self._blocks[spec.name] = blocks
+        for request in self._requests:
+            request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:

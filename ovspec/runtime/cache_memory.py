@@ -40,6 +40,9 @@ class CacheBlocks(Protocol):
     def copy(self, source: Any, begin: int, at: int, count: int) -> None:
         """Copy `count` consecutive blocks of `source`, from `begin` on, to those from `at` on."""
 
+    def keep_first(self, count: int) -> None:
+        """Forget all but the first blocks; `tensor` is another then, and takes no further memory."""
+
 
 class HostBlocks:
     """Blocks in the machine's memory, which NumPy reads and writes in place."""
@@ -64,6 +67,11 @@ class HostBlocks:
     def copy(self, source: HostBlocks, begin: int, at: int, count: int) -> None:
         """As `CacheBlocks.copy`."""
         _bytes(self.tensor)[at : at + count] = _bytes(source.tensor)[begin : begin + count]
+
+    def keep_first(self, count: int) -> None:
+        """As `CacheBlocks.keep_first`."""
+        last = [count, *list(self.tensor.shape)[1:]]
+        self.tensor = ov.Tensor(self.tensor, ov.Coordinate([0] * len(last)), ov.Coordinate(last))
 
 
 class DeviceBlocks:
@@ -119,6 +127,10 @@ class DeviceBlocks:
     def copy(self, source: DeviceBlocks, begin: int, at: int, count: int) -> None:
         """As `CacheBlocks.copy`."""
         _slice(self.tensor, at, count).copy_from(_slice(source.tensor, begin, count))
+
+    def keep_first(self, count: int) -> None:
+        """As `CacheBlocks.keep_first`."""
+        self.tensor = _slice(self.tensor, 0, count)
 
 
 _INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by their bytes

@@ -28,6 +28,7 @@ SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 # Of native operations that have several. With more they would wait for each other longer than they compute.
 _MOST_THREADS = 4
+_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING")  # where threads run, which only the plugin's obey
 _MOST_ROWS = 8
 _MOST_GRAPHS = 4  # of some 12 MB
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text
@@ -43,8 +44,8 @@ class Compilers(NamedTuple):
 
     Attributes:
         alone: for one thread, as `one_thread`.
-        threaded: for several of the threads of its own graph; `None` where `alone` does so. The plugin keeps
-            one, and native operations have the others, where attention is one of them.
+        threaded: for several threads; `None` where its own graph has one, or `alone` has several. If native
+            operations do the work, the plugin keeps one thread and they have the others.
         threads: that native operations may have where the plugin has one.
     """
 
@@ -54,23 +55,32 @@ class Compilers(NamedTuple):
 
     @classmethod
     def of(
-        cls, core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel
+        cls,
+        core: ov.Core,
+        device: str,
+        settings: Mapping[str, object],
+        own: ov.CompiledModel,
+        native: bool,
     ) -> Compilers:
         """Those that honour the user's settings.
 
         Args:
             core, device, settings, own: as of `one_thread`.
+            native: whether attention and all products with weights are native operations.
         """
-        asked = "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own)
-        threads = 1 if asked else min(int(own.get_property("INFERENCE_NUM_THREADS")), _MOST_THREADS)
+        alone = one_thread(core, device, settings, own)
+        of_pass = int(own.get_property("INFERENCE_NUM_THREADS")) // int(own.get_property("NUM_STREAMS"))
+        if of_pass <= 1 or "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own):
+            return cls(alone, None, 1)
+        threads = 1 if any(name in settings for name in _PLACES) else min(of_pass, _MOST_THREADS)
 
         def threaded(model: ov.Model) -> ov.CompiledModel:
-            if all(port.get_any_name() != VERIFY_TABLES for port in model.inputs):
+            if threads == 1 or not native:
                 return compile_paged(core, model, device, settings)
             share_threads(model, threads)
             return compile_paged(core, model, device, {**_ONE_THREAD, **settings})
 
-        return cls(one_thread(core, device, settings, own), threaded if threads > 1 else None, threads)
+        return cls(alone, threaded, threads)
 
 
 def one_thread(
@@ -116,7 +126,7 @@ class FixedGraphs:
     """Compiles a graph for a kind of pass, beside the passes, once there were 128 of it.
 
     Where shapes are known beforehand, the plugin infers none in a pass, and prepares nothing anew where the
-    number of rows changes. An operation of ours costs it 1 us then in place of 5, attention in place of 17.
+    number of rows changes. An operation of ours then costs it 1 us, not 5; attention 1 us, not 17.
     One row of the demo target took 395 us in place of 560, of its draft model 85 in place of 113.
 
     These graphs have the weights and the cache of the model's own one. They are used only where their logits
@@ -159,10 +169,10 @@ class FixedGraphs:
             batch, added: as of `Kind.of`.
         """
         kind, self._next_row = Kind.of(batch, added), None
-        if VERIFY_TABLES in self.names and self.cache.capacity != self._blocks:
+        if self._has_grown:
             self._graphs.renew()
             self._blocks = self.cache.capacity
-        if kind is None:
+        if kind is None or (self._native and self._blocks < self._proven_blocks):
             return None, added
         features, blocks = batch[0].features, self._blocks
         graph = self._graphs.find(kind, lambda: self._compile(kind, features, blocks))
@@ -175,7 +185,16 @@ class FixedGraphs:
 
         `None` too where the last pass was another; `ModelRunner.forward` takes the token then.
         """
-        return self._next_row.run(sequence, token) if self._next_row else None
+        return self._next_row.run(sequence, token) if self._next_row and not self._has_grown else None
+
+    @property
+    def _native(self) -> bool:
+        """Whether attention is native: the size of the cache is one of the shapes."""
+        return VERIFY_TABLES in self.names
+
+    @property
+    def _has_grown(self) -> bool:
+        return self._native and self.cache.capacity != self._blocks
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
@@ -187,20 +206,17 @@ class FixedGraphs:
         Args:
             blocks: of the cache, where attention is native.
         """
-        native = VERIFY_TABLES in self.names
-        if native and blocks < self._proven_blocks:
-            return None
         tables = self._tables(kind, features, 0)
         shapes = {name: list(tables[name].shape) for name in self.names if name not in _GROWING}
-        lengths = {VERIFY_TABLES: tables_length(1, blocks)} if native else {}
+        lengths = {VERIFY_TABLES: tables_length(1, blocks)} if self._native else {}
         shapes |= {name: [length] for name, length in lengths.items()}
-        expected, graphs = self._logits(self.own, kind, features, blocks), list[PassInputs]()
+        expected, graphs = self._logits(self.own, kind, features, self._proven_blocks), list[PassInputs]()
         for compile in (self.compilers.alone, None if self.drafts else self.compilers.threaded):
             if compile is None:
                 continue
             model = self.model.clone()
             model.reshape(shapes)
-            if native:
+            if self._native:
                 fix_caches(model, {spec.name: [blocks, *spec.block_shape] for spec in self.cache.specs})
             compiled = compile(model)
             if self._same(expected, self._logits(compiled, kind, features, blocks, lengths)):
@@ -224,7 +240,7 @@ class FixedGraphs:
             states=kind.states,
             features=features if features is None else np.resize(features, (kind.rows, *features.shape[1:])),
         )
-        return build_tables([rows], self.block_size, VERIFY_TABLES in self.names, self.names)
+        return build_tables([rows], self.block_size, self._native, self.names)
 
     @property
     def _proven_blocks(self) -> int:

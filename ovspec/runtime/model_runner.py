@@ -153,9 +153,8 @@ class ModelRunner:
         #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
-            graph, compilers = self._again
-            inputs = (self._inputs.names, self.cache, self.block_size)
-            self.fixed_graphs = FixedGraphs(graph, compiled, *inputs, compilers)
+            names, size = self._inputs.names, self.block_size
+            self.fixed_graphs = FixedGraphs(self._again[0], compiled, names, self.cache, size, self._again[1])
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]
@@ -191,8 +190,9 @@ class ModelRunner:
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
             if backends.on_cpu and not self._watch and is_small(graph):
-                settings = (core, backends.device, backends.plugin_properties)
-                self._again = (graph, Compilers.of(*settings, compiled))
+                native = self.attention.backend == "native" and facts.stock_products == StockProducts()
+                compilers = Compilers.of(core, backends.device, backends.plugin_properties, compiled, native)
+                self._again = (graph, compilers)
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,25 @@ def test_threads_of_an_operation_change_no_bit(load: str, threads: int) -> None:
         wanted, evaluate(op_type, tensors, {**attributes, "threads": threads}), strict=True
     ):
         np.testing.assert_array_equal(have, want)
+
+
+def test_callers_that_meet_at_shared_threads_get_their_own_results() -> None:
+    """One operation has them at a time; the others go on without, also where one fails."""
+    op_type, tensors, attributes = attention(1, 1024, 5, group=7)
+    wanted = evaluate(op_type, tensors, attributes)[0]
+    broken = {**tensors, "verify_tables": ov.Tensor(np.zeros(1, np.int32))}
+
+    def call(number: int) -> bool:
+        for _ in range(20):
+            if number == 0:
+                with pytest.raises(ValueError, match="verify_tables holds 1 values"):
+                    evaluate(op_type, broken, {**attributes, "threads": 1 + number % 2})
+            elif not np.array_equal(evaluate(op_type, tensors, {**attributes, "threads": 2})[0], wanted):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, range(4)))
 
 
 @pytest.mark.parametrize("threads", [-1, 257])

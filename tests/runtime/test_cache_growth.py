@@ -6,12 +6,17 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import openvino as ov
 import pytest
 from commands import command
+from numpy.typing import NDArray
+from settings import F32
 
-from ovspec.runtime.cache import CacheTensor, KVCache
+from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
 from ovspec.runtime.cache_memory import HostBlocks
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.tables import Rows
 from ovspec.runtime.tree_limits import why_rows_stay
 
 # Runs in its own process. Whoever frees a large block, as OpenVINO does between two passes, makes glibc keep
@@ -64,6 +69,39 @@ def test_a_cache_that_cannot_grow_says_what_it_has_room_for() -> None:
     cache.ensure(3)
     with pytest.raises(RuntimeError, match="room for 1024 tokens of all texts"):
         cache.ensure(65)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_passes_go_on_where_a_cache_could_not_grow(
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Memory ends at one of the tensors; those that had grown have as many blocks as the others again."""
+    runner = ModelRunner(demo_ir / "draft", properties=F32)
+    room = len(runner.cache.specs) + failing - 1
+
+    def small(element_type: ov.Type, shape: list[int]) -> HostBlocks:
+        nonlocal room
+        if room == 0:
+            raise MemoryError
+        room -= 1
+        return HostBlocks(element_type, shape)
+
+    monkeypatch.setattr(runner.cache, "_new_blocks", small)
+
+    def logits() -> list[NDArray[np.float32]]:
+        sequence = CachedSequence()
+        found = [np.array(runner.forward([Rows(sequence, np.array([token]))])) for token in range(40)]
+        runner.release(sequence)
+        return found
+
+    before = logits()
+    with pytest.raises(RuntimeError, match="room for 2048 tokens of all texts"):
+        runner.cache.ensure(65)
+    np.testing.assert_array_equal(logits(), before)
+    room = len(runner.cache.specs)
+    runner.cache.ensure(65)
+    assert runner.cache.capacity == 128
+    np.testing.assert_array_equal(logits(), before)
 
 
 def test_a_cache_grows_once_for_what_is_needed_soon() -> None:

@@ -109,7 +109,7 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
     runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=settings)
     core, graph = openvino_core(), graphs_of(runner).model.clone()
     two = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
-    compile = Compilers.of(core, "CPU", settings, two).threaded
+    compile = Compilers.of(core, "CPU", settings, two, native=backend == "native").threaded
     assert compile is not None
     threads = compile(graph).get_property("INFERENCE_NUM_THREADS")
     given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
@@ -117,6 +117,41 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
         assert (threads, given) == (1, {2})
     else:
         assert (threads, given) == (runner.compiled.get_property("INFERENCE_NUM_THREADS"), set())
+
+
+def test_native_operations_with_threads_change_no_bit(demo_ir: Path) -> None:
+    """Graphs as `Compilers.threaded` makes them, in the passes that every model's graphs are for."""
+    runner = ModelRunner(demo_ir / "draft", properties={"INFERENCE_PRECISION_HINT": "f32"})
+    graphs, own = graphs_of(runner), runner.request
+    two = openvino_core().compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
+    settings = runner.backends.plugin_properties
+    threaded = Compilers.of(openvino_core(), "CPU", settings, two, native=True).threaded
+    assert threaded is not None
+    graphs.compilers = Compilers(threaded, None, 1)
+    shared = logits(runner, graphs.wait)
+    assert runner.request is not own
+    runner.fixed_graphs = None
+    for one, other in zip(shared, logits(runner, lambda: None), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "native", "threads", "has_threaded"),
+    [
+        ({}, True, 2, True),
+        ({}, False, 2, True),
+        ({"INFERENCE_NUM_THREADS": 2}, True, 1, False),
+        ({"NUM_STREAMS": 2}, True, 1, False),
+        ({"ENABLE_CPU_PINNING": False}, True, 1, True),
+    ],
+)
+def test_threads_follow_the_users_settings(
+    settings: dict[str, Any], native: bool, threads: int, has_threaded: bool
+) -> None:
+    core = openvino_core()
+    own = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2, **settings})
+    compilers = Compilers.of(core, "CPU", settings, own, native)
+    assert (compilers.threads, compilers.threaded is not None) == (threads, has_threaded)
 
 
 def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
@@ -141,7 +176,6 @@ def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
 
 def test_passes_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.LogCaptureFixture) -> None:
     runner = ModelRunner(demo_ir / "draft")
-    runner.cache.ensure(128)  # it does not grow any more
     own = runner.request
 
     def fails(model: ov.Model) -> ov.CompiledModel:

@@ -1,4 +1,4 @@
-// Loops on the threads of the caller's TBB arena, which inside an evaluate() is the CPU plugin's stream.
+// Loops on the threads of the caller's TBB arena: in an operation the CPU plugin's stream, or shared threads.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace ovspec {
 // of one thread where it has to wake up, and 1 us where it is awake.
 constexpr std::size_t serial_work = std::size_t{1} << 18, serial_work_awake = std::size_t{1} << 15;
 
-// Says, as long as it lives, that the other threads of the calling one's arena are awake.
+// Says, as long as it lives, that the other threads of the caller's arena are awake.
 class ThreadsAwake {
 public:
     ThreadsAwake() { here() = true; }

@@ -7,14 +7,14 @@
 
 namespace ovspec {
 
-tbb::task_arena& arena_of(const char* op, std::int64_t threads) {
-    if (threads < 1 || threads > most_threads)
-        fail(op, "attribute threads is ", threads, ", expected 1 to ", most_threads,
+SharedThreads& SharedThreads::of(const char* op, std::int64_t count) {
+    if (count < 1 || count > most_threads)
+        fail(op, "attribute threads is ", count, ", expected 1 to ", most_threads,
              ", or 0 for the threads of the plugin");
     static auto* mutex = new std::mutex;
-    static auto* arenas = new std::map<std::int64_t, tbb::task_arena>;
+    static auto* made = new std::map<std::int64_t, SharedThreads>;
     const std::lock_guard<std::mutex> lock(*mutex);
-    return arenas->try_emplace(threads, static_cast<int>(threads)).first->second;
+    return made->try_emplace(count, static_cast<int>(count)).first->second;
 }
 
 } // namespace ovspec

@@ -1,6 +1,7 @@
 // The threads that an operation computes with.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include <tbb/task_arena.h>
@@ -11,17 +12,32 @@ namespace ovspec {
 
 constexpr std::int64_t most_threads = 256;
 
-// The arena of so many threads, as the attribute of operation `op` says. All operations of a process share
-// it; it is never destroyed, as plugin threads may outlive static objects.
-tbb::task_arena& arena_of(const char* op, std::int64_t threads);
+// Threads that all operations of a process share, one operation at a time. They are never destroyed, as
+// plugin threads may outlive static objects.
+struct SharedThreads {
+    explicit SharedThreads(int count) : arena(count) {}
 
-// body() on the threads of the caller's arena, or with `threads` in the arena of so many. With a stream of
-// one thread the plugin's own nodes wait for nobody, and the operations have more. After an operation their
-// threads stay awake for the next one.
+    tbb::task_arena arena;
+    std::atomic<bool> busy{false};
+
+    // So many, as the attribute of operation `op` says.
+    static SharedThreads& of(const char* op, std::int64_t count);
+};
+
+// body() on the threads of the caller's arena, or with `threads` shared ones, if no other operation has them
+// at the moment. With a stream of one thread the plugin's own nodes wait for nobody, and the operations have
+// more. After an operation the shared threads stay awake for the next one.
 template <class Body> void with_threads(const char* op, std::int64_t threads, const Body& body) {
     if (threads == 0)
         return body();
-    arena_of(op, threads).execute([&] {
+    SharedThreads& shared = SharedThreads::of(op, threads);
+    if (shared.busy.exchange(true))
+        return body();
+    struct Release {
+        std::atomic<bool>& busy;
+        ~Release() { busy = false; }
+    } const release{shared.busy};
+    shared.arena.execute([&] {
         const ThreadsAwake awake;
         body();
     });

@@ -46,7 +46,7 @@ OVSPEC_INLINE void add_spans(const BlockLayout& layout, const std::uint8_t* pack
     }
 }
 
-// Rows row to row + R, all of one block; the first ones ask for weights.
+// Rows row to row + R of `rows`, all of one block.
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
                                        const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,

@@ -33,7 +33,7 @@ OVSPEC_INLINE void add_slab(const std::uint8_t* weights, std::size_t quads, cons
         });
 }
 
-// Rows row to row + R, all of one block; the first ones ask for weights.
+// Rows row to row + R of `rows`, all of one block.
 template <WeightFormat format, std::size_t R>
 __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_t* panel,
                                        const BlockLayout& layout, const std::uint8_t* packed, std::size_t row,
@@ -51,7 +51,7 @@ __attribute__((noinline)) void rows_of(const LinearWeights& w, const std::uint8_
             IVec high[V][R], low[V][R];
             clear(high);
             clear(low);
-            asm("" : "+m"(total)); // in memory: the compiler would rather leave some of the others there
+            asm("" : "+m"(total)); // in memory, so that the other sums stay in registers
             for (std::size_t k = g * size; k < (g + 1) * size;) {
                 // A group need not begin with a slab.
                 const std::size_t end = (k / digit_rows::slab + 1) * digit_rows::slab;

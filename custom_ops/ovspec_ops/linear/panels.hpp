@@ -34,19 +34,17 @@ struct Asked {
     const std::uint8_t* next;
 
     // Of a panel of `bytes` bytes times `rows` rows, in parts of `most`; this one begins with row `row`. With
-    // fewer than two full parts the first asks for its own panel. Else every full part asks for its share of
-    // the next panel: memory delivers that while all of them compute.
+    // fewer than two full parts the first asks for its own panel. Else two or four parts ask for a share of
+    // the next panel each: memory delivers that while all of them compute.
     OVSPEC_INLINE_MEMBER Asked(const std::uint8_t* panel, std::size_t bytes, std::size_t rows,
                                std::size_t most, std::size_t row)
         : next(nullptr) {
-        constexpr std::uint32_t shares[] = {0, 0xffffffff, 0x55555555, 0x49249249,
-                                            0x11111111}; // one quad of so many
-        const std::size_t full = rows / most < 4 ? rows / most : 4, part = row / most;
-        if (full < 2) {
-            places = row == 0 ? shares[1] : 0;
-        } else if (part < full) {
-            places = shares[full] << part;
-            next = panel + bytes + part * bytes / full;
+        const std::size_t shares = rows >= 4 * most ? 4 : 2, part = row / most;
+        if (rows < 2 * most) {
+            places = row == 0 ? 0xffffffff : 0;
+        } else if (part < shares) {
+            places = (shares == 2 ? 0x55555555 : 0x11111111) << part; // one quad of so many
+            next = panel + bytes + part * bytes / shares;
         } else {
             places = 0;
         }

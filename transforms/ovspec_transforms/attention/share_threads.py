@@ -6,11 +6,11 @@ import openvino as ov
 
 from ovspec_transforms.attention.route_rows import VERIFY_ATTENTION
 
-_OURS = (VERIFY_ATTENTION, "Linear")
+_OURS = (VERIFY_ATTENTION, "Linear", "GatedMLP", "SparseMoE")
 
 
 def share_threads(model: ov.Model, threads: int) -> None:
-    """Let attention and linear layers compute with so many threads; the bits stay.
+    """Let attention and products with weights compute with so many threads; the bits stay.
 
     Compiled for one thread, the plugin's own nodes, small ones here, wait for nobody, and these operations
     have their threads all the same. One row of the demo target took 730 us so, 940 with one thread, and 900

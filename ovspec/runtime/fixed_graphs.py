@@ -143,7 +143,7 @@ class FixedGraphs:
 
     Attributes:
         drafts: whether the target decides what stands of the logits. One thread is best for models as small
-            as drafts: two take 1.15 to 1.3 of its time with 2 to 4 MB of weights.
+            as drafts: two of the plugin take 1.15 to 1.3 of its time with 2 to 4 MB of weights.
     """
 
     model: ov.Model

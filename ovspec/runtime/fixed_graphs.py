@@ -26,9 +26,11 @@ SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 #: they pay: on two idle cores with AMX the demo target wrote 1,987 tokens/s with one thread and 1,962 with
 #: two, 1,465 and 1,427 with four drafts. Pinned, the only threads of several processes would wait for a core.
 _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
-# Of native operations that have several. With more they would wait for each other longer than they compute.
+# Of native operations that have several. One row of a small layer is 10 us of work for one thread; nothing
+# was measured with more than two cores.
 _MOST_THREADS = 4
-_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING")  # where threads run, which only the plugin's obey
+# Settings of where the plugin's threads run. Shared threads would not follow them, so there are none then.
+_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING")
 _MOST_ROWS = 8
 _MOST_GRAPHS = 4  # of some 12 MB
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text

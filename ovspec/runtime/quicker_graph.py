@@ -42,7 +42,7 @@ class QuickerGraph:
         """The graph that the next pass takes.
 
         Args:
-            timed: whether the pass tells something; else the turn begins again.
+            timed: `False` where something else slows the pass; the turn then begins again.
         """
         durations = self._graphs[self._now].durations
         if durations is not None and not timed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,10 @@ def test_passes_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
     ]
 
 
-def test_a_cache_too_small_to_compare_passes_has_none(demo_ir: Path) -> None:
+def test_a_cache_too_small_to_compare_passes_has_none(
+    demo_ir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None is tried: it would fail, and warn."""
     runner, sequence = ModelRunner(demo_ir / "draft"), CachedSequence()
     own = runner.request
     runner.cache.max_bytes = 3 * runner.cache.block_bytes
@@ -199,7 +203,26 @@ def test_a_cache_too_small_to_compare_passes_has_none(demo_ir: Path) -> None:
         runner.forward([Rows(sequence, np.array([token]))])
         graphs_of(runner).wait()
     assert runner.cache.capacity == 3
-    assert runner.request is own
+    assert runner.request is own and not caplog.records
+
+
+def test_it_is_known_that_a_graph_is_being_compiled(demo_ir: Path) -> None:
+    """No turn is timed meanwhile."""
+    runner, seen = ModelRunner(demo_ir / "draft", properties=F32), list[bool]()
+    graphs = graphs_of(runner)
+    alone = graphs.compilers.alone
+
+    def watched(model: ov.Model) -> ov.CompiledModel:
+        seen.append(background_compile.is_compiling())
+        return alone(model)
+
+    graphs.compilers = Compilers(watched, None, 1)
+    logits(runner, graphs.wait)
+    assert seen and all(seen)
+    end = time.monotonic() + 10
+    while background_compile.is_compiling() and time.monotonic() < end:  # its future tells a moment later
+        time.sleep(0.01)
+    assert not background_compile.is_compiling()
 
 
 def test_attention_of_their_caches_has_known_shapes(demo_ir: Path) -> None:

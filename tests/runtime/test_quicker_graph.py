@@ -51,7 +51,7 @@ def test_the_quicker_one_stays(first: list[float], second: list[float], kept: in
     assert dropped == [graphs[1 - kept].request]
 
 
-def test_a_pass_that_tells_nothing_begins_the_turn_again() -> None:
+def test_a_pass_that_is_not_timed_begins_the_turn_again() -> None:
     graphs = [TimedGraph(100.0), TimedGraph(60.0)]
     graph, order = QuickerGraph(cast("Any", graphs), lambda request: None), []
     for number in range(60):

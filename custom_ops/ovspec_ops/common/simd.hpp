@@ -28,6 +28,10 @@ template <class T> OVSPEC_INLINE T load_as(const void* from) {
     return value;
 }
 
+template <class T> OVSPEC_INLINE void store_as(void* to, T value) {
+    __builtin_memcpy(to, &value, sizeof(value));
+}
+
 OVSPEC_INLINE Vec load(const float* from) {
     return load_as<Vec>(from);
 }
@@ -307,7 +311,19 @@ OVSPEC_INLINE void sum_four(const Vec* v, float* sums) {
 #endif
 }
 
+// 0, 1, 2, ...
+OVSPEC_INLINE IVec lane_numbers() {
+    IVec numbers = {};
+    for (int i = 0; i < (int)lanes; i++)
+        numbers[i] = i;
+    return numbers;
+}
+
+// The largest lane; no lane is NaN.
 OVSPEC_INLINE float max_lane(Vec v) {
+#if OVSPEC_LANES == 16 && defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#endif
     float best = v[0];
     for (std::size_t i = 1; i < lanes; i++)
         best = v[i] > best ? v[i] : best;

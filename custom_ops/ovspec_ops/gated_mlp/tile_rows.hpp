@@ -51,7 +51,7 @@ OVSPEC_INLINE void pack(const ChannelMatrix& m, const float* const* values, std:
         alignas(64) std::int8_t digits[columns][width] = {};
         for (std::size_t r = 0; r < count; r++)
             digits16::split_all(values[r] + k, left, inverse[r], digits[r], digits[row_block + r]);
-        transpose((const IVec*)digits, 1, (IVec*)(packed + layout.tiles + slab * tile_bytes));
+        transpose(digits, sizeof(IVec), (IVec*)(packed + layout.tiles + slab * tile_bytes), 1);
         IVec total = {};
         for (std::size_t quad = 0; quad < 16; quad++)
             total = dot(total, ones, load_as<IVec>(packed + layout.tiles + slab * tile_bytes + quad * 64));
@@ -87,7 +87,7 @@ OVSPEC_INLINE void gather_eighths(const __m512i* x, std::uint8_t* to, std::size_
 // 16 groups: 16 x 16 units of 4 bytes.
 OVSPEC_INLINE void gather_sixteenths(const __m512i* x, std::uint8_t* to, std::size_t step) {
     IVec columns_of[16];
-    transpose((const IVec*)x, 1, columns_of);
+    transpose(x, sizeof(IVec), columns_of, 1);
 #pragma GCC unroll 16
     for (int u = 0; u < 16; u++)
         __builtin_memcpy(to + u * step, &columns_of[u], sizeof(IVec));
@@ -222,7 +222,7 @@ OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, cons
         add_group(first, scales[g], load((const float*)(packed + layout.sums) + g * columns), total);
     }
     IVec by_column[columns];
-    transpose((const IVec*)total, 1, by_column);
+    transpose(total, sizeof(IVec), by_column, 1);
     for (std::size_t r = 0; r < rows; r++) {
         const Vec dots = fused((Vec)by_column[r], splat(256.0f), (Vec)by_column[row_block + r]) *
                          ((const float*)packed)[r];

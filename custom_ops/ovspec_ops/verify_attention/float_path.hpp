@@ -189,10 +189,10 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
         ordered = s.ordered;
         order_scores(c.sequence, c.g, c.call.group, c.window, unit, row, 1, scores, 1, ordered);
     }
-    for (std::size_t t = 0; masked && t < block_size; t++)
-        scores[t] = s.visible[row] >> t & 1 ? scores[t] : minus_infinity;
-    const auto factors = softmax::step<softmax::SlotLanes, softmax::Weights::of_all>(
-        ordered, unit.positions(), lanes, c.partial.maxima + row, c.partial.sums + row, softmax::no_tick);
+    if (masked)
+        mask_slots(scores, s.visible[row]);
+    const auto factors = softmax::step_rows<softmax::Weights::of_all, 1>(
+        ordered, 0, unit.positions(), c.partial.maxima + row, c.partial.sums + row);
     s.corrections[row] = factors.older[0];
     if (unit.gaps)
         spread_weights(c.sequence, c.g, c.call.group, c.window, unit, row, 1, ordered, 1, scores);
@@ -336,7 +336,7 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
         const bool masked =
             !unit.gaps && find_visible(c.sequence, g, call.group, window, unit.blocks[0], scratch.visible);
         if (g.few)
-            attend_rows<few_rows(Path::floats)>(g.grouped, c, unit, masked, values, keys);
+            attend_rows<few_float_rows>(g.grouped, c, unit, masked, values, keys);
         else
             attend_many(c, unit, masked, values, keys);
     }

@@ -128,10 +128,10 @@ OVSPEC_INLINE void interleave(const std::uint8_t* const* tokens, std::size_t d, 
     const Bytes t2 = OVSPEC_ORDERED(OVSPEC_LOAD(2)), t3 = OVSPEC_ORDERED(OVSPEC_LOAD(3));
     const Bytes low01 = OVSPEC_OF(unpacklo_epi8)(t0, t1), high01 = OVSPEC_OF(unpackhi_epi8)(t0, t1);
     const Bytes low23 = OVSPEC_OF(unpacklo_epi8)(t2, t3), high23 = OVSPEC_OF(unpackhi_epi8)(t2, t3);
-    const Bytes out[4] = {OVSPEC_OF(unpacklo_epi16)(low01, low23), OVSPEC_OF(unpackhi_epi16)(low01, low23),
-                          OVSPEC_OF(unpacklo_epi16)(high01, high23),
-                          OVSPEC_OF(unpackhi_epi16)(high01, high23)};
-    __builtin_memcpy(to, out, sizeof(out));
+    store_as(to, OVSPEC_OF(unpacklo_epi16)(low01, low23));
+    store_as(to + sizeof(Bytes), OVSPEC_OF(unpackhi_epi16)(low01, low23));
+    store_as(to + 2 * sizeof(Bytes), OVSPEC_OF(unpacklo_epi16)(high01, high23));
+    store_as(to + 3 * sizeof(Bytes), OVSPEC_OF(unpackhi_epi16)(high01, high23));
 #undef OVSPEC_OF
 #undef OVSPEC_ORDERED
 #undef OVSPEC_LOAD

@@ -1,6 +1,6 @@
-// The integer path for one or two rows: lanes are tokens or channels instead of rows, which would fill an
-// eighth of a vector. The same numbers as with rows in the lanes: integer sums are exact in any order, and
-// sums of floats run in the same order.
+// The integer path for few rows (are_few): lanes are tokens or channels instead of rows, which would leave
+// lanes empty. The same numbers as with rows in the lanes: integer sums are exact in any order, and sums of
+// floats run in the same order.
 #pragma once
 
 #include "verify_attention/integer_scores.hpp"
@@ -8,20 +8,13 @@
 
 namespace ovspec::OVSPEC_ISA::integer_path {
 
-// The bytes of a row's query, high ones and low ones, each `[few_stride]`, zero behind the last channel.
-OVSPEC_INLINE std::int8_t* few_bytes(const HeadScratch& own, std::size_t row, bool low, std::size_t size) {
-    return (std::int8_t*)own.rows + (2 * row + low) * HeadScratch::few_stride(size);
-}
-
 // The numbers of prepare_queries, a row at a time: its largest entry and its sum of integers are exact in any
-// order.
+// order. Their bytes lie as score_few() reads them: `[k_size / 4, rows]`, four high ones and four low ones.
 static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Geometry& g,
                         const HeadScratch& own, const Scratch&) {
     const Queries from(call, head);
     const std::size_t size = call.keys.size, full = size / lanes * lanes;
     for (std::size_t r = 0; r < g.rows; r++) {
-        std::int8_t *high = few_bytes(own, r, false, size), *low = few_bytes(own, r, true, size);
-        __builtin_memset(high, 0, 2 * HeadScratch::few_stride(size));
         const auto entries = [&](std::size_t d) __attribute__((always_inline)) {
             const float* at = from.row(r) + d;
             return (d < full ? load(at) : load_part<Vec>(at, size - d)) * call.scale;
@@ -34,89 +27,133 @@ static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Ge
         for (std::size_t d = 0; d < size; d += lanes) {
             const Vec shifted = fused(entries(d), splat(factor), splat(rounder));
             total += shifted - rounder;
-            digits16::split((IVec)shifted, high + d, low + d);
+            std::int8_t high[lanes], low[lanes];
+            digits16::split((IVec)shifted, high, low);
+            for (std::size_t i = 0; i < lanes && d + i < size; i += 4) {
+                std::uint8_t* to = own.rows + ((d + i) / 4 * g.rows + r) * query_bytes;
+                __builtin_memcpy(to, high + i, 4);
+                __builtin_memcpy(to + 4, low + i, 4);
+            }
         }
         own.units[r] = largest * (1.0f / max_query(size));
         own.sums[r] = sum(total);
     }
 }
 
-// Lane i of the result is the sum over the lanes of x[i].
-OVSPEC_INLINE IVec sums_of(const IVec* x) {
-#if OVSPEC_LANES == 16 && defined(__AVX512F__)
-    __m512i pairs[8], fours[4];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        const __m512i a = (__m512i)x[2 * i], b = (__m512i)x[2 * i + 1];
-        pairs[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const __m512i a = pairs[2 * i], b = pairs[2 * i + 1];
-        fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    }
-    const __m512i low = _mm512_add_epi32(_mm512_shuffle_i32x4(fours[0], fours[1], 0x88),
-                                         _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
-    const __m512i high = _mm512_add_epi32(_mm512_shuffle_i32x4(fours[2], fours[3], 0x88),
-                                          _mm512_shuffle_i32x4(fours[2], fours[3], 0xdd));
-    return (IVec)_mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88),
-                                  _mm512_shuffle_i32x4(low, high, 0xdd));
-#else
-    __m256i pairs[4], fours[2];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const __m256i a = (__m256i)x[2 * i], b = (__m256i)x[2 * i + 1];
-        pairs[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m256i a = pairs[2 * i], b = pairs[2 * i + 1];
-        fours[i] = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    }
-    return (IVec)_mm256_add_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
-                                  _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
+// Rows that are worked on together: their sums, two of every vector, stay in registers.
+constexpr std::size_t rows_at_once = lanes == 16 ? 6 : 3;
+
+template <std::size_t R> struct Rows {
+    static constexpr std::size_t count = R;
+    static constexpr std::size_t vectors = R <= rows_at_once / 2 ? 4 : 2; // of values that go with them
+};
+
+// Calls use(first, Rows<R>) for all rows, as many at a time as go together, in shares as even as possible.
+template <class Use> OVSPEC_INLINE void each_rows(std::size_t rows, Use&& use) {
+    for (std::size_t first = 0, left = (rows + rows_at_once - 1) / rows_at_once, R; left;
+         first += R, left--) {
+        R = (rows - first + left - 1) / left;
+        switch (R) {
+        case 1:
+            use(first, Rows<1>{});
+            break;
+        case 2:
+            use(first, Rows<2>{});
+            break;
+        case 3:
+            use(first, Rows<3>{});
+            break;
+#if OVSPEC_LANES == 16
+        case 4:
+            use(first, Rows<4>{});
+            break;
+        case 5:
+            use(first, Rows<5>{});
+            break;
+        case 6:
+            use(first, Rows<6>{});
+            break;
 #endif
+        }
+    }
+}
+
+// Columns of unsigned bytes, four of a column to a lane, times R rows of 16-bit numbers as bytes: use(r, v,
+// sums) gets those of V vectors of columns. The next four of the columns lie `column_step` bytes on, those of
+// the rows `row_step`; the next row lies `row` bytes on, the low bytes `low` behind the high ones. Every
+// fourth k is a tick of `fetch`.
+template <std::size_t R, std::size_t V, std::size_t row, std::size_t low, class Use>
+OVSPEC_INLINE void few_products(const std::uint8_t* columns, std::size_t column_step,
+                                const std::uint8_t* rows, std::size_t row_step, std::size_t count,
+                                Fetch& fetch, Use&& use) {
+    IVec highs[R][V] = {}, lows[R][V] = {};
+    for (std::size_t k = 0; k < count; k++) {
+        if (k % 4 == 0)
+            fetch.tick();
+        IVec bytes[V];
+#pragma GCC unroll 4
+        for (std::size_t v = 0; v < V; v++)
+            bytes[v] = load_as<IVec>(columns + k * column_step + v * sizeof(IVec));
+#pragma GCC unroll 6
+        for (std::size_t r = 0; r < R; r++) {
+            const std::uint8_t* at = rows + k * row_step + r * row;
+            const IVec high = splat_bytes(at), lower = splat_bytes(at + low);
+#pragma GCC unroll 4
+            for (std::size_t v = 0; v < V; v++) {
+                highs[r][v] = dot(highs[r][v], bytes[v], high);
+                lows[r][v] = dot(lows[r][v], bytes[v], lower);
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (std::size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (std::size_t v = 0; v < V; v++)
+            use(r, v, __builtin_convertvector((highs[r][v] << 8) + lows[r][v], Vec));
+}
+
+// The keys of block `b` as columns: `[k_size / 4, 32]`, four channels of a token to a lane.
+__attribute__((noinline)) static void turn_keys(const Chunk& c, Pair& pair, std::size_t b) {
+    const CacheView& keys = c.call.keys;
+    const std::size_t size = keys.size, full = size / sizeof(IVec) * sizeof(IVec);
+    IVec* to = c.scratch.keys;
+    for (std::size_t t0 = 0; t0 < pair.unit.blocks[b].tokens; t0 += lanes) { // the others are masked
+        const std::uint8_t* first = pair.unit.blocks[b].keys + t0 * keys.row_bytes + 8;
+        for (std::size_t d = 0; d < size; d += sizeof(IVec)) {
+            IVec* column = to + d / 4 * (block_size / lanes) + t0 / lanes;
+            if (d < full) {
+                transpose(first + d, keys.row_bytes, column, block_size / lanes);
+                continue;
+            }
+            IVec ends[lanes];
+            for (std::size_t t = 0; t < lanes; t++)
+                ends[t] = load_part<IVec>(first + t * keys.row_bytes + d, size - d);
+            transpose(ends, sizeof(IVec), column, block_size / lanes);
+        }
+    }
 }
 
 // scores[r][slot] of block `b` for R rows, each row's `most_slots` apart.
-template <std::size_t R> __attribute__((noinline)) void score_few(const Chunk& c, Pair& pair, std::size_t b) {
-    const CacheView& keys = c.call.keys;
+template <std::size_t R>
+__attribute__((noinline)) void score_few(const Chunk& c, Pair& pair, std::size_t b, std::size_t first) {
     const Scratch& s = c.scratch;
-    const std::size_t size = keys.size, full = size / sizeof(IVec) * sizeof(IVec);
-    const std::int8_t* bytes[2][R];
-    for (std::size_t r = 0; r < R; r++)
-        for (std::size_t low = 0; low < 2; low++)
-            bytes[low][r] = few_bytes(c.own, r, low, size);
-    for (std::size_t t0 = 0; t0 < pair.unit.blocks[b].tokens; t0 += lanes) { // the others are masked
-        IVec sums[R][lanes];
-        for (std::size_t t = 0; t < lanes; t++) {
-            const std::uint8_t* key = pair.unit.blocks[b].keys + (t0 + t) * keys.row_bytes + 8;
-            IVec high[R] = {}, low[R] = {};
-            for (std::size_t d = 0; d < size; d += sizeof(IVec)) {
-                const IVec k = d < full ? load_as<IVec>(key + d) : load_part<IVec>(key + d, size - d);
-#pragma GCC unroll 2
-                for (std::size_t r = 0; r < R; r++) {
-                    high[r] = dot(high[r], k, load_as<IVec>(bytes[0][r] + d));
-                    low[r] = dot(low[r], k, load_as<IVec>(bytes[1][r] + d));
-                }
-            }
-#pragma GCC unroll 2
-            for (std::size_t r = 0; r < R; r++)
-                sums[r][t] = (high[r] << 8) + low[r];
-            pair.fetch.tick();
-        }
-        const std::size_t slot = b * block_size + t0;
-        const Vec scale = load(s.key_scales + slot), zero = load(s.key_zeros + slot);
-        for (std::size_t r = 0; r < R; r++) {
-            const Vec x = __builtin_convertvector(sums_of(sums[r]), Vec);
-            store(s.scores + r * most_slots + slot,
-                  fused(-zero, splat(c.own.sums[r]), x) * (scale * splat(c.own.units[r])));
-        }
+    constexpr std::size_t V = 2;
+    for (std::size_t t = 0; t < block_size; t += V * lanes) {
+        const auto use = [&](std::size_t r, std::size_t v, Vec x) __attribute__((always_inline)) {
+            const std::size_t at = b * block_size + t + v * lanes;
+            const Vec scale = load(s.key_scales + at), zero = load(s.key_zeros + at);
+            store(s.scores + (first + r) * most_slots + at,
+                  fused(-zero, splat(c.own.sums[first + r]), x) * (scale * splat(c.own.units[first + r])));
+        };
+        few_products<R, V, query_bytes, query_bytes / 2>(
+            (const std::uint8_t*)s.keys + 4 * t, 4 * block_size, c.own.rows + first * query_bytes,
+            c.g.rows * query_bytes, c.call.keys.size / 4, pair.fetch, use);
     }
 }
 
 // Masks one row's scores, of a tree puts them in the order of positions; see visible_scores().
-OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r, float* largest) {
+__attribute__((noinline)) static void visible_few(const Chunk& c, const Pair& pair, std::size_t r,
+                                                  float* largest) {
     const Scratch& s = c.scratch;
     float* scores = s.scores + r * most_slots;
     *largest = 0.0f;
@@ -125,10 +162,11 @@ OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r
         *largest = x > *largest ? x : *largest;
     };
     if (pair.unit.gaps) {
-        order_scores(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, s.ordered);
+        order_scores(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1,
+                     s.ordered + r * pair_slots);
         each_visible(c.sequence, r / c.call.group, c.window, pair.unit,
                      [&](std::size_t slot, std::size_t) { see(slot); });
-        return s.ordered;
+        return;
     }
     for (std::size_t b = 0; b < pair.unit.count; b++) {
         if (!pair.masked[b]) {
@@ -136,102 +174,118 @@ OVSPEC_INLINE float* visible_few(const Chunk& c, const Pair& pair, std::size_t r
             continue;
         }
         const std::uint32_t visible = s.visible[b * c.g.padded + r];
+        mask_slots(scores + b * block_size, visible);
         for (std::size_t t = 0; t < block_size; t++)
             if (visible >> t & 1)
                 see(b * block_size + t);
-            else
-                scores[b * block_size + t] = minus_infinity;
     }
-    return scores;
 }
 
-// One row's weights as bytes, `[2, most_slots]` high and low; see pack_weights().
-OVSPEC_INLINE void pack_few(const float* weights, std::size_t slots, const float* scales, const float* zeros,
-                            float factor, bool guarded, std::int8_t* bytes, float* total, float* zero_part) {
-    Vec sum = {};
-    softmax::FourSums centred;
-    for (std::size_t t = 0; t < slots; t += lanes) {
-        Vec scale = splat(factor) * load(scales + t), zero = load(zeros + t) - centre;
-        const Vec weight = load(weights + t);
-        if (guarded)
-            guard(weight, scale, zero);
-        const Vec shifted = fused(weight, scale, splat(rounder));
-        sum += shifted - rounder;
-        digits16::split((IVec)shifted, bytes + t, bytes + most_slots + t);
-        centred.add_products(weight * scale, zero);
-    }
-    float integers = 0.0f; // exact, below 2^24
-    for (std::size_t i = 0; i < lanes; i++)
-        integers += sum[i];
-    *total = integers;
-    *zero_part = centred.total();
-}
+// Weights of few rows, and what they do to the rows' outputs.
+struct FewWeights {
+    alignas(64) std::int8_t bytes[most_few_rows][2][most_slots]; // high and low, see pack_few()
+    float older[most_few_rows], newer[most_few_rows], constant[most_few_rows];
+};
 
 template <std::size_t R>
-__attribute__((noinline)) void add_few(const Chunk& c, Pair& pair, const std::uint8_t (*bytes)[2][most_slots],
-                                       const float* older, const float* newer, const float* constant) {
-    constexpr std::size_t V = 4;
+__attribute__((noinline)) void add_few(const Chunk& c, Pair& pair, const FewWeights& weights,
+                                       std::size_t first) {
+    constexpr std::size_t V = Rows<R>::vectors;
     const Scratch& s = c.scratch;
-    const std::size_t size = c.call.values.size, stride = c.g.value_stride, groups = pair.unit.slots() / 4;
+    const std::size_t size = c.call.values.size, stride = c.g.value_stride;
     for (std::size_t d = 0; d < size; d += V * lanes) {
-        IVec high[R][V] = {}, low[R][V] = {};
-        for (std::size_t k = 0; k < groups; k++) {
-            const std::uint8_t* at = s.values + 4 * k * s.value_stride + 4 * d;
-            pair.fetch.tick();
-#pragma GCC unroll 4
-            for (std::size_t v = 0; v < V; v++) {
-                const IVec value = load_as<IVec>(at + v * sizeof(IVec));
-#pragma GCC unroll 2
-                for (std::size_t r = 0; r < R; r++) {
-                    high[r][v] = dot(high[r][v], value, splat_bytes(bytes[r][0] + 4 * k));
-                    low[r][v] = dot(low[r][v], value, splat_bytes(bytes[r][1] + 4 * k));
-                }
-            }
-        }
-#pragma GCC unroll 2
-        for (std::size_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (std::size_t v = 0; v < V; v++) {
-                if (d + v * lanes >= stride)
-                    break;
-                float* at = c.partial.out + r * stride + d + v * lanes;
-                const Vec x = __builtin_convertvector((high[r][v] << 8) + low[r][v], Vec);
-                store(at, fused(x, splat(newer[r]), fused(load(at), splat(older[r]), splat(-constant[r]))));
-            }
+        const auto use = [&](std::size_t r, std::size_t v, Vec x) __attribute__((always_inline)) {
+            if (d + v * lanes >= stride)
+                return;
+            float* at = c.partial.out + (first + r) * stride + d + v * lanes;
+            const Vec before =
+                fused(load(at), splat(weights.older[first + r]), splat(-weights.constant[first + r]));
+            store(at, fused(x, splat(weights.newer[first + r]), before));
+        };
+        few_products<R, V, 2 * most_slots, most_slots>(s.values + 4 * d, 4 * s.value_stride,
+                                                       (const std::uint8_t*)weights.bytes[first], 4,
+                                                       pair.unit.slots() / 4, pair.fetch, use);
     }
 }
 
-template <std::size_t R> void attend_few(const Chunk& c, Pair& pair) {
-    const Scratch& s = c.scratch;
-    alignas(64) std::uint8_t bytes[R][2][most_slots];
-    float older[R], newer[R], constant[R];
-    for (std::size_t b = 0; b < pair.unit.count; b++)
-        score_few<R>(c, pair, b);
-    for (std::size_t r = 0; r < R; r++) {
-        float largest, *row = s.scores + r * most_slots;
-        float* scores = visible_few(c, pair, r, &largest);
-        const auto factors = softmax::step<softmax::SlotLanes, softmax::Weights::of_step>(
-            scores, pair.unit.positions(), lanes, c.partial.maxima + r, c.partial.sums + r, softmax::no_tick);
-        older[r] = factors.older[0];
-        newer[r] = factors.newer[0];
-        if (pair.unit.gaps)
-            spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1, row);
-        const float factor = largest > 1e-30f ? max_weight / largest : 0.0f;
-        float sum, centred;
-        pack_few(row, pair.unit.slots(), s.value_scales, s.value_zeros, factor, c.guarded,
-                 (std::int8_t*)bytes[r][0], &sum, &centred);
-        if (pair.unit.gaps)
-            centred = bias_of(c.sequence, r / c.call.group, c.window, pair.unit, scores, 1, factor,
-                              s.value_scales, s.value_zeros, centre);
-        newer[r] *= largest / max_weight;
-        constant[r] = fused(sum, centre, centred) * newer[r];
+// Weights of R rows as bytes, and their sums; see pack_weights().
+template <std::size_t R>
+__attribute__((noinline)) void
+pack_few(const float* rows, std::size_t slots, const Scratch& s, const float* factors, bool guarded,
+         std::int8_t (*bytes)[2][most_slots], float* totals, float* zero_parts) {
+    Vec integers[R] = {};
+    softmax::FourSums centred[R];
+    for (std::size_t t = 0; t < slots; t += lanes) {
+        const Vec scales = load(s.value_scales + t), zeros = load(s.value_zeros + t) - centre;
+#pragma GCC unroll 6
+        for (std::size_t r = 0; r < R; r++) {
+            Vec scale = splat(factors[r]) * scales, zero = zeros;
+            const Vec weight = load(rows + r * most_slots + t);
+            if (guarded)
+                guard(weight, scale, zero);
+            const Vec shifted = fused(weight, scale, splat(rounder));
+            integers[r] += shifted - rounder;
+            digits16::split((IVec)shifted, bytes[r][0] + t, bytes[r][1] + t);
+            centred[r].add_products(weight * scale, zero);
+        }
     }
-    add_few<R>(c, pair, bytes, older, newer, constant);
+    for (std::size_t r = 0; r < R; r++) {
+        totals[r] = OVSPEC_ISA::sum(integers[r]); // exact, below 2^24
+        zero_parts[r] = centred[r].total();
+    }
+}
+
+// Softmax and weights of R rows.
+template <std::size_t R>
+__attribute__((noinline)) void weigh_few(const Chunk& c, Pair& pair, FewWeights& weights, std::size_t first) {
+    const Scratch& s = c.scratch;
+    const bool gaps = pair.unit.gaps;
+    float largest[lanes] = {}, factors[lanes], sums[R], zeros[lanes] = {};
+    float *rows = s.scores + first * most_slots, *ordered = s.ordered + first * pair_slots;
+    for (std::size_t r = 0; r < R; r++)
+        visible_few(c, pair, first + r, largest + r);
+    const Vec most = load(largest);
+    store(factors, most > 1e-30f ? max_weight / most : Vec{});
+    const softmax::Factors step = softmax::step_rows<softmax::Weights::of_step, R>(
+        gaps ? ordered : rows, gaps ? pair_slots : most_slots, pair.unit.positions(),
+        c.partial.maxima + first, c.partial.sums + first);
+    for (std::size_t r = 0; r < R && gaps; r++)
+        spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first + r, 1,
+                       ordered + r * pair_slots, 1, rows + r * most_slots);
+    pack_few<R>(rows, pair.unit.slots(), s, factors, c.guarded, weights.bytes + first, sums, zeros);
+    for (std::size_t r = 0; r < R && gaps; r++)
+        zeros[r] = bias_of(c.sequence, (first + r) / c.call.group, c.window, pair.unit,
+                           ordered + r * pair_slots, 1, factors[r], s.value_scales, s.value_zeros, centre);
+    const Vec newer = step.newer * (most / max_weight);
+    const Vec bias = fused(load_part<Vec>(sums, R), splat(centre), load(zeros));
+    store_part(weights.older + first, step.older, R);
+    store_part(weights.newer + first, newer, R);
+    store_part(weights.constant + first, bias * newer, R);
+}
+
+static void attend_few(const Chunk& c, Pair& pair) {
+    FewWeights weights;
+    for (std::size_t b = 0; b < pair.unit.count; b++) {
+        turn_keys(c, pair, b);
+        each_rows(c.g.rows,
+                  [&](std::size_t first, auto rows) { score_few<decltype(rows)::count>(c, pair, b, first); });
+    }
+    each_rows(c.g.rows, [&](std::size_t first, auto rows) {
+        weigh_few<decltype(rows)::count>(c, pair, weights, first);
+    });
+    each_rows(c.g.rows,
+              [&](std::size_t first, auto rows) { add_few<decltype(rows)::count>(c, pair, weights, first); });
 }
 
 // Ticks of attend_few, of a whole pair.
-OVSPEC_INLINE std::size_t few_ticks(std::size_t value_size) {
-    return pair_slots + (value_size + 4 * lanes - 1) / (4 * lanes) * (pair_slots / 4);
+OVSPEC_INLINE std::size_t few_ticks(std::size_t rows, std::size_t key_size, std::size_t value_size) {
+    std::size_t ticks = 0;
+    each_rows(rows, [&](std::size_t, auto some) {
+        constexpr std::size_t V = decltype(some)::vectors;
+        ticks += pair_slots / (2 * lanes) * ((key_size / 4 + 3) / 4) +
+                 (value_size + V * lanes - 1) / (V * lanes) * (pair_slots / 16);
+    });
+    return ticks;
 }
 
 } // namespace ovspec::OVSPEC_ISA::integer_path

@@ -99,7 +99,7 @@ static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& v
                        std::size_t count) {
     std::size_t ticks = read_ticks(call.values.size);
     if (g.few)
-        ticks += few_ticks(call.values.size);
+        ticks += few_ticks(g.rows, call.keys.size, call.values.size);
     for (std::size_t first = 0; first < g.grouped && !g.few; first += lanes)
         ticks += pair_blocks * score_ticks(g.width(first) < lanes, call.keys.size) +
                  value_ticks(g.width(first), call.values.size);
@@ -125,10 +125,7 @@ static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g
                                           scratch.visible + b * g.padded);
         read_pair(c, pair);
         if (g.few) {
-            if (g.rows == 1)
-                attend_few<1>(c, pair);
-            else
-                attend_few<2>(c, pair);
+            attend_few(c, pair);
             continue;
         }
         for (std::size_t first = 0; first < g.grouped; first += lanes)

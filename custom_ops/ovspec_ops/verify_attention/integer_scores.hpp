@@ -64,7 +64,7 @@ OVSPEC_INLINE void spread_queries(const VerifyCall& call, const Queries& from, c
             if (rows[i])
                 parts[i] =
                     (some == lanes ? load(rows[i] + d) : load_part<Vec>(rows[i] + d, some)) * call.scale;
-        transpose((const IVec*)parts, 1, (IVec*)columns);
+        transpose(parts, sizeof(Vec), (IVec*)columns, 1);
         __builtin_memcpy(to + d * lanes, columns, some * sizeof(Vec));
     }
 }

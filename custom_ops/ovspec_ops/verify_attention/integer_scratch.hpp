@@ -20,16 +20,17 @@ constexpr std::size_t most_slots = most_blocks * block_size; // of a pair in a t
 // all values are nearly the same, their scale is tiny and their zero point huge.)
 constexpr float centre = 128.0f;
 
+// Of few rows: four high bytes and four low ones of four channels of a query.
+constexpr std::size_t query_bytes = 8;
+
 // A thread's scratch, for every head of an item.
 struct HeadScratch {
     float* queries;     // by channel: per group `[k_size, lanes]`, scaled; half: the rows twice
     IVec* parts;        // by token: per group `[k_size / 4, 2]`, 16-bit queries
     float* units;       // by token: per row, what one unit of its 16-bit query is worth
     float* sums;        // by token: per row, the sum of its 16-bit query
-    std::uint8_t* rows; // few rows: their 16-bit queries as bytes, `[few_rows(Path::integer), 2, few_stride]`
+    std::uint8_t* rows; // few rows: their 16-bit queries, `[k_size / 4, rows, query_bytes]`
     std::size_t floats;
-
-    static std::size_t few_stride(std::size_t size) { return round_up(size, sizeof(IVec)); }
 
     static std::size_t group_floats(std::size_t size) { return size * lanes; }
     static std::size_t group_parts(std::size_t size) { return size / 4 * 2; }
@@ -42,8 +43,7 @@ struct HeadScratch {
         parts = (IVec*)all.take(by_channel ? 0 : groups * group_parts(size) * lanes);
         units = all.take(g.padded);
         sums = all.take(g.padded);
-        rows = (std::uint8_t*)all.take(g.few ? 2 * few_rows(Path::integer) * few_stride(size) / sizeof(float)
-                                             : 0);
+        rows = (std::uint8_t*)all.take(g.few ? size / 4 * g.rows * query_bytes / sizeof(float) : 0);
         floats = all.floats;
     }
 };
@@ -56,6 +56,7 @@ struct Scratch {
     float* ordered;       // of a tree: `[64, rows of the group]`, by position
     IVec* weight_parts;   // `[32, 2]`
     std::uint8_t* values; // `[32, value_stride, 4]`: four tokens of a channel, as dot() takes them
+    IVec* keys;           // few rows: of a block, `[k_size / 4, 32]`, four channels of a token to a lane
     IVec* sums;           // amx: of a block's scores or of 16 channels, `[64]`
     IVec* weight_rows;    // amx: 16 of weight_parts by row, `[2, 2, 16]`
     float *key_scales, *key_zeros, *value_scales, *value_zeros; // `[128]`
@@ -70,10 +71,11 @@ struct Scratch {
         value_stride = round_up(call.values.size, 4 * lanes);
         queries = parts.take(by_channel ? 0 : HeadScratch::group_floats(size));
         query_parts = (IVec*)parts.take(by_channel ? HeadScratch::group_parts(size) * lanes : 0);
-        scores = parts.take(most_slots * lanes);
-        ordered = parts.take(pair_slots * lanes);
+        scores = parts.take(most_slots * larger(lanes, most_few_rows));
+        ordered = parts.take(pair_slots * larger(lanes, most_few_rows));
         weight_parts = (IVec*)parts.take(most_slots / 4 * 2 * lanes);
         values = (std::uint8_t*)parts.take(most_slots / 4 * value_stride);
+        keys = (IVec*)parts.take(g.few ? round_up(size, sizeof(IVec)) / 4 * block_size : 0);
         sums = (IVec*)parts.take(integer_rows_first ? pair_slots * lanes : 0);
         weight_rows = (IVec*)parts.take(integer_rows_first ? 64 * lanes : 0);
         key_scales = parts.take(most_slots);

@@ -121,8 +121,8 @@ __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_
             s.weight_parts[k * P + p] = IVec{};
     for (std::size_t step = 0; step < steps; step++)
         for (std::size_t p = 0; p < P; p++)
-            transpose(s.weight_parts + step * pair_slots / 4 * P + p, P,
-                      s.weight_rows + (2 * step + p) * lanes);
+            transpose(s.weight_parts + step * pair_slots / 4 * P + p, P * sizeof(IVec),
+                      s.weight_rows + (2 * step + p) * lanes, 1);
     const std::size_t stride = c.g.value_stride;
     const auto load_weights = [&](std::size_t step) {
         _tile_loadd(4, s.weight_rows + 2 * step * lanes, sizeof(IVec));

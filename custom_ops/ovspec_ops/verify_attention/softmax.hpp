@@ -49,19 +49,6 @@ struct RowLanes {
     static OVSPEC_INLINE_MEMBER void store_rows(float* state, Vec x) { store(state, x); }
 };
 
-// `lanes` slots of one row.
-struct SlotLanes {
-    static constexpr std::size_t slots = lanes, together = 2;
-    struct Sums {
-        FourSums of;
-        OVSPEC_INLINE_MEMBER void add(std::size_t, Vec weights) { of.add(weights); }
-        OVSPEC_INLINE_MEMBER Vec total() const { return splat(of.total()); }
-    };
-    static OVSPEC_INLINE_MEMBER Vec largest(Vec scores) { return splat(max_lane(scores)); }
-    static OVSPEC_INLINE_MEMBER Vec load_rows(const float* state) { return splat(*state); }
-    static OVSPEC_INLINE_MEMBER void store_rows(float* state, Vec x) { *state = x[0]; }
-};
-
 // What the weights are relative to: the row's maximum so far, or its maximum in this step.
 enum class Weights { of_all, of_step };
 
@@ -101,6 +88,42 @@ OVSPEC_INLINE Factors step(float* scores, std::size_t slots, std::size_t stride,
     const Vec newer = weights == Weights::of_step ? exp_nonpositive(here - now) : splat(1.0f);
     Lanes::store_rows(maxima, now);
     Lanes::store_rows(sums, fused(total.total(), newer, Lanes::load_rows(sums) * older));
+    return {older, newer};
+}
+
+// The same with slots in the lanes: R rows of scores, `row_stride` floats apart, whose factors are in as many
+// lanes. The rows' sums wait for themselves, so several rows together wait less.
+template <Weights weights, std::size_t R>
+OVSPEC_INLINE Factors step_rows(float* scores, std::size_t row_stride, std::size_t slots, float* maxima,
+                                float* sums) {
+    float values[lanes] = {};
+#pragma GCC unroll 6
+    for (std::size_t r = 0; r < R; r++) {
+        Vec best[2] = {splat(no_maximum), splat(no_maximum)};
+        for (std::size_t t = 0; t < slots; t += 2 * lanes)
+#pragma GCC unroll 2
+            for (std::size_t v = 0; v < 2; v++)
+                best[v] = max(load(scores + r * row_stride + t + v * lanes), best[v]);
+        values[r] = max_lane(max(best[0], best[1]));
+    }
+    const Vec here = load(values), before = load_part<Vec>(maxima, R), now = max(here, before);
+    store(values, weights == Weights::of_step ? here : now);
+    FourSums totals[R];
+    for (std::size_t t = 0; t < slots; t += lanes)
+#pragma GCC unroll 6
+        for (std::size_t r = 0; r < R; r++) {
+            float* at = scores + r * row_stride + t;
+            const Vec weight = exp_nonpositive(load(at) - splat(values[r]));
+            store(at, weight);
+            totals[r].add(weight);
+        }
+#pragma GCC unroll 6
+    for (std::size_t r = 0; r < R; r++)
+        values[r] = totals[r].total();
+    const Vec older = exp_nonpositive(before - now);
+    const Vec newer = weights == Weights::of_step ? exp_nonpositive(here - now) : splat(1.0f);
+    store_part(maxima, now, R);
+    store_part(sums, fused(load(values), newer, load_part<Vec>(sums, R) * older), R);
     return {older, newer};
 }
 

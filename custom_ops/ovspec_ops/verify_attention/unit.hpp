@@ -138,6 +138,14 @@ OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std:
     return masked;
 }
 
+// Scores of a block's slots that a row does not see become -infinity.
+OVSPEC_INLINE void mask_slots(float* scores, std::uint32_t visible) {
+    for (std::size_t t = 0; t < block_size; t += lanes) {
+        const UVec bits = (UVec)((std::int32_t)visible + IVec{}) >> ((UVec)lane_numbers() + (std::uint32_t)t);
+        store(scores + t, (bits & 1u) != 0u ? load(scores + t) : splat(minus_infinity));
+    }
+}
+
 // Scales and zero points of a block's rows; 0 for slots that hold nothing.
 static void read_parameters(const CacheView& cache, const std::uint8_t* block, std::size_t tokens,
                             float* scales, float* zeros) {

@@ -30,6 +30,25 @@ MODES: Mapping[str, tuple[Any, Mapping[str, str]]] = {
 }
 DEFAULT_MODES = ("genai", "stock", "dense", "sparse")
 OURS = ("dense", "sparse")
+_CHUNKED = ("stock", *OURS)
+
+
+def name_of(mode: str) -> str:
+    """The name in `MODES` of a mode such as `dense:256`."""
+    return mode.partition(":")[0]
+
+
+def _pipeline_of(mode: str) -> tuple[Any, Mapping[str, object]]:
+    """Pipeline and arguments of a mode; `dense:256` is `dense` with chunks of 256 tokens."""
+    name, colon, size = mode.partition(":")
+    pipeline, arguments = MODES[name]
+    if not colon:
+        return pipeline, arguments
+    if name not in _CHUNKED or not size.isdecimal() or int(size) < 1:
+        raise ValueError(
+            f"--mode {mode}: expected the tokens of a chunk behind {', '.join(_CHUNKED)}, as in dense:256"
+        )
+    return pipeline, {**arguments, "max_num_batched_tokens": int(size)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +74,7 @@ class PromptBench:
 
     Attributes:
         contexts: tokens of a prompt; random, so that no prompt finds its beginning in a cache.
-        modes: out of `MODES`.
+        modes: out of `MODES`, also with the tokens of a chunk of the prompt, as in `dense:256`.
         repeat: timed prompts per mode and length, after one untimed warm-up.
         max_new_tokens: of an answer; from 2 on, plain decoding is timed too.
         properties: OpenVINO properties for every mode; without one, GenAI runs at its defaults.
@@ -72,8 +91,10 @@ class PromptBench:
         tokens = self.max_new_tokens
         check_at_least(1, context=min(self.contexts), repeat=self.repeat, max_new_tokens=tokens)
         check_positions(self.source, max(self.contexts), tokens)
-        check_names("--mode", self.modes, MODES)
-        if not {*self.modes} <= {*OURS}:
+        check_names("--mode", self.modes, [*MODES, *(mode for mode in self.modes if name_of(mode) in MODES)])
+        for mode in self.modes:
+            _pipeline_of(mode)
+        if not {name_of(mode) for mode in self.modes} <= {*OURS}:
             self.source.check_stock(f"--mode {','.join(self.modes)}")
 
     @property
@@ -94,7 +115,7 @@ class PromptBench:
             pipelines = {}
             for mode in self.modes:
                 tick(f"compiling {mode}")
-                pipeline, arguments = MODES[mode]
+                pipeline, arguments = _pipeline_of(mode)
                 pipelines[mode] = pipeline(folder, "CPU", **arguments, **self.properties)
             for context, turn in product(self.contexts, range(1 + self.repeat)):
                 prompt = ov.Tensor(rng.integers(1, self.source.vocab_size, (1, context)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ovspec.bench.prompt import OURS, PromptBench, PromptRecord
+from ovspec.bench.prompt import OURS, PromptBench, PromptRecord, name_of
 from ovspec.bench.rounds import Spread
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
@@ -38,7 +38,7 @@ class PromptReport:
         """The JSON object: machine, versions, model, properties, and records with rounds and ratios."""
         bench = self.bench
         return {
-            "machine": machine(native=any(mode in OURS for mode in bench.modes)),
+            "machine": machine(native=any(name_of(mode) in OURS for mode in bench.modes)),
             "versions": versions(),
             "model": {"name": bench.source.name, "synthetic": bench.source.synthetic},
             "max_new_tokens": bench.max_new_tokens,
@@ -47,7 +47,7 @@ class PromptReport:
                 {
                     "context": context,
                     "mode": mode,
-                    "lossy": mode in LOSSY,
+                    "lossy": name_of(mode) in LOSSY,
                     "rounds": [asdict(record) for record in rounds],
                     **{f"{time}_ratio": asdict(self.ratio(context, mode, time)) for time in self.times},
                 }
@@ -73,7 +73,7 @@ class PromptReport:
         """Times of calls, and their ratios to the first mode."""
         over, rows = f"/ {self.bench.modes[0]}", []
         for (context, mode), rounds in self.records.items():
-            cells = [f"{context:,}", f"{mode} (LOSSY)" if mode in LOSSY else mode]
+            cells = [f"{context:,}", f"{mode} (LOSSY)" if name_of(mode) in LOSSY else mode]
             for time in self.times:
                 ratio = self.ratio(context, mode, time)
                 cells.append(f"{median(getattr(record, time) for record in rounds):.3f}")

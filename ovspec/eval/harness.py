@@ -20,6 +20,7 @@ from rich.progress import track
 from ovspec.eval.scoring import Scorer
 from ovspec.generation.inputs import templated, tokenized
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.verify_mode import why_lossy
 
 _LOG = logging.getLogger(__name__)
 _NAME = "ovspec"
@@ -35,6 +36,10 @@ class OvspecLM(TemplateLM):
         self._tokenizer = pipeline.get_tokenizer()
         self._scorer = Scorer(pipeline)
         self.max_length = pipeline.engine.engine.max_model_len
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness writes into `config` of its file of results."""
+        return setting_of(self._pipeline)
 
     @property
     def eot_token_id(self) -> int:
@@ -147,8 +152,23 @@ def _progress(entries: Sequence[Any], title: str, silent: bool) -> Iterator[Any]
     return iter(track(entries, title, disable=silent or not sys.stderr.isatty()))
 
 
+def setting_of(pipeline: LLMPipeline) -> dict[str, Any]:
+    """How a pipeline reads and verifies, by the names that `ovspec eval fidelity` has for it."""
+    settings = pipeline.settings()
+    lossy = why_lossy(pipeline.verify, settings.acceptance_threshold, pipeline.prefill)
+    return {
+        "verify": str(pipeline.verify),
+        "prefill": str(pipeline.prefill or "dense"),
+        "why_lossy": lossy or None,
+        "identity_breakers": [*pipeline.runner.identity_breakers, *settings.identity_breakers],
+    }
+
+
 def run_harness(pipeline: LLMPipeline, name: str, arguments: Sequence[str]) -> None:
-    """Run the harness's own command line with this model; `arguments` are those of `lm_eval run`."""
+    """Run the harness's own command line with this model; `arguments` are those of `lm_eval run`.
+
+    A last line says why the setting is lossy, where it is.
+    """
 
     @register_model(_NAME)
     class _Registered(OvspecLM):
@@ -163,3 +183,5 @@ def run_harness(pipeline: LLMPipeline, name: str, arguments: Sequence[str]) -> N
 
     sys.argv = ["lm_eval", "run", "--model", _NAME, *arguments]
     cli_evaluate()
+    if lossy := setting_of(pipeline)["why_lossy"]:
+        print(f"LOSSY: {lossy}")

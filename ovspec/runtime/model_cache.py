@@ -22,6 +22,7 @@ from ovspec.runtime import checksums
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import compile_paged, takes_one_thread
 from ovspec.runtime.graph_facts import GraphFacts
+from ovspec.runtime.huge_pages import advise_huge_pages
 from ovspec.runtime.model_identity import entry_name, identity, weights_of
 from ovspec_models.new_folder import new_folder
 from ovspec_transforms import PagedAttentionReader, last_line
@@ -250,6 +251,8 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
         if key not in _MAPPED:
             # Copy on write: a tensor wants memory that could be written, the file is not to be.
             _MAPPED[key] = np.memmap(file, np.uint8, "c", offset=begin)
+            # Of a file the kernel gives them where its file system has them.
+            advise_huge_pages(ov.Tensor(_MAPPED[key], shared_memory=True))
     return _MAPPED[key]
 
 

@@ -56,6 +56,9 @@ def test_output_says_what_ran_and_what_is_lossy(outcome: tuple[str, dict[str, An
     ("arguments", "expected"),
     [
         (["--mode", "dense,fast"], "expected some of genai,genai_sdpa,stock"),
+        (["--mode", "dense,dense"], "each once"),
+        (["--mode", "dense:0"], "--mode dense:0: expected the tokens of a chunk"),
+        (["--mode", "genai:64"], "--mode genai:64: expected the tokens of a chunk"),
         (["--context", "0"], "--context 0: expected at least 1"),
         (["--context", "512,40960"], "positions; with 1 new tokens give at most"),
         (["--max-new-tokens", "0"], "--max-new-tokens 0: expected at least 1"),

@@ -29,6 +29,8 @@ SMALLER = {
     "--max-new-tokens 96": "--max-new-tokens 8",
     "bench verify --shape qwen3-0.6b": "bench verify --shape qwen3-0.6b --layers 1 --repeat 1",
     "bench verify --shape qwen3-moe-64x8": "bench verify --shape qwen3-moe-64x8 --layers 1 --repeat 1",
+    "--shape llama-3.1-8b --layers 4": "--shape llama-3.1-8b --layers 1 --vocab-size 1000",
+    "--repeat 7": "--repeat 1",
     "bench decode --shape qwen3-0.6b": "bench decode --shape qwen3-0.6b --layers 1 --repeat 1 --budget 64",
     "bench prompt --shape qwen3-0.6b --layers 4": "bench prompt --shape qwen3-0.6b --layers 1 "
     "--context 64,128",

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import one_line, ovspec
@@ -72,11 +73,18 @@ def harness(tasks: Path, *arguments: str | Path) -> subprocess.CompletedProcess[
     )
 
 
+def report(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Results and configuration in the harness's file."""
+    (path,) = folder.rglob("results_*.json")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found["results"], found["config"]
+
+
 def test_three_kinds_of_tasks(tasks: Path) -> None:
     run = harness(tasks, "--", "--output_path", str(tasks / "out"), "--log_samples")
     assert run.returncode == 0, run.stderr
-    (results,) = (tasks / "out").rglob("results_*.json")
-    found = json.loads(results.read_text(encoding="utf-8"))["results"]
+    found, config = report(tasks / "out")
+    assert "LOSSY" not in run.stdout and (config["prefill"], config["why_lossy"]) == ("dense", None)
     assert found["tiny_choice"]["acc,none"] == 1.0
     assert 1.0 < found["tiny_text"]["word_perplexity,none"] < 1000.0
     (samples,) = (tasks / "out").rglob("samples_tiny_answer_*.jsonl")
@@ -87,11 +95,14 @@ def test_three_kinds_of_tasks(tasks: Path) -> None:
 
 
 def test_a_sparse_setting_and_drafts(tasks: Path) -> None:
-    run = harness(
-        tasks, "--limit", "1", "--verify", "sparse", "--budget", "4096", "--num-assistant-tokens", "4"
-    )
+    sparse = ("--verify", "sparse", "--budget", "4096", "--prefill", "sparse", "--num-assistant-tokens", "4")
+    run = harness(tasks, "--limit", "1", *sparse, "--", "--output_path", str(tasks / "out"))
     assert run.returncode == 0, run.stderr
     assert "tiny_answer" in run.stdout
+    *_, last = run.stdout.splitlines()
+    _, config = report(tasks / "out")
+    assert last == f"LOSSY: {config['why_lossy']}"
+    assert "sparse verification" in last and "sparse prefill" in last
 
 
 def test_refusals(tasks: Path) -> None:

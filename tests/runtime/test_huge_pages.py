@@ -6,6 +6,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from ovspec.runtime import model_cache
 from ovspec.runtime.huge_pages import advise_huge_pages, with_huge_pages
 
 SMAPS = Path("/proc/self/smaps")
@@ -24,10 +25,13 @@ def flags_at(address: int) -> set[str]:
     raise LookupError(f"no mapping at {address:#x}")
 
 
-@pytest.mark.skipif(
+asks = pytest.mark.skipif(
     not SMAPS.exists() or not Path("/sys/kernel/mm/transparent_hugepage").exists(),
     reason="this kernel has no huge pages to ask for",
 )
+
+
+@asks
 @pytest.mark.parametrize("dtype", [ov.Type.u8, ov.Type.bf16, ov.Type.f32])
 def test_a_large_tensor_asks_for_huge_pages(dtype: ov.Type) -> None:
     tensor = ov.Tensor(dtype, ov.Shape([2**26 // dtype.size]))
@@ -36,6 +40,15 @@ def test_a_large_tensor_asks_for_huge_pages(dtype: ov.Type) -> None:
     data[...] = 7
     assert "hg" in flags_at(data.ctypes.data + data.nbytes // 2)
     assert (data == 7).all()
+
+
+@asks
+def test_a_model_of_the_cache_folder_asks_for_huge_pages(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.blob"
+    kept.write_bytes(b"header\n" + bytes(2**26))
+    data = model_cache._mapped(kept)
+    assert "hg" in flags_at(data.ctypes.data + data.nbytes // 2)
+    assert data.size == 2**26
 
 
 @pytest.mark.skipif(not SMAPS.exists(), reason="Linux's huge pages")

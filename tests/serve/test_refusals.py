@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
 from serve.conftest import Served
+from settings import F32
+
+import ovspec
+from ovspec.serve.app import Server
+from ovspec.serve.backend import in_this_process
+from ovspec.serve.limits import Limits
+from ovspec.serve.served_model import ServedModel
 
 USER = [{"role": "user", "content": "Once"}]
 FIELDS = {
@@ -78,6 +88,24 @@ def test_block_verification_goes_with_dense_verification_only(served: Served) ->
     )
     assert dense[0] == 200 and not dense[1]["metrics"]["is_lossy"]
     assert commit[0] == 400 and "contradicts verify='commit'" in commit[1]["error"]["message"]
+
+
+def test_a_commit_behind_sparse_prompts_is_refused(demo_ir: Path) -> None:
+    """The routes of a server, without a process of its own."""
+
+    def load() -> ovspec.LLMPipeline:
+        return ovspec.LLMPipeline(demo_ir, "CPU", verify="sparse", prefill="sparse", **F32)
+
+    async def ask(transport: httpx.ASGITransport, verify: str) -> httpx.Response:
+        body = {"prompt": "Once", "max_tokens": 2, "verify": verify}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/v1/completions", json=body)
+
+    with in_this_process(load, max_num_seqs=1) as backend:
+        app = Server(ServedModel(backend.requests, demo_ir, "demo"), backend, Limits()).app()
+        dense, commit = (asyncio.run(ask(httpx.ASGITransport(app), verify)) for verify in ("dense", "commit"))
+    assert dense.status_code == 200 and commit.status_code == 400
+    assert "the cache of a sparse prompt is not the dense one" in commit.json()["error"]["message"]
 
 
 def test_the_client_raises_its_own_errors(served: Served) -> None:

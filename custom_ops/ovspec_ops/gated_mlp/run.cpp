@@ -9,8 +9,8 @@
 namespace ovspec {
 namespace {
 
-// Channels of one task: enough to stream the weights, few enough to balance the threads.
-constexpr std::size_t block_channels = 48;
+// Channels of one task at most: enough to stream the weights. A task has whole tiles of channels.
+constexpr std::size_t most_channels = 48, tile_channels = 16;
 // Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;
 
@@ -64,15 +64,13 @@ public:
         const float* gates = gated ? work_.gates.reserve(rows_ * channels_) : nullptr;
         const bool given = gated || call_.gates;
         const std::size_t macs = rows_ * view.count * size_ * (given ? 1 : 2);
-        parallel_items(blocks(view.count), macs, [&](std::size_t block) {
-            const std::size_t first = block * block_channels;
-            const std::size_t count = std::min(block_channels, view.count - first);
+        each_channels(view.count, macs, [&](std::size_t first, std::size_t count) {
             const ChannelSpan span{view.channels + first, count, view.count - first};
             FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
-            float* ups = buffer.reserve(rows_ * block_channels + scratch);
-            float* rest = ups + rows_ * block_channels;
+            float* ups = buffer.reserve(rows_ * most_channels + scratch);
+            float* rest = ups + rows_ * most_channels;
             float* to = inner + first;
             for (std::size_t r = 0; given && r < rows_; r++) {
                 const float* row = gated ? gates + r * channels_ : call_.gates + work_.rows[r] * channels_;
@@ -81,11 +79,11 @@ public:
             }
             if (!given)
                 kernels_.project(w_.gate, span, work_.gate_of, rows_, to, view.count, rest);
-            kernels_.project(w_.up, span, work_.up_of, rows_, ups, block_channels, rest);
+            kernels_.project(w_.up, span, work_.up_of, rows_, ups, most_channels, rest);
             for (std::size_t r = 0; r < rows_; r++) {
                 if (!gated)
                     kernels_.activate(call_.activation, to + r * view.count, count);
-                kernels_.multiply(to + r * view.count, ups + r * block_channels, count);
+                kernels_.multiply(to + r * view.count, ups + r * most_channels, count);
             }
         });
         for (const std::size_t entry : work_.set.padding())
@@ -106,7 +104,8 @@ public:
             work_.inner_of[r] = packed + r * bytes;
         });
         float* result = work_.result.reserve(rows_ * size_);
-        const std::size_t width = outputs_of_task();
+        // Wide tasks read neighbouring cache lines, but every thread needs one.
+        const std::size_t width = share_of(size_, down_width, task_width);
         const std::size_t tasks = (size_ + width - 1) / width;
         parallel_items(tasks, rows_ * view.count * size_, [&](std::size_t task) {
             const std::size_t first = task * width, count = std::min(width, size_ - first);
@@ -117,15 +116,19 @@ public:
     }
 
 private:
-    static std::size_t blocks(std::size_t channels) {
-        return (channels + block_channels - 1) / block_channels;
+    // Numbers of a task: a thread's share of all, in whole `unit`s, but no more than `most`.
+    static std::size_t share_of(std::size_t all, std::size_t unit, std::size_t most) {
+        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+        const std::size_t share = (all + threads - 1) / threads;
+        return std::min(most, (share + unit - 1) / unit * unit);
     }
 
-    // Outputs of a task of `down`: wide tasks read neighbouring cache lines, but every thread needs one.
-    std::size_t outputs_of_task() const {
-        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
-        const std::size_t share = (size_ + threads - 1) / threads;
-        return std::min(task_width, (share + down_width - 1) / down_width * down_width);
+    // Calls use(first, count) for the channels of every task.
+    template <class Use> static void each_channels(std::size_t channels, std::size_t work, const Use& use) {
+        const std::size_t width = share_of(channels, tile_channels, most_channels);
+        parallel_items((channels + width - 1) / width, work, [&](std::size_t task) {
+            use(task * width, std::min(width, channels - task * width));
+        });
     }
 
     std::size_t group_size() const { return channels_ / w_.down.groups; }
@@ -159,9 +162,7 @@ private:
         work_.set.keep_all(channels_);
         work_.set.arrange(channels_);
         const std::uint32_t* all = work_.set.view().channels;
-        parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
-            const std::size_t first = block * block_channels,
-                              count = std::min(block_channels, channels_ - first);
+        each_channels(channels_, rows_ * channels_ * size_, [&](std::size_t first, std::size_t count) {
             FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             float* scratch = buffer.reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
@@ -175,9 +176,11 @@ private:
     const float* score() {
         const float* gates = work_.gates.reserve(rows_ * channels_);
         float* scores = work_.scores.reserve(channels_);
-        std::fill_n(scores, channels_, 0.0f);
-        for (std::size_t r = 0; r < rows_; r++)
-            kernels_.add_largest(scores, gates + r * channels_, channels_);
+        each_channels(channels_, rows_ * channels_, [&](std::size_t first, std::size_t count) {
+            std::fill_n(scores + first, count, 0.0f);
+            for (std::size_t r = 0; r < rows_; r++)
+                kernels_.add_largest(scores + first, gates + r * channels_ + first, count);
+        });
         return scores;
     }
 

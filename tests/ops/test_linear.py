@@ -67,6 +67,7 @@ class Layers:
     groups: int = 1
     row_bits: int = 16
     seed: int = 0
+    zero_point: int | None = None  # of all integers; None: at random
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -79,6 +80,8 @@ class Layers:
         for size in self.sizes:
             values = rng.integers(0, top, (size, self.inputs), dtype=np.uint8)
             zero_points = rng.integers(0, top, (size, self.groups), dtype=np.uint8)
+            if self.zero_point is not None:
+                zero_points[...] = self.zero_point
             scales = (rng.uniform(0.5, 1.5, (size, self.groups)) / (top * self.inputs**0.5)).astype(
                 np.float16
             )
@@ -104,12 +107,16 @@ class Layers:
         return evaluate("Linear", self.tensors(hidden), self.attributes)
 
 
+def reference(layers: Layers, rows: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+    """With rows rounded as the instruction set in use rounds them."""
+    byte_rows, bf16_rows = rounds(layers.row_bits), layers.row_bits == 16 and layers.fmt == "bf16"
+    return linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups, byte_rows, bf16_rows)
+
+
 def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.float32]]:
     rows = layers.rows(hidden) if isinstance(hidden, int) else hidden
-    byte_rows, bf16_rows = rounds(layers.row_bits), layers.row_bits == 16 and layers.fmt == "bf16"
-    expected = linear(rows, layers.packed, layers.sizes, layers.fmt, layers.groups, byte_rows, bf16_rows)
     got = layers.run(rows)
-    for size, want, have in zip(layers.sizes, expected, got, strict=True):
+    for size, want, have in zip(layers.sizes, reference(layers, rows), got, strict=True):
         assert have.shape == (*rows.shape[:-1], size)
         assert_close(f"output of {size}", want, have, tolerance(layers.row_bits, layers.fmt))
     return got

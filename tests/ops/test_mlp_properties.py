@@ -1,4 +1,4 @@
-"""Random GatedMLP, SparseMoE and ExpertBudget passes against the references, and hostile shapes."""
+"""Random GatedMLP and SparseMoE passes against the references, and hostile shapes of every operation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from ops.conftest import runnable
 from ops.experts import FORMATS as EXPERT_FORMATS
 from ops.experts import Experts
 from ops.mlps import FORMATS, PARTS, Mlp
-from ops.passes import evaluate
+from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.test_block_select import Selection
 from ops.test_gated_mlp import TOLERANCE, rows_of, tensors_of
+from ops.test_key_summary import inputs_of
+from ops.test_key_summary import sizes as summary_attributes
+from ops.test_linear import Layers
 from ops.test_moe import tensors_of as expert_tensors
 
 from ovspec_ops import loader
@@ -171,7 +175,50 @@ def budget_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
     return {name: ov.Tensor(array) for name, array in arrays.items()}, attributes
 
 
-CASES = {"GatedMLP": mlp_case, "SparseMoE": experts_case, "ExpertBudget": budget_case}
+def linear_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    layers = Layers(64, (33, 3), "u4", 2)
+    return layers.tensors(layers.rows(3)), layers.attributes
+
+
+SEQUENCES = [(40, 3, True), (5, 2, False), (31, 2, True)]
+
+
+def attention_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    case = OpsPass(SEQUENCES, fmt="u8_token", keep=0.5, sinks=True, tree=True)
+    return attention_tensors(case), case.attributes
+
+
+def summary_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    case = OpsPass([(past, rows, True) for past, rows, _ in SEQUENCES], fmt="u8_token")
+    return inputs_of(case)[0], summary_attributes(case)
+
+
+def select_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    case = OpsPass(SEQUENCES)
+    kept = np.zeros((len(case.inputs["verify_block_indices"]), case.kv_heads), np.int32)
+    selection = Selection(case, [1, 2, -1], [0.5, 1.0, 1.0], [0, 1, 1], kept)
+    return selection.tensors, selection.attributes
+
+
+CASES = {
+    "GatedMLP": mlp_case,
+    "SparseMoE": experts_case,
+    "ExpertBudget": budget_case,
+    "Linear": linear_case,
+    "VerifyAttention": attention_case,
+    "KeySummary": summary_case,
+    "BlockSelect": select_case,
+}
+SIZE = st.sampled_from([0, 1, 2, 3, 4, 16, 24, 31, 32, 33, 40, 64])
+
+
+@st.composite
+def hostile_shapes(draw: st.DrawFn, shape: list[int]) -> list[int]:
+    """Any; or the valid one, with one size changed or none."""
+    if draw(st.booleans()):
+        return draw(st.lists(SIZE, max_size=4))
+    changed = draw(st.integers(0, len(shape)))
+    return [draw(SIZE) if i == changed else size for i, size in enumerate(shape)]
 
 
 @pytest.mark.parametrize("op_type", CASES)
@@ -184,19 +231,17 @@ def test_hostile_shapes_at_run_time_are_refused_or_fit(op_type: str, data: st.Da
         op_type, [ov.op.Parameter(ov.Type.dynamic, ov.PartialShape.dynamic()) for _ in tensors], attributes
     )
     name = data.draw(st.sampled_from(sorted(tensors)))
-    sizes = st.lists(st.sampled_from([0, 1, 2, 3, 4, 31, 32, 33, 64]), max_size=4)
-    shape = data.draw(sizes | st.just(list(tensors[name].shape)))
-    values = list(tensors.values())
-    index = list(tensors).index(name)
+    valid = tensors[name]
     others = (ov.Type.u4, ov.Type.u8, ov.Type.i32, ov.Type.f16, ov.Type.f32)
-    values[index] = ov.Tensor(
-        data.draw(st.sampled_from([values[index].element_type, *others])), ov.Shape(shape)
-    )
-    values[index].data[...] = 0
+    element_type = data.draw(st.just(valid.element_type) | st.sampled_from(others))
+    tensors[name] = ov.Tensor(element_type, ov.Shape(data.draw(hostile_shapes(list(valid.shape)))))
+    # The valid bytes, cut off or repeated, or zeros.
+    to, valid_bytes = (tensor.data.reshape(-1).view(np.uint8) for tensor in (tensors[name], valid))
+    to[...] = np.resize(valid_bytes, to.size) if data.draw(st.booleans()) else 0
     outputs = [ov.Tensor(o.element_type, ov.Shape([0])) for o in node.outputs()]
     message = None
     try:
-        assert node.evaluate(outputs, values)
+        assert node.evaluate(outputs, list(tensors.values()))
     except (ValueError, RuntimeError) as error:
         message = str(error)
     # OpenVINO refuses to read a tensor as another type.

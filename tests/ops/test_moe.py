@@ -264,6 +264,26 @@ def test_tensors_that_fit_no_format_are_refused(
         evaluate("SparseMoE", tensors, {})
 
 
+@pytest.mark.parametrize(
+    ("part", "shape", "message"),
+    [
+        ("up", (5, 16, 32), "up has 16 neurons, expected the gate's 32"),
+        ("down", (5, 33, 32), "down has 33 neurons, expected the hidden size 32"),
+        ("up", (4, 32, 32), "up has 4 experts, expected the gate's 5"),
+        ("down", (6, 32, 32), "down has 6 experts, expected the gate's 5"),
+    ],
+)
+def test_projections_that_disagree_are_refused_at_run_time(
+    part: str, shape: tuple[int, int, int], message: str
+) -> None:
+    """Each fits its own scales and zero points; the model left their sizes open."""
+    experts = Experts(5, 32, 32, "int8")
+    setattr(experts, part, projection(np.random.default_rng(0), *shape, "int8"))
+    hidden, routing = np.zeros((2, 32), np.float32), route(np.random.default_rng(1), 2, 2, 5)
+    with pytest.raises(ValueError, match=f"SparseMoE: {message}"):
+        evaluate("SparseMoE", tensors_of(hidden, *routing, experts), {})
+
+
 @pytest.mark.parametrize("group", [16, 48])
 def test_groups_of_other_sizes_are_refused(group: int) -> None:
     experts = Experts(2, 96, 96, "int4", (96 // group, 1))

@@ -203,3 +203,12 @@ def test_tables_of_different_passes_are_refused() -> None:
     case.inputs["verify_past_lens"] = np.array([70, -1], np.int32)
     with pytest.raises(ValueError, match=r"subsequence_begins holds 4 values, expected 3: one more than"):
         attention_tensors(case)
+
+
+def test_caches_of_different_types_are_refused() -> None:
+    case = OpsPass(SEQUENCES)
+    tensors = attention_tensors(case)
+    tensors["value_cache"] = ov.Tensor(tensors["value_cache"].data.astype(np.float16))
+    message = "key_cache is of type f32 and value_cache of type f16, expected the same type"
+    with pytest.raises(ValueError, match=message):
+        evaluate("VerifyAttention", tensors, case.attributes)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from ops.caches import BLOCK
+from ops.compare import assert_close
 from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.test_verify_attention import tolerance
+
+from ovspec_ops.verify_attention import verify_attention
 
 FORMATS = ("f32", "f16", "bf16", "u8_token")
 WRONG = {"NaN": np.nan, "infinity": np.inf}
@@ -18,14 +22,20 @@ def run(case: OpsPass) -> NDArray[np.float32]:
 
 
 def spoil(case: OpsPass, name: str, slots: range | list[int], value: float) -> None:
-    """The slots of sequence 0 hold what is not finite: by token the scale, else all channels."""
+    """The slots of sequence 0 hold what is not finite: by token the scale, by channel their block's scales,
+    else all channels."""
     cache = case.inputs[name]
+    fmt = case.key_format if name == "key_cache" else case.value_format
     table = case.inputs["verify_block_indices"]
+    scale = np.frombuffer(np.float32(value).tobytes(), np.uint8)
     for slot in slots:
-        row = cache[table[slot // BLOCK], :, slot % BLOCK]
-        if case.fmt == "u8_token":
-            row[:, :4] = np.frombuffer(np.float32(value).tobytes(), np.uint8)
-        elif case.fmt == "bf16":
+        block = cache[table[slot // BLOCK]]
+        row = block[:, slot % BLOCK]
+        if fmt == "u8_token":
+            row[:, :4] = scale
+        elif fmt == "u8_channel":
+            block[:, :4] = np.resize(scale, block[:, :4].shape)
+        elif fmt == "bf16":
             row[:] = np.float32(value).view(np.uint32) >> 16
         else:
             row[:] = value
@@ -49,6 +59,28 @@ def test_a_later_row_that_is_not_finite(isa: str, fmt: str, cache: str, wrong: s
     assert_same(run(clean), out, list(range(rows - 1)))
     if cache == "value_cache":
         assert not np.isfinite(out[-1]).any(), "the row itself sees it"
+    elif wrong == "NaN":
+        assert np.isfinite(out[-1]).all(), "the row itself gives it no weight"
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+def test_a_seen_key_that_is_nan_takes_no_weight(isa: str, fmt: str, rows: int) -> None:
+    """Nor does its value: the last row is as with a window that begins after both. Without another key a row
+    is NaN."""
+    keys = BLOCK if fmt == "u8_channel" else 1
+    spoilt, after = (
+        OpsPass([(45, rows, True)], fmt=fmt, sinks=True, window=w) for w in (0, 45 + rows - keys)
+    )
+    for cache in ("key_cache", "value_cache"):
+        spoil(spoilt, cache, [0], np.nan)
+    expected = verify_attention(**after.inputs, **after.attributes)
+    assert_close("last row", expected[-1], run(spoilt)[-1], tolerance(fmt))
+    alone = OpsPass([(0, rows, True)], fmt=fmt, sinks=True)
+    spoil(alone, "key_cache", [0], np.nan)
+    out = run(alone)
+    assert np.isnan(out[:keys]).all()
+    assert np.isfinite(out[keys:]).all()
 
 
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
@@ -77,8 +109,7 @@ def test_another_branch_that_is_not_finite(isa: str, fmt: str, rows: int) -> Non
 def test_a_later_block_by_channel_that_is_not_finite(isa: str, wrong: str) -> None:
     """Rows 0 and 1 fill block 2; the rows after them, in block 3, share a visit with it."""
     clean, spoilt = (OpsPass([(94, 12, True)], fmt="u8_channel") for _ in range(2))
-    scales = spoilt.inputs["key_cache"][spoilt.inputs["verify_block_indices"][3], :, :4]
-    scales[...] = np.resize(np.frombuffer(np.float32(WRONG[wrong]).tobytes(), np.uint8), scales.shape)
+    spoil(spoilt, "key_cache", [3 * BLOCK], WRONG[wrong])
     assert_same(run(clean), run(spoilt), [0, 1])
 
 

@@ -56,6 +56,12 @@ void check_optional(const char* what, std::size_t size, std::size_t expected, co
         fail(name, what, " holds ", size, " values, expected ", expected, ", or none for ", absent);
 }
 
+void check_types(const ov::element::Type& keys, const ov::element::Type& values) {
+    if (keys != values)
+        fail(name, "key_cache is of type ", keys, " and value_cache of type ", values,
+             ", expected the same type; set KV_CACHE_PRECISION, not one of both");
+}
+
 // `verify_tables` of a pass of so many rows.
 Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& parents) {
     constexpr std::size_t lengths = 2;
@@ -139,9 +145,8 @@ void VerifyAttention::validate_and_infer_types() {
     }
 
     const auto keys = get_input_element_type(key_cache), values = get_input_element_type(value_cache);
-    if (keys.is_static() && values.is_static() && keys != values)
-        fail(name, "key_cache is of type ", keys, " and value_cache of type ", values,
-             ", expected the same type; set KV_CACHE_PRECISION, not one of both");
+    if (keys.is_static() && values.is_static())
+        check_types(keys, values);
     const auto& rows = get_input_partial_shape(query);
     ov::PartialShape out{-1, -1};
     if (rows.rank().is_static()) {
@@ -161,6 +166,7 @@ void VerifyAttention::validate_and_infer_types() {
 void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape& rows = inputs[query].get_shape();
+    check_types(inputs[key_cache].get_element_type(), inputs[value_cache].get_element_type());
     VerifyCall call{};
     call.keys = view_cache(name, "key_cache", inputs[key_cache], attributes_.kv_heads, attributes_.k_size);
     call.values =

@@ -1,0 +1,51 @@
+"""Random layers of Linear against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ops.compare import assert_close
+from ops.test_linear import FORMS, TOPS, Layers, reference, tolerance
+
+
+# 150 examples of each instruction set. None leaves out an arithmetic, which drawn ones do now and then.
+@pytest.mark.parametrize(("fmt", "row_bits"), sorted({(fmt, row_bits) for fmt, _, row_bits in FORMS}))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    inputs=st.integers(1, 900),
+    groups=st.integers(1, 12),
+    group=st.integers(1, 30).map(lambda n: 8 * n),
+    sizes=st.lists(st.integers(1, 150), max_size=3),
+    wide=st.integers(32, 150),
+    rows=st.integers(1, 20) | st.integers(21, 300),
+    zero_point=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    seed=st.integers(0, 2**31),
+)
+def test_random_layers(
+    isa: str,
+    fmt: str,
+    row_bits: int,
+    inputs: int,
+    groups: int,
+    group: int,
+    sizes: list[int],
+    wide: int,
+    rows: int,
+    zero_point: float | None,
+    seed: int,
+) -> None:
+    """Zero points at random, or all at a share of the largest integer; half of it makes integers signed."""
+    if fmt != "u4":
+        groups = 1
+    if groups > 1:
+        inputs = groups * group
+    point = None if zero_point is None or fmt not in TOPS else round(zero_point * (TOPS[fmt] - 1))
+    layers = Layers(inputs, [*sizes, wide], fmt, groups, row_bits, seed, point)
+    hidden = layers.rows(rows, seed + 1)
+    got = layers.run(hidden)
+    assert [output.shape for output in got] == [(rows, size) for size in layers.sizes]
+    # Together: the largest value of one or two neurons may be close to zero.
+    expected = np.concatenate(reference(layers, hidden), axis=1)
+    assert_close("outputs", expected, np.concatenate(got, axis=1), tolerance(row_bits, fmt))

@@ -62,6 +62,7 @@ sanitize: $(TEST_VENV)/.installed
 		$(BIN)/python -m pytest tests/ops/test_block_select.py tests/ops/test_key_summary.py \
 		tests/ops/test_verify_attention*.py tests/ops/test_moe.py tests/ops/test_expert_budget.py \
 		tests/ops/test_gated_mlp*.py tests/ops/test_linear*.py tests/ops/test_mlp_properties.py \
+		tests/ops/test_hostile_shapes.py \
 		-k "not compiled and not plugin and not pass_without and not threads"
 	OVSPEC_EXTENSION_LIB=$(CURDIR)/build/undefined/libovspec_ops.so UBSAN_OPTIONS=halt_on_error=1 \
 		$(BIN)/python -m pytest tests/ops

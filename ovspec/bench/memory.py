@@ -18,7 +18,10 @@ def models_fit(source: ModelSource, names: Iterable[str], tokens: int, available
     # Compiling repacks the weights. Random ones stay in memory beside that, shared by all compiled models;
     # those of a file are mapped, and the kernel can drop them.
     shared = buffer_bytes(len(os.sched_getaffinity(0))) + (source.weight_bytes if source.synthetic else 0)
-    models = {name: source.weight_bytes + source.cache_bytes(tokens, name in _STOCK) for name in names}
+    models = {
+        name: source.weight_bytes + source.cache_bytes(tokens, name.partition(":")[0] in _STOCK)
+        for name in names
+    }
     return fits_together(models, shared, available)
 
 

@@ -18,6 +18,7 @@ from ovspec.bench.memory import check_models_fit
 from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.sparse_prefill import PROMPT_PIECE
 
 Tick = Callable[[str], None]
 # Pipeline and arguments of each mode. Stock is OpenVINO's attention and linear layers under our engine.
@@ -44,9 +45,11 @@ def _pipeline_of(mode: str) -> tuple[Any, Mapping[str, object]]:
     pipeline, arguments = MODES[name]
     if not colon:
         return pipeline, arguments
-    if name not in _CHUNKED or not size.isdecimal() or int(size) < 1:
+    least = PROMPT_PIECE if name == "sparse" else 1
+    if name not in _CHUNKED or not size.isdecimal() or int(size) < least:
         raise ValueError(
-            f"--mode {mode}: expected the tokens of a chunk behind {', '.join(_CHUNKED)}, as in dense:256"
+            f"--mode {mode}: only {', '.join(_CHUNKED)} take a chunk size, as in dense:256, and sparse at "
+            f"least {PROMPT_PIECE}"
         )
     return pipeline, {**arguments, "max_num_batched_tokens": int(size)}
 
@@ -91,7 +94,9 @@ class PromptBench:
         tokens = self.max_new_tokens
         check_at_least(1, context=min(self.contexts), repeat=self.repeat, max_new_tokens=tokens)
         check_positions(self.source, max(self.contexts), tokens)
-        check_names("--mode", self.modes, [*MODES, *(mode for mode in self.modes if name_of(mode) in MODES)])
+        check_names("--mode", sorted({name_of(mode) for mode in self.modes}), MODES)
+        if len(set(self.modes)) < len(self.modes):
+            raise ValueError(f"--mode {','.join(self.modes)}: expected each once")
         for mode in self.modes:
             _pipeline_of(mode)
         if not {name_of(mode) for mode in self.modes} <= {*OURS}:

@@ -34,8 +34,8 @@ def prompt(
 
     genai, genai_sdpa: OpenVINO GenAI with paged attention and with its other backend. stock: ovspec's
     pipeline with OpenVINO's operations alone. dense: ovspec. sparse: `--prefill sparse`, which is lossy.
-    dense:256 reads chunks of 256 tokens (`max_num_batched_tokens`). Ratios are to the first mode. Prompts are
-    random: this measures time, not quality.
+    dense:256 reads chunks of 256 tokens (`max_num_batched_tokens`); stock and sparse take such a number too.
+    Ratios are to the first mode. Prompts are random: this measures time, not quality.
     """
     bench = PromptBench(
         source=read_source(options),

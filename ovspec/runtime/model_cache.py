@@ -251,7 +251,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
         if key not in _MAPPED:
             # Copy on write: a tensor wants memory that could be written, the file is not to be.
             _MAPPED[key] = np.memmap(file, np.uint8, "c", offset=begin)
-            # Of a file the kernel gives them where its file system has them.
+            # Huge pages of a file exist only on some file systems.
             advise_huge_pages(ov.Tensor(_MAPPED[key], shared_memory=True))
     return _MAPPED[key]
 

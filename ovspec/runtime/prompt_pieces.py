@@ -14,7 +14,7 @@ from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 """Rows of a pass at most.
 
-With 64 rows a prompt takes 1.06 of the processor time, with 128 and 256 up to 1.06 and 1.03, with 1,024 and
+Processor time of a prompt, compared with 512 rows: 64 rows 1.06, 128 up to 1.06, 256 up to 1.03, 1,024 and
 2,048 the same (`ovspec bench prompt --mode dense,dense:64,dense:1024`). More rows take more memory, and other
 requests wait longer for theirs.
 """

@@ -43,7 +43,10 @@ def test_a_large_tensor_asks_for_huge_pages(dtype: ov.Type) -> None:
 
 
 @asks
-def test_a_model_of_the_cache_folder_asks_for_huge_pages(tmp_path: Path) -> None:
+def test_a_model_of_the_cache_folder_asks_for_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cache, "_MAPPED", {})
     kept = tmp_path / "kept.blob"
     kept.write_bytes(b"header\n" + bytes(2**26))
     data = model_cache._mapped(kept)

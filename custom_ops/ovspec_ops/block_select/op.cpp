@@ -138,7 +138,7 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
         if (!call.chooses(s))
             continue;
         const std::size_t rows = call.queries(s), blocks = sequences.blocks(s);
-        const std::size_t values = sequences.row_count(s) * call.kv_heads * call.group * call.k_size;
+        const std::size_t values = rows * call.rows_of_query(s) * call.kv_heads * call.group * call.k_size;
         parallel_items(call.kv_heads * rows, values, [&](std::size_t item) {
             mean_query(call, sequences.first_row(s) + item % rows, call.rows_of_query(s), item / rows,
                        queries + item * call.summary_size);

@@ -319,15 +319,16 @@ OVSPEC_INLINE IVec lane_numbers() {
     return numbers;
 }
 
-// The largest lane; no lane is NaN.
+// The largest lane; beside NaN, any lane.
 OVSPEC_INLINE float max_lane(Vec v) {
 #if OVSPEC_LANES == 16 && defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
-#endif
+#else
     float best = v[0];
     for (std::size_t i = 1; i < lanes; i++)
         best = v[i] > best ? v[i] : best;
     return best;
+#endif
 }
 
 // e^x for x <= 0, relative error below 2e-7; 0 below -86.5, where the result nears the smallest normal float.

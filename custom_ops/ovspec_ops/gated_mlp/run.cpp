@@ -9,8 +9,9 @@
 namespace ovspec {
 namespace {
 
-// Channels of one task at most: enough to stream the weights. A task has whole tiles of channels.
-constexpr std::size_t most_channels = 48, tile_channels = 16;
+// Channels of one task: enough to stream the weights, few enough to balance the threads, and a multiple of
+// every kernel's tile (16 and 3).
+constexpr std::size_t block_channels = 48;
 // Rows of one round: their activations stay in the L2 cache.
 constexpr std::size_t round_rows = 64;
 
@@ -69,8 +70,8 @@ public:
             FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
             const std::size_t scratch = std::max(of_gate, kernels_.scratch_floats(w_.up));
-            float* ups = buffer.reserve(rows_ * most_channels + scratch);
-            float* rest = ups + rows_ * most_channels;
+            float* ups = buffer.reserve(rows_ * block_channels + scratch);
+            float* rest = ups + rows_ * block_channels;
             float* to = inner + first;
             for (std::size_t r = 0; given && r < rows_; r++) {
                 const float* row = gated ? gates + r * channels_ : call_.gates + work_.rows[r] * channels_;
@@ -79,11 +80,11 @@ public:
             }
             if (!given)
                 kernels_.project(w_.gate, span, work_.gate_of, rows_, to, view.count, rest);
-            kernels_.project(w_.up, span, work_.up_of, rows_, ups, most_channels, rest);
+            kernels_.project(w_.up, span, work_.up_of, rows_, ups, block_channels, rest);
             for (std::size_t r = 0; r < rows_; r++) {
                 if (!gated)
                     kernels_.activate(call_.activation, to + r * view.count, count);
-                kernels_.multiply(to + r * view.count, ups + r * most_channels, count);
+                kernels_.multiply(to + r * view.count, ups + r * block_channels, count);
             }
         });
         for (const std::size_t entry : work_.set.padding())
@@ -104,8 +105,7 @@ public:
             work_.inner_of[r] = packed + r * bytes;
         });
         float* result = work_.result.reserve(rows_ * size_);
-        // Wide tasks read neighbouring cache lines, but every thread needs one.
-        const std::size_t width = share_of(size_, down_width, task_width);
+        const std::size_t width = outputs_of_task();
         const std::size_t tasks = (size_ + width - 1) / width;
         parallel_items(tasks, rows_ * view.count * size_, [&](std::size_t task) {
             const std::size_t first = task * width, count = std::min(width, size_ - first);
@@ -116,19 +116,19 @@ public:
     }
 
 private:
-    // Numbers of a task: a thread's share of all, in whole `unit`s, but no more than `most`.
-    static std::size_t share_of(std::size_t all, std::size_t unit, std::size_t most) {
-        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
-        const std::size_t share = (all + threads - 1) / threads;
-        return std::min(most, (share + unit - 1) / unit * unit);
-    }
-
     // Calls use(first, count) for the channels of every task.
     template <class Use> static void each_channels(std::size_t channels, std::size_t work, const Use& use) {
-        const std::size_t width = share_of(channels, tile_channels, most_channels);
-        parallel_items((channels + width - 1) / width, work, [&](std::size_t task) {
-            use(task * width, std::min(width, channels - task * width));
+        parallel_items((channels + block_channels - 1) / block_channels, work, [&](std::size_t task) {
+            const std::size_t first = task * block_channels;
+            use(first, std::min(block_channels, channels - first));
         });
+    }
+
+    // Outputs of a task of `down`: wide tasks read neighbouring cache lines, but every thread needs one.
+    std::size_t outputs_of_task() const {
+        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+        const std::size_t share = (size_ + threads - 1) / threads;
+        return std::min(task_width, (share + down_width - 1) / down_width * down_width);
     }
 
     std::size_t group_size() const { return channels_ / w_.down.groups; }

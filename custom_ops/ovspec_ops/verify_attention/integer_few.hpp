@@ -40,42 +40,11 @@ static void prepare_few(const VerifyCall& call, const VerifyHead& head, const Ge
     }
 }
 
-// Rows that are worked on together: their sums, two of every vector, stay in registers.
-constexpr std::size_t rows_at_once = lanes == 16 ? 6 : 3;
-
-template <std::size_t R> struct Rows {
-    static constexpr std::size_t count = R;
-    static constexpr std::size_t vectors = R <= rows_at_once / 2 ? 4 : 2; // of values that go with them
-};
-
-// Calls use(first, Rows<R>) for all rows, as many at a time as go together, in shares as even as possible.
-template <class Use> OVSPEC_INLINE void each_rows(std::size_t rows, Use&& use) {
-    for (std::size_t first = 0, left = (rows + rows_at_once - 1) / rows_at_once, R; left;
-         first += R, left--) {
-        R = (rows - first + left - 1) / left;
-        switch (R) {
-        case 1:
-            use(first, Rows<1>{});
-            break;
-        case 2:
-            use(first, Rows<2>{});
-            break;
-        case 3:
-            use(first, Rows<3>{});
-            break;
-#if OVSPEC_LANES == 16
-        case 4:
-            use(first, Rows<4>{});
-            break;
-        case 5:
-            use(first, Rows<5>{});
-            break;
-        case 6:
-            use(first, Rows<6>{});
-            break;
-#endif
-        }
-    }
+// Rows that are worked on together: their sums, two of every vector, stay in registers. Vectors of values
+// that go with them.
+constexpr std::size_t rows_at_once = integer_rows_first ? 2 : lanes == 16 ? 6 : 3;
+constexpr std::size_t few_vectors(std::size_t rows) {
+    return rows <= (lanes == 16 ? 3 : 1) ? 4 : 2;
 }
 
 // Columns of unsigned bytes, four of a column to a lane, times R rows of 16-bit numbers as bytes: use(r, v,
@@ -190,7 +159,7 @@ struct FewWeights {
 template <std::size_t R>
 __attribute__((noinline)) void add_few(const Chunk& c, Pair& pair, const FewWeights& weights,
                                        std::size_t first) {
-    constexpr std::size_t V = Rows<R>::vectors;
+    constexpr std::size_t V = few_vectors(R);
     const Scratch& s = c.scratch;
     const std::size_t size = c.call.values.size, stride = c.g.value_stride;
     for (std::size_t d = 0; d < size; d += V * lanes) {
@@ -267,21 +236,20 @@ static void attend_few(const Chunk& c, Pair& pair) {
     FewWeights weights;
     for (std::size_t b = 0; b < pair.unit.count; b++) {
         turn_keys(c, pair, b);
-        each_rows(c.g.rows,
-                  [&](std::size_t first, auto rows) { score_few<decltype(rows)::count>(c, pair, b, first); });
+        for_even_parts<rows_at_once>(c.g.rows,
+                                     [&](auto R, std::size_t first) { score_few<R>(c, pair, b, first); });
     }
-    each_rows(c.g.rows, [&](std::size_t first, auto rows) {
-        weigh_few<decltype(rows)::count>(c, pair, weights, first);
-    });
-    each_rows(c.g.rows,
-              [&](std::size_t first, auto rows) { add_few<decltype(rows)::count>(c, pair, weights, first); });
+    for_even_parts<rows_at_once>(c.g.rows,
+                                 [&](auto R, std::size_t first) { weigh_few<R>(c, pair, weights, first); });
+    for_even_parts<rows_at_once>(c.g.rows,
+                                 [&](auto R, std::size_t first) { add_few<R>(c, pair, weights, first); });
 }
 
 // Ticks of attend_few, of a whole pair.
 OVSPEC_INLINE std::size_t few_ticks(std::size_t rows, std::size_t key_size, std::size_t value_size) {
     std::size_t ticks = 0;
-    each_rows(rows, [&](std::size_t, auto some) {
-        constexpr std::size_t V = decltype(some)::vectors;
+    for_even_parts<rows_at_once>(rows, [&](auto R, std::size_t) {
+        constexpr std::size_t V = few_vectors(R);
         ticks += pair_slots / (2 * lanes) * ((key_size / 4 + 3) / 4) +
                  (value_size + V * lanes - 1) / (V * lanes) * (pair_slots / 16);
     });

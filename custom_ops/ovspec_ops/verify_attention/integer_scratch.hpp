@@ -40,7 +40,7 @@ struct HeadScratch {
         const bool by_channel = call.keys.format == CacheFormat::u8_channel;
         const std::size_t groups = g.padded / lanes, size = call.keys.size;
         queries = all.take(by_channel ? groups * group_floats(size) : 0);
-        parts = (IVec*)all.take(by_channel ? 0 : groups * group_parts(size) * lanes);
+        parts = (IVec*)all.take(by_channel || g.few ? 0 : groups * group_parts(size) * lanes);
         units = all.take(g.padded);
         sums = all.take(g.padded);
         rows = (std::uint8_t*)all.take(g.few ? size / 4 * g.rows * query_bytes / sizeof(float) : 0);
@@ -52,8 +52,8 @@ struct HeadScratch {
 struct Scratch {
     float* queries;       // by token: of one group, `[k_size, lanes]`, while they are prepared
     IVec* query_parts;    // by channel: of one group and block, `[k_size / 4, 2]`
-    float* scores;        // `[128, rows of the group]`
-    float* ordered;       // of a tree: `[64, rows of the group]`, by position
+    float* scores;        // `[128, rows of the group]`; few rows: `[rows, 128]`
+    float* ordered;       // of a tree, by position: `[64, rows of the group]`; few rows: `[rows, 64]`
     IVec* weight_parts;   // `[32, 2]`
     std::uint8_t* values; // `[32, value_stride, 4]`: four tokens of a channel, as dot() takes them
     IVec* keys;           // few rows: of a block, `[k_size / 4, 32]`, four channels of a token to a lane
@@ -69,7 +69,7 @@ struct Scratch {
         const bool by_channel = call.keys.format == CacheFormat::u8_channel;
         const std::size_t size = call.keys.size;
         value_stride = round_up(call.values.size, 4 * lanes);
-        queries = parts.take(by_channel ? 0 : HeadScratch::group_floats(size));
+        queries = parts.take(by_channel || g.few ? 0 : HeadScratch::group_floats(size));
         query_parts = (IVec*)parts.take(by_channel ? HeadScratch::group_parts(size) * lanes : 0);
         scores = parts.take(most_slots * larger(lanes, most_few_rows));
         ordered = parts.take(pair_slots * larger(lanes, most_few_rows));

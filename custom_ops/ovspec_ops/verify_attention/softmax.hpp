@@ -92,7 +92,7 @@ OVSPEC_INLINE Factors step(float* scores, std::size_t slots, std::size_t stride,
 }
 
 // The same with slots in the lanes: R rows of scores, `row_stride` floats apart, whose factors are in as many
-// lanes. The rows' sums wait for themselves, so several rows together wait less.
+// lanes. Each addition of a sum waits for the one before; several rows fill that time.
 template <Weights weights, std::size_t R>
 OVSPEC_INLINE Factors step_rows(float* scores, std::size_t row_stride, std::size_t slots, float* maxima,
                                 float* sums) {

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ovspec.bench.bandwidth import buffer_bytes
+from ovspec.bench.rounds import name_of
 from ovspec.bench.source import ModelSource
 from ovspec.memory.machine_memory import available_bytes
 
@@ -19,8 +20,7 @@ def models_fit(source: ModelSource, names: Iterable[str], tokens: int, available
     # those of a file are mapped, and the kernel can drop them.
     shared = buffer_bytes(len(os.sched_getaffinity(0))) + (source.weight_bytes if source.synthetic else 0)
     models = {
-        name: source.weight_bytes + source.cache_bytes(tokens, name.partition(":")[0] in _STOCK)
-        for name in names
+        name: source.weight_bytes + source.cache_bytes(tokens, name_of(name) in _STOCK) for name in names
     }
     return fits_together(models, shared, available)
 

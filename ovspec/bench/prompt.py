@@ -15,7 +15,7 @@ import openvino_genai
 
 from ovspec.bench.footprint import folder_of
 from ovspec.bench.memory import check_models_fit
-from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
+from ovspec.bench.rounds import check_at_least, check_names, check_positions, name_of, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.sparse_prefill import PROMPT_PIECE
@@ -32,11 +32,6 @@ MODES: Mapping[str, tuple[Any, Mapping[str, str]]] = {
 DEFAULT_MODES = ("genai", "stock", "dense", "sparse")
 OURS = ("dense", "sparse")
 _CHUNKED = ("stock", *OURS)
-
-
-def name_of(mode: str) -> str:
-    """The name in `MODES` of a mode such as `dense:256`."""
-    return mode.partition(":")[0]
 
 
 def _pipeline_of(mode: str) -> tuple[Any, Mapping[str, object]]:

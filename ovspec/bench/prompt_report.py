@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from ovspec.bench.prompt import OURS, PromptBench, PromptRecord, name_of
-from ovspec.bench.rounds import Spread
+from ovspec.bench.prompt import OURS, PromptBench, PromptRecord
+from ovspec.bench.rounds import Spread, name_of
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 

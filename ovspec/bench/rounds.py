@@ -60,6 +60,11 @@ def check_names(option: str, names: Sequence[str], known: Collection[str]) -> No
         raise ValueError(f"{option} {','.join(names)}: expected some of {','.join(known)}, each once")
 
 
+def name_of(mode: str) -> str:
+    """The mode without a chunk size: `dense` of `dense:256`."""
+    return mode.partition(":")[0]
+
+
 def check_at_least(least: int, **values: int) -> None:
     """Refuse a number below `least`; the names are those of the options."""
     for name, value in values.items():

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from ovspec.bench.prompt import DEFAULT_MODES, MODES, OURS, PromptBench, name_of
+from ovspec.bench.prompt import DEFAULT_MODES, MODES, OURS, PromptBench
 from ovspec.bench.prompt_report import PromptReport
+from ovspec.bench.rounds import name_of
 from ovspec.cli.bench_options import read_source, run_and_show, source_options
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import int_list, json_option, properties_from, property_option

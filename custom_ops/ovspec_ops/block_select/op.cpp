@@ -138,11 +138,9 @@ void score(const Call& call, std::size_t work, Workspace& workspace) {
         if (!call.chooses(s))
             continue;
         const std::size_t rows = call.queries(s), blocks = sequences.blocks(s);
-        const std::size_t values = rows * call.rows_of_query(s) * call.kv_heads * call.group * call.k_size;
-        parallel_items(call.kv_heads * rows, values, [&](std::size_t item) {
+        for (std::size_t item = 0; item < call.kv_heads * rows; item++)
             mean_query(call, sequences.first_row(s) + item % rows, call.rows_of_query(s), item / rows,
                        queries + item * call.summary_size);
-        });
         const ScoreCall of{queries, rows,  call.summary, call.kv_heads, call.summary_size, sequences.table(s),
                            blocks,  scores};
         for (std::size_t begin = 0; begin < blocks; begin += chunk_blocks)

@@ -65,7 +65,9 @@ public:
         const float* gates = gated ? work_.gates.reserve(rows_ * channels_) : nullptr;
         const bool given = gated || call_.gates;
         const std::size_t macs = rows_ * view.count * size_ * (given ? 1 : 2);
-        each_channels(view.count, macs, [&](std::size_t first, std::size_t count) {
+        parallel_items(blocks(view.count), macs, [&](std::size_t block) {
+            const std::size_t first = block * block_channels;
+            const std::size_t count = std::min(block_channels, view.count - first);
             const ChannelSpan span{view.channels + first, count, view.count - first};
             FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             const std::size_t of_gate = given ? 0 : kernels_.scratch_floats(w_.gate);
@@ -116,12 +118,8 @@ public:
     }
 
 private:
-    // Calls use(first, count) for the channels of every task.
-    template <class Use> static void each_channels(std::size_t channels, std::size_t work, const Use& use) {
-        parallel_items((channels + block_channels - 1) / block_channels, work, [&](std::size_t task) {
-            const std::size_t first = task * block_channels;
-            use(first, std::min(block_channels, channels - first));
-        });
+    static std::size_t blocks(std::size_t channels) {
+        return (channels + block_channels - 1) / block_channels;
     }
 
     // Outputs of a task of `down`: wide tasks read neighbouring cache lines, but every thread needs one.
@@ -162,7 +160,9 @@ private:
         work_.set.keep_all(channels_);
         work_.set.arrange(channels_);
         const std::uint32_t* all = work_.set.view().channels;
-        each_channels(channels_, rows_ * channels_ * size_, [&](std::size_t first, std::size_t count) {
+        parallel_items(blocks(channels_), rows_ * channels_ * size_, [&](std::size_t block) {
+            const std::size_t first = block * block_channels,
+                              count = std::min(block_channels, channels_ - first);
             FloatBuffer& buffer = of_this_thread<FloatBuffer>();
             float* scratch = buffer.reserve(kernels_.scratch_floats(w_.gate));
             const ChannelSpan span{all + first, count, channels_ - first};
@@ -176,11 +176,9 @@ private:
     const float* score() {
         const float* gates = work_.gates.reserve(rows_ * channels_);
         float* scores = work_.scores.reserve(channels_);
-        each_channels(channels_, rows_ * channels_, [&](std::size_t first, std::size_t count) {
-            std::fill_n(scores + first, count, 0.0f);
-            for (std::size_t r = 0; r < rows_; r++)
-                kernels_.add_largest(scores + first, gates + r * channels_ + first, count);
-        });
+        std::fill_n(scores, channels_, 0.0f);
+        for (std::size_t r = 0; r < rows_; r++)
+            kernels_.add_largest(scores, gates + r * channels_, channels_);
         return scores;
     }
 

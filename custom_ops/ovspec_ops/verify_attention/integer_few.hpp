@@ -82,7 +82,7 @@ OVSPEC_INLINE void few_products(const std::uint8_t* columns, std::size_t column_
 }
 
 // The keys of block `b` as columns: `[k_size / 4, 32]`, four channels of a token to a lane.
-__attribute__((noinline)) static void turn_keys(const Chunk& c, Pair& pair, std::size_t b) {
+static void turn_keys(const Chunk& c, Pair& pair, std::size_t b) {
     const CacheView& keys = c.call.keys;
     const std::size_t size = keys.size, full = size / sizeof(IVec) * sizeof(IVec);
     IVec* to = c.scratch.keys;
@@ -121,8 +121,7 @@ __attribute__((noinline)) void score_few(const Chunk& c, Pair& pair, std::size_t
 }
 
 // Masks one row's scores, of a tree puts them in the order of positions; see visible_scores().
-__attribute__((noinline)) static void visible_few(const Chunk& c, const Pair& pair, std::size_t r,
-                                                  float* largest) {
+static void visible_few(const Chunk& c, const Pair& pair, std::size_t r, float* largest) {
     const Scratch& s = c.scratch;
     float* scores = s.scores + r * most_slots;
     *largest = 0.0f;

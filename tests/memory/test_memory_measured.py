@@ -90,7 +90,9 @@ def compare(
     if not drops_pages:  # what was resident at the peak beyond the pages of files was anonymous
         peak = max(peak, after["VmHWM"] - after["RssFile"])
     most = total if drops_pages else MOST * peak
-    assert peak <= total <= most, f"plan {total / 1e6:.0f} MB, measured {peak / 1e6:.0f} MB: {plan}"
+    assert peak <= total <= most, (
+        f"plan {total / 1e6:.0f} MB, measured {peak / 1e6:.0f} MB: {plan}; at the start {started}, then {after}"
+    )
     parts = [plan["target"], *([plan["draft"]] if plan["draft"] else [])]
     mapped = sum(part["mapped"] for part in parts)
     assert after["VmHWM"] <= total + mapped + before["RssFile"] + LIBRARIES

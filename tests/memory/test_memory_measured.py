@@ -91,7 +91,8 @@ def compare(
         peak = max(peak, after["VmHWM"] - after["RssFile"])
     most = total if drops_pages else MOST * peak
     assert peak <= total <= most, (
-        f"plan {total / 1e6:.0f} MB, measured {peak / 1e6:.0f} MB: {plan}; at the start {started}, then {after}"
+        f"plan {total / 1e6:.0f} MB, measured {peak / 1e6:.0f} MB: {plan}; at the start {started}, "
+        f"then {after}"
     )
     parts = [plan["target"], *([plan["draft"]] if plan["draft"] else [])]
     mapped = sum(part["mapped"] for part in parts)

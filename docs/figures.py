@@ -110,13 +110,17 @@ def decode_table(report: Report) -> list[str]:
 
 def memory_table(report: Report) -> list[str]:
     """Starts and resident memory, from a model's folder and from a CACHE_DIR."""
+
+    def seconds(start: dict[str, Any]) -> list[str]:
+        return [f"{start[name]:.2f} s" for name in ("start_s", "first_token_s")]
+
     rows = []
     for record in report["records"]:
         sizes = [f"{record[name] / 1e6:,.0f} MB" for name in ("loaded_anon_bytes", "anon_bytes")]
-        rows.append([record["engine"], f"{record['start_s']:.2f} s", *sizes])
+        rows.append([record["engine"], *seconds(record), *sizes])
     for start in report["cached_starts"]:
-        rows.append([start["name"], f"{start['start_s']:.2f} s", f"{start['anon_bytes'] / 1e6:,.0f} MB", ""])
-    titles = ["start of", "time", "anonymous memory, first token", "with the context"]
+        rows.append([start["name"], *seconds(start), f"{start['anon_bytes'] / 1e6:,.0f} MB", ""])
+    titles = ["start of", "time", "to the first token", "anonymous memory, start", "with the context"]
     return markdown(titles, rows)
 
 

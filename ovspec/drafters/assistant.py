@@ -125,11 +125,11 @@ class AssistantDrafter(Drafter):
         begin = len(sequence.tokens) - FIRST_ROWS
         if self._unrolled is None or begin < 0 or not takes_logits(sequence, self._vocab_size):
             return None
-        graph = self._unrolled.find(steps)
+        graph = self._unrolled.find(steps, most=self._positions - len(sequence.tokens))
         if graph is None:
             return None
         sequence.draft.rollback(begin)
-        proposal = draft_at_once(self._unrolled, graph, sequence, sequence.tokens[begin:])
+        proposal = draft_at_once(self._unrolled, graph, sequence, sequence.tokens[begin:], steps)
         self.last_duration += self._unrolled.duration
         return proposal
 

@@ -96,10 +96,11 @@ class RecurrentHead(CachedHead):
         unrolled, rows = self._unrolled, steps + 1  # as many entries are new where all drafts were accepted
         if unrolled is None or len(entries.tokens) > rows or not takes_logits(sequence, self._vocab_size):
             return None
-        graph = unrolled.find(steps, rows, entries.features)
+        graph = unrolled.find(steps, rows, entries.features, self._positions - len(sequence.tokens))
         if graph is None:
             return None
-        proposal = draft_at_once(unrolled, graph, sequence, entries.tokens.tolist(), entries.features)
+        tokens = entries.tokens.tolist()
+        proposal = draft_at_once(unrolled, graph, sequence, tokens, steps, entries.features)
         self.last_duration += unrolled.duration
         return proposal
 

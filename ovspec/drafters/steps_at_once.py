@@ -27,15 +27,17 @@ def draft_at_once(
     graph: UnrolledGraph,
     sequence: Sequence,
     tokens: list[int],
+    steps: int,
     features: NDArray[np.float32] | None = None,
 ) -> Proposal:
     """The draft of a graph, as passes draw it.
 
     Args:
         unrolled: whose graph it is.
-        graph: of as many steps as are to be drafted.
+        graph: of as many steps as are to be drafted, or more.
         sequence: with settings for which `takes_logits`, and `tokens` not in the draft's cache.
         tokens, features: as of `UnrolledSteps.run`.
+        steps: tokens to draft.
     """
     sampling, ids = sequence.settings.sampling, unrolled.ids
     for position, noise in enumerate(graph.noise, len(sequence.tokens)):
@@ -46,4 +48,4 @@ def draft_at_once(
         else:
             np.take(sequence.coupling.noise(position, unrolled.vocab_size), ids, out=noise)
     temperature = sampling.temperature if sampling.do_sample else 1.0
-    return Proposal(unrolled.run(graph, sequence.draft, tokens, len(graph.noise), temperature, features))
+    return Proposal(unrolled.run(graph, sequence.draft, tokens, temperature, features)[:steps])

@@ -14,7 +14,7 @@ from ovspec.engine.request import Request, RequestOutput
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
-from ovspec.engine.speculation import Chunk, Speculation, Step
+from ovspec.engine.speculation import AT_ONCE, Chunk, Speculation, Step
 from ovspec.errors import InvalidValueError
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
@@ -152,22 +152,25 @@ class LLMEngine:
             state.aborted = True
 
     def step(self) -> list[RequestOutput]:
-        """Schedule, run one pass, post-process; what came of it for each request that has something new."""
+        """Schedule, run one pass, post-process; what came of it for each request that has something new.
+
+        A request alone has several passes, where these are short: what lies between steps takes 100 us.
+        """
         outputs = self._outputs
         outputs += self.end_aborted()
         for state in [state for state in self._states.values() if state.sequence.finished]:
             outputs.append(self._last_output(state))  # a step was cut short after its last token
         for state in self._scheduler.admit():
             self._begin(state)
+        begun = microseconds()
         try:
-            decoding, chunks = self._scheduler.schedule()
+            decoding, reading = self._advance()
+            while not reading and self._goes_on(decoding) and microseconds() - begun < AT_ONCE:
+                decoding, reading = self._advance()
         except CacheFullError as error:
             self._outputs = []
             return [*outputs, self._fail(self._states[error.request_id])]
-        if decoding or chunks:
-            self._run(decoding, chunks)
-        for state in (*decoding, *(chunk.state for chunk in chunks)):
-            self._publish(state)
+        for state in (*decoding, *reading):
             if state.sequence.finished:
                 outputs.append(self._last_output(state))
             elif state.output.token_ids:
@@ -278,8 +281,25 @@ class LLMEngine:
             self._modes[verify] = Mode.of(verify, self._config)
         return self._modes[verify]
 
+    def _advance(self) -> tuple[list[RequestState], list[RequestState]]:
+        """Schedule and run a pass; the requests that decoded in it, and those whose prompts it read."""
+        decoding, chunks = self._scheduler.schedule()
+        if decoding or chunks:
+            self._run(decoding, chunks)
+        reading = [chunk.state for chunk in chunks]
+        for state in (*decoding, *reading):
+            self._publish(state)
+        return decoding, reading
+
+    def _goes_on(self, decoding: list[RequestState]) -> bool:
+        """Whether the only request there is can decode on; nobody else waits for the end of the step."""
+        if len(decoding) != 1 or len(self._states) != 1:
+            return False
+        return not (decoding[0].sequence.finished or decoding[0].aborted)
+
     def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
         started = microseconds()
+        held = [len(state.output.token_ids) for state in decoding]
         self._speculation.most_draft = self._scheduler.draft_room(decoding, chunks)
         plans = self._planner.plan(decoding)
         step = self._speculation.step(decoding, plans, chunks)
@@ -287,7 +307,7 @@ class LLMEngine:
         read = sum(chunk.tokens for chunk in chunks)
         if decoding:
             self._scheduler.costs.observe(duration / step.passes, read)
-            _record(step, decoding, plans, duration)
+            _record(step, decoding, plans, held, duration)
             reading = self._scheduler.costs.reading(step.verify_duration, read)
             self._planner.observe(decoding, step, duration, reading)
         for chunk in chunks:
@@ -321,8 +341,16 @@ class LLMEngine:
             del self._meters[id(request.metrics)]
 
 
-def _record(step: Step, decoding: list[RequestState], plans: list[Plan], duration: float) -> None:
-    """Count a step in the metrics of every call that had requests in it."""
+def _record(
+    step: Step, decoding: list[RequestState], plans: list[Plan], held: list[int], duration: float
+) -> None:
+    """Count a pass in the metrics of every call that had requests in it.
+
+    Args:
+        step, decoding, plans: of the pass.
+        held: tokens that the output of each request had before.
+        duration: of it all, microseconds.
+    """
     models = step.draft_model_duration + step.verify_duration + step.commit_duration
     of_calls: dict[int, list[int]] = {}
     for index, state in enumerate(decoding):
@@ -345,5 +373,5 @@ def _record(step: Step, decoding: list[RequestState], plans: list[Plan], duratio
         metrics.sampling_durations += [step.sampling_duration / step.passes] * step.passes
         metrics.inference_durations += [models / step.passes] * step.passes
         metrics.host_durations += [(duration - models) / step.passes] * step.passes
-        emitted = sum(len(decoding[index].output.token_ids) for index in indices)
+        emitted = sum(len(decoding[index].output.token_ids) - held[index] for index in indices)
         meter.count_tokens(emitted, len(indices), step.passes)

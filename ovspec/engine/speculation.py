@@ -24,9 +24,9 @@ from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
 
-# Microseconds of plain passes after which a step of several ends: so long its first token waits at most, and
-# whoever comes meanwhile.
-_AT_ONCE = 4000.0
+#: Microseconds of passes after which a step of several ends: so long its first token waits at most, and
+#: whoever comes meanwhile.
+AT_ONCE = 4000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class Speculation:
         """
         sequence, fixed = state.sequence, self.verifier.target.fixed_graphs
         step, read = Step([0], [0], [0], passes=0), 0.0
-        while fixed and step.verify_duration < _AT_ONCE and not sequence.finished:
-            if (found := fixed.forward_next(sequence.target, sequence.tokens[-1])) is None:
+        while fixed and step.verify_duration < AT_ONCE and not sequence.finished:
+            if (found := fixed.forward_next(sequence.target, sequence.tokens[-1:])) is None:
                 break
             started, (logits, duration) = microseconds(), found
             step.passes += 1

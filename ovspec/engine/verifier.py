@@ -32,14 +32,11 @@ class Verifier:
 
     def __init__(self, target: ModelRunner, drafter: Drafter | None = None) -> None:
         self.target = target
+        #: Measurements of the last pass, the drafts' sequences first.
+        self.stats = target.last_pass
         self._reader = drafter if drafter is not None and drafter.reads_states else None
         # Of every sequence of the last pass: position of its first row, its rows, those before its draft.
         self._rows: list[tuple[int, slice, int]] = []
-
-    @property
-    def stats(self) -> PassStats:
-        """Measurements of the last pass, the drafts' sequences first."""
-        return self.target.last_pass
 
     def verify(
         self,
@@ -57,6 +54,10 @@ class Verifier:
             trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
             chunks: rows of prompts that are read in the same pass; their logits follow.
         """
+        if len(drafts) == 1 and not chunks and not (trees and trees[0]):
+            logits = self._verify_next(*drafts[0])
+            if logits is not None:
+                return [logits]
         batch = []
         parents_of = trees or [None] * len(drafts)
         for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
@@ -74,8 +75,26 @@ class Verifier:
                 for rows, end, drafted in zip(batch, ends, lengths, strict=True)
             ]
         logits = self.target.forward(batch)
+        self.stats = self.target.last_pass
         ends = list(accumulate(rows.sampled for rows in batch))
         return [logits[begin:end] for begin, end in pairwise([0, *ends])]
+
+    def _verify_next(self, sequence: Sequence, draft: SequenceOf[int]) -> NDArray[np.float32] | None:
+        """A pass over a chain by the fixed graph of the last pass; `None` where it can't go on.
+
+        It leaves out some 150 us of an ordinary pass on the host; one of a small model takes 100 to 1,000.
+        """
+        fixed, past = self.target.fixed_graphs, sequence.target.length
+        if fixed is None:
+            return None
+        tokens = [*sequence.tokens[past:], *draft]
+        if (found := fixed.forward_next(sequence.target, tokens)) is None:
+            return None
+        logits, duration = found
+        context = float(past + len(tokens))
+        self.stats = PassStats(duration, ((context, context),), ((0.0, 0.0),))
+        self._rows = [(past, slice(0, len(tokens)), len(tokens) - len(draft))]
+        return logits
 
     def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
         """Show the drafter what states the tokens have that the last pass read and accepted.

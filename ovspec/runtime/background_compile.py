@@ -32,6 +32,7 @@ class CompiledGraph(Protocol):
         """Those that run the graph."""
 
 
+Key = TypeVar("Key", bound=Hashable)
 Graph = TypeVar("Graph", bound=CompiledGraph)
 
 
@@ -45,7 +46,7 @@ class _Asked(Generic[Graph]):
 
 
 @dataclass(slots=True)
-class BackgroundCompile(Generic[Graph]):
+class BackgroundCompile(Generic[Key, Graph]):
     """Compiles a graph in a thread of its own, once it was asked for 128 times; anew at once after `renew`.
 
     Args:
@@ -55,10 +56,10 @@ class BackgroundCompile(Generic[Graph]):
 
     cache: KVCache
     most: int
-    _asked: dict[Hashable, _Asked[Graph]] = field(default_factory=dict)
+    _asked: dict[Key, _Asked[Graph]] = field(default_factory=dict)
     _begun: int = 0
 
-    def find(self, key: Hashable, compile: Callable[[], Graph | None]) -> Graph | None:
+    def find(self, key: Key, compile: Callable[[], Graph | None]) -> Graph | None:
         """Count a use of a graph; the graph, `None` where there is none yet.
 
         Args:
@@ -80,6 +81,11 @@ class BackgroundCompile(Generic[Graph]):
                 for request in asked.graph.requests:
                     self.cache.attach(request)
         return asked.graph
+
+    @property
+    def ready(self) -> dict[Key, Graph]:
+        """The graphs that are in use, by key."""
+        return {key: asked.graph for key, asked in self._asked.items() if asked.graph is not None}
 
     def renew(self) -> None:
         """Forget the graphs, those that are being compiled too; one that is asked for is compiled anew."""

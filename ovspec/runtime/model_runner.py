@@ -153,8 +153,8 @@ class ModelRunner:
         #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
-            names, size = self._inputs.names, self.block_size
-            self.fixed_graphs = FixedGraphs(self._again[0], compiled, names, self.cache, size, self._again[1])
+            places = (self._inputs.names, self.cache, self.block_size, self._again[1])
+            self.fixed_graphs = FixedGraphs(self._again[0], compiled, *places, not self.identity_breakers)
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]

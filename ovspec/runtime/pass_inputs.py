@@ -24,7 +24,8 @@ class PassInputs:
     steps. A read-only array that was given before is there already.
 
     Args:
-        lengths: of inputs of one dimension whose tensors have a fixed length; a shorter array is their begin.
+        whole: what inputs of one dimension have whose tensors are of a fixed length, at first; a shorter
+            array is their begin.
 
     Attributes:
         request: whose tensors they are.
@@ -36,7 +37,7 @@ class PassInputs:
         self,
         request: ov.InferRequest,
         names: Iterable[str],
-        lengths: Mapping[str, int] = MappingProxyType({}),
+        whole: Mapping[str, NDArray[np.generic]] = MappingProxyType({}),
     ) -> None:
         self.request = request
         self.names = tuple(names)
@@ -44,9 +45,9 @@ class PassInputs:
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
         self._given: dict[str, NDArray[np.generic]] = {}
-        self._lengths = lengths
-        for name, length in lengths.items():
-            self._select(name, np.zeros(length, np.int32))[:] = 0
+        self._whole = whole
+        for name, array in whole.items():
+            self._select(name, array)[:] = array
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Set the inputs of the request."""
@@ -56,7 +57,7 @@ class PassInputs:
                 continue
             self._given[name] = _NOTHING if value.flags.writeable else value
             current = self._current.get(name)
-            if name in self._lengths:
+            if name in self._whole:
                 current = self._current[name][: len(value)]
             elif current is None or current.shape != value.shape:
                 current = self._select(name, value)

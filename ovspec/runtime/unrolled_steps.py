@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -136,13 +137,13 @@ class UnrolledGraph:
         request: that runs it, and the only one of `requests`.
         noise: f32 `[steps, logits of a row, vocab_size at most]`, what is added to the logits of each step;
             zeros at first.
-        rows: as given.
+        steps, rows: as given.
     """
 
     def __init__(
         self, compiled: ov.CompiledModel, steps: int, vocab_size: int, rows: int = FIRST_ROWS
     ) -> None:
-        self.request, self.rows = compiled.create_infer_request(), rows
+        self.request, self.rows, self.steps = compiled.create_infer_request(), rows, steps
         self.requests = (self.request,)
         noise = np.zeros(list(compiled.input(_NOISE).get_shape()), np.float32)
         noise[:, vocab_size:] = -np.inf
@@ -242,7 +243,7 @@ class UnrolledSteps:
     vocab_size: int
     ids: NDArray[np.int64] | None = None
     duration: float = 0.0
-    _graphs: BackgroundCompile[UnrolledGraph] = field(init=False)
+    _graphs: BackgroundCompile[str, UnrolledGraph] = field(init=False)
 
     def __post_init__(self) -> None:
         self._graphs = BackgroundCompile(self.runner.cache, _MOST_GRAPHS)
@@ -256,25 +257,32 @@ class UnrolledSteps:
         return cls(runner, vocab_size, ids) if stock and runner.fixed_graphs and runner.repeats_rows else None
 
     def find(
-        self, steps: int, rows: int = FIRST_ROWS, features: NDArray[np.float32] | None = None
+        self,
+        steps: int,
+        rows: int = FIRST_ROWS,
+        features: NDArray[np.float32] | None = None,
+        most: float = math.inf,
     ) -> UnrolledGraph | None:
-        """Count a round of so many steps; the graph for it, `None` where there is none yet.
+        """Count a round of so many steps; a graph for as many or more, `None` where there is none yet.
 
         Args:
             steps: of the round.
             rows: of the first step, the same for all rounds of so many steps.
             features: f32 `[1 or more, 1, size]`, some that the model reads, if it reads any.
+            most: steps that may be computed.
         """
-        if not 1 < steps <= _MOST_STEPS:
-            return None
-        return self._graphs.find(f"{steps} drafting steps", lambda: self._compile(steps, rows, features))
+        graph = None
+        if 1 < steps <= _MOST_STEPS:
+            key = f"{steps} drafting steps"
+            graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
+        others = (other for other in self._graphs.ready.values() if steps <= other.steps <= most)
+        return graph or next(others, None)
 
     def run(
         self,
         graph: UnrolledGraph,
         sequence: CachedSequence,
         tokens: list[int],
-        steps: int,
         temperature: float = 1.0,
         features: NDArray[np.float32] | None = None,
     ) -> list[int]:
@@ -283,7 +291,7 @@ class UnrolledSteps:
         Afterwards the cache has these tokens and all drafted ones but the last.
         """
         runner, past = self.runner, sequence.length
-        written = past + max(graph.rows, len(tokens) + steps - 1)
+        written = past + max(graph.rows, len(tokens) + graph.steps - 1)
         runner.cache.ensure(runner.blocks.required([(sequence, written)]))
         for source, target in runner.blocks.reserve(sequence, written):
             runner.cache.copy(source, target)
@@ -291,7 +299,7 @@ class UnrolledSteps:
         started = microseconds()
         drafted = graph.run(tokens, past, table, temperature, features)
         self.duration = microseconds() - started
-        sequence.verified_from, sequence.length = past, past + len(tokens) + steps - 1
+        sequence.verified_from, sequence.length = past, past + len(tokens) + graph.steps - 1
         return drafted
 
     def wait(self) -> None:

@@ -42,7 +42,7 @@ def three_passes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def timed(self: FixedGraphs, *given: Any) -> Any:
         found = forward_next(self, *given)
-        return found and (found[0], speculation._AT_ONCE / 2.5)
+        return found and (found[0], speculation.AT_ONCE / 2.5)
 
     monkeypatch.setattr(FixedGraphs, "forward_next", timed)
 

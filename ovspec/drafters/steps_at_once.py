@@ -40,10 +40,11 @@ def draft_at_once(
         steps: tokens to draft.
     """
     sampling, ids = sequence.settings.sampling, unrolled.ids
-    for position, noise in enumerate(graph.noise, len(sequence.tokens)):
-        if not sampling.do_sample:
-            noise[:] = 0.0
-        elif ids is None:
+    if not sampling.do_sample and graph.is_noisy:
+        graph.noise[:] = 0.0
+    graph.is_noisy = sampling.do_sample
+    for position, noise in enumerate(graph.noise if sampling.do_sample else (), len(sequence.tokens)):
+        if ids is None:
             noise[:] = sequence.coupling.noise(position, len(noise))
         else:
             np.take(sequence.coupling.noise(position, unrolled.vocab_size), ids, out=noise)

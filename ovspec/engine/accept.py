@@ -12,7 +12,7 @@ from ovspec.drafters.drafter import Proposal
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.acceptance import Accepted, accept_draft
 from ovspec.sampling.block_verification import block_accept
-from ovspec.sampling.sampling import Distribution
+from ovspec.sampling.sampling import Distribution, checked_max
 from ovspec.sampling.tree_acceptance import AcceptedPath, follow_choices
 
 
@@ -29,6 +29,8 @@ def accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) 
     if settings.acceptance_rule == "block" and x:
         return _accept_block(sequence, proposal, logits)
     samples, threshold, p = settings.sampling.do_sample, settings.acceptance_threshold, list[Distribution]()
+    if not samples and threshold >= 1.0 and processor.leaves_logits:
+        return _accept_greedily(x, logits)
 
     def choices() -> Iterator[int]:
         for i, row in enumerate(logits):
@@ -46,6 +48,15 @@ def accept(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) 
         return float(np.exp(row[x[i]] - row.max(), dtype=np.float64))
 
     return accept_draft(x, choices(), ratio if threshold < 1.0 else None, threshold)
+
+
+def _accept_greedily(x: SequenceOf[int], logits: NDArray[np.float32]) -> Accepted:
+    """The rule where the target's tokens are the most probable ones of its logits as they are."""
+    choices = logits.argmax(-1).tolist()  # 20 us less than row by row
+    accepted = accept_draft(x, choices)
+    for row, token in zip(logits[: accepted.n + 1], choices, strict=False):
+        checked_max(row, row[token])
+    return accepted
 
 
 def _accept_block(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:

@@ -188,7 +188,8 @@ class Speculation:
             return [Proposal() for _ in decoding]
         started = microseconds()
         proposals = self.drafter.propose([state.sequence for state in decoding], counts)
-        drop_unlikely(proposals, [state.schedule for state in decoding])
+        if any(proposal.confidences for proposal in proposals):
+            drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals

@@ -137,6 +137,7 @@ class UnrolledGraph:
         request: that runs it, and the only one of `requests`.
         noise: f32 `[steps, logits of a row, vocab_size at most]`, what is added to the logits of each step;
             zeros at first.
+        is_noisy: whether it is more than zeros.
         steps, rows: as given.
     """
 
@@ -147,7 +148,7 @@ class UnrolledGraph:
         self.requests = (self.request,)
         noise = np.zeros(list(compiled.input(_NOISE).get_shape()), np.float32)
         noise[:, vocab_size:] = -np.inf
-        self.noise = noise[:, :vocab_size]
+        self.noise, self.is_noisy = noise[:, :vocab_size], False
         self._scale = np.ones((), np.float32)
         self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
         self._pasts, self._contexts = np.zeros(steps, np.int32), np.zeros(steps, np.int32)

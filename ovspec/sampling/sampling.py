@@ -186,7 +186,7 @@ def sampling_distribution(logits: NDArray[np.float32], params: SamplingParams) -
     """
     if not params.do_sample:
         return Distribution.one_hot(greedy_token(logits))
-    peak = _checked_max(logits, _check_row(logits).max())
+    peak = checked_max(logits, _check_row(logits).max())
     ids: NDArray[np.int64] | None = None
     if 0 < params.top_k < logits.size:
         split = logits.size - params.top_k
@@ -213,7 +213,7 @@ def greedy_token(logits: NDArray[np.float32]) -> int:
         ValueError: the logits are not one float32 row, hold NaN or +inf, or exclude every token.
     """
     token = int(_check_row(logits).argmax())
-    _checked_max(logits, logits[token])
+    checked_max(logits, logits[token])
     return token
 
 
@@ -292,9 +292,14 @@ def _check_row(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return logits
 
 
-def _checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32:
+def checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32:
+    """The largest of the logits `[vocab]`, as given.
+
+    Raises:
+        ValueError: it is NaN or infinite.
+    """
     # max and argmax propagate NaN, so checking the largest value is enough.
-    if not np.isfinite(largest):
+    if not math.isfinite(largest):
         raise ValueError(
             f"logits must be finite or -inf with one finite value at least, got a maximum of {largest} over "
             f"{logits.size} values; check the model's precision and the excluded tokens"

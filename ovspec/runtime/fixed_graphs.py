@@ -187,23 +187,24 @@ class FixedGraphs:
         if kind is None or (self._native and self._blocks < self._proven_blocks):
             return None, added
         features, blocks = batch[0].features, self._blocks
-        graph = self._graphs.find(kind, lambda: self._compile(kind, features, blocks))
+        graph, count = self._graphs.find(kind, lambda: self._compile(kind, features, blocks)), kind.rows
         if graph is None and self.fills:
-            kind, graph = self._filled(kind, batch[0])
-        inputs = graph.next(timed=not is_compiling()) if graph else None
-        more = kind.rows - len(batch[0].tokens)
+            graph, count = self._filled(kind, batch[0])
+        if graph is None:
+            return None, added
+        inputs, more = graph.next(timed=not is_compiling()), count - len(batch[0].tokens)
         if not more:
-            self._next_rows = NextRows.behind(inputs, batch, self.block_size)
-        return inputs, more if inputs else added
+            self._next_rows = NextRows.behind(inputs, batch[0], self.block_size)
+        return inputs, more
 
-    def _filled(self, kind: Kind, rows: Rows) -> tuple[Kind, QuickerGraph | None]:
-        """A graph of more rows for a pass, if they take no block that the sequence lacks."""
+    def _filled(self, kind: Kind, rows: Rows) -> tuple[QuickerGraph | None, int]:
+        """A graph of more rows for a pass, if they take no block that the sequence lacks, and their number."""
         size = self.block_size
         room = size * max(len(rows.sequence.table), -(-rows.context // size)) - rows.past
         for other, graph in self._graphs.ready.items():
             if other.holds(kind) and other.rows <= room:
-                return other, graph
-        return kind, None
+                return graph, other.rows
+        return None, kind.rows
 
     def forward_next(
         self, sequence: CachedSequence, tokens: Sequence[int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,39 +18,33 @@ _PAST = 4  # where `verify_tables` of one sequence hold the tokens before its ro
 _OTHERS = (FEATURES, ROPE_LENGTHS)  # what rows depend on beside their tokens and their places
 
 
-@dataclass(slots=True)
 class NextRows:
     """Runs a graph again for the next rows of the same sequence, as many as before.
 
     In the same blocks rows differ from those before in their tokens and in four numbers.
 
     Args:
-        inputs: of the last pass, whose graph has the shapes of these rows.
-        sequence: whose rows these were.
-        past: tokens before them.
-        rows: their number; logits are wanted of each.
+        inputs: of the last pass, whose graph has fixed shapes.
+        rows: of that pass; logits are wanted of each, and none was added.
         block_size: tokens of a block.
     """
 
-    inputs: PassInputs
-    sequence: CachedSequence
-    past: int
-    rows: int
-    block_size: int
+    __slots__ = ("_block_size", "_counted", "_inputs", "_logits", "_past", "_rows", "_sequence", "_tables")
+
+    def __init__(self, inputs: PassInputs, rows: Rows, block_size: int) -> None:
+        self._inputs, self._sequence, self._block_size = inputs, rows.sequence, block_size
+        self._past, self._rows = rows.past, len(rows.tokens)
+        # At the same addresses in every pass; the first one has them behind `__init__`.
+        self._counted: list[NDArray[np.generic]] = []
+        self._tables: NDArray[np.generic] | None = None
+        self._logits: NDArray[np.float32] | None = None
 
     @classmethod
-    def behind(cls, inputs: PassInputs | None, batch: Sequence[Rows], block_size: int) -> NextRows | None:
-        """What follows a pass over a batch; `None` where not all logits are wanted, or rows have more inputs.
-
-        Args:
-            inputs: of the pass, if its graph has fixed shapes.
-            batch: its rows, none added.
-            block_size: tokens of a block.
-        """
-        rows = batch[0]
-        if inputs is None or rows.sampled < len(rows.tokens) or any(name in inputs.names for name in _OTHERS):
+    def behind(cls, inputs: PassInputs, rows: Rows, block_size: int) -> NextRows | None:
+        """What follows a pass; `None` where not all of its logits are wanted, or rows have more inputs."""
+        if rows.sampled < len(rows.tokens) or any(name in inputs.names for name in _OTHERS):
             return None
-        return cls(inputs, rows.sequence, rows.past, len(rows.tokens), block_size)
+        return cls(inputs, rows, block_size)
 
     def run(self, sequence: CachedSequence, tokens: Sequence[int]) -> tuple[NDArray[np.float32], float] | None:
         """Compute the rows of tokens and advance their sequence.
@@ -61,24 +54,24 @@ class NextRows:
             where rows of another sequence came before, other blocks are read or written, or the tokens are
             not as many.
         """
-        past = sequence.length
-        if sequence is not self.sequence or len(tokens) != self.rows:
+        past, rows, size = sequence.length, self._rows, self._block_size
+        if sequence is not self._sequence or len(tokens) != rows:
             return None
-        if self._blocks(past) != self._blocks(self.past):
+        last = past + rows - 1
+        if past // size != self._past // size or last // size != (self._past + rows - 1) // size:
             return None
-        inputs, shift = self.inputs, past - self.past
+        inputs = self._inputs
+        if not self._counted:
+            self._counted = [inputs.array(name) for name in _COUNTED]
+            self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
         inputs.array("input_ids")[:] = tokens
-        for name in _COUNTED:
-            place = inputs.array(name)
-            np.add(place, shift, out=place)
-        if VERIFY_TABLES in inputs.names:
-            inputs.array(VERIFY_TABLES)[_PAST] = past
-        self.past = past
+        for place in self._counted:
+            place += past - self._past
+        if self._tables is not None:
+            self._tables[_PAST] = past
+        self._past = past
         duration = inputs.infer()
-        sequence.verified_from, sequence.length = past, past + self.rows
-        logits: NDArray[np.float32] = inputs.request.get_tensor("logits").data
-        return logits.reshape(self.rows, -1), duration
-
-    def _blocks(self, past: int) -> tuple[int, int]:
-        """The first and the last block that rows behind so many tokens are written to."""
-        return past // self.block_size, (past + self.rows - 1) // self.block_size
+        sequence.verified_from, sequence.length = past, past + rows
+        if self._logits is None:
+            self._logits = inputs.request.get_tensor("logits").data.reshape(rows, -1)
+        return self._logits, duration

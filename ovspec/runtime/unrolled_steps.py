@@ -272,12 +272,13 @@ class UnrolledSteps:
             features: f32 `[1 or more, 1, size]`, some that the model reads, if it reads any.
             most: steps that may be computed.
         """
-        graph = None
         if 1 < steps <= _MOST_STEPS:
             key = f"{steps} drafting steps"
             graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
+            if graph is not None:
+                return graph
         others = (other for other in self._graphs.ready.values() if steps <= other.steps <= most)
-        return graph or next(others, None)
+        return next(others, None)
 
     def run(
         self,

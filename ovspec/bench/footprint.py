@@ -125,9 +125,7 @@ class FootprintBench:
         engine, asked = CACHED_STARTS[name]
         return self._start(engine, folder, 0, {**asked, "CACHE_DIR": place})
 
-    def _start(
-        self, engine: str, folder: Path, context: int, asked: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _start(self, engine: str, folder: Path, context: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         task = {
             "engine": engine,
             "model": str(folder),

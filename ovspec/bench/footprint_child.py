@@ -17,7 +17,7 @@ def resident() -> dict[str, int]:
 
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
-    """Times and memory of `task["engine"]`, from its start to the first token and behind `task["context"]` tokens."""
+    """Times of `task["engine"]` to its first token, and its memory, also behind `task["context"]` tokens."""
     import numpy as np
     import openvino as ov
     import openvino_genai

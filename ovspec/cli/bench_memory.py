@@ -28,8 +28,9 @@ def memory(
 ) -> None:
     """Measure starts and resident memory of ovspec and of OpenVINO GenAI, with the same cache precision.
 
-    Every start has its own process; ratios are of the time to the first token. The cache is u8 by token unless --property sets another. Starts from a
-    CACHE_DIR are measured in the same turns; the start that fills it does not count.
+    Every start has its own process; ratios are of the time to the first token. The cache is u8 by token
+    unless --property sets another. Starts from a CACHE_DIR are measured in the same turns; the start that
+    fills it does not count.
     """
     source = read_source(options)
     bench = FootprintBench(source, context, repeat, properties_from(properties))

@@ -198,7 +198,7 @@ class FixedGraphs:
         return inputs, more
 
     def _filled(self, kind: Kind, rows: Rows) -> tuple[QuickerGraph | None, int]:
-        """A graph of more rows for a pass, if they take no block that the sequence lacks, and their number."""
+        """A graph of more rows for a pass that needs no further block for them, and their number."""
         size = self.block_size
         room = size * max(len(rows.sequence.table), -(-rows.context // size)) - rows.past
         for other, graph in self._graphs.ready.items():

@@ -46,7 +46,9 @@ class NextRows:
             return None
         return cls(inputs, rows, block_size)
 
-    def run(self, sequence: CachedSequence, tokens: Sequence[int]) -> tuple[NDArray[np.float32], float] | None:
+    def run(
+        self, sequence: CachedSequence, tokens: Sequence[int]
+    ) -> tuple[NDArray[np.float32], float] | None:
         """Compute the rows of tokens and advance their sequence.
 
         Returns:
@@ -66,7 +68,7 @@ class NextRows:
             self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
         inputs.array("input_ids")[:] = tokens
         for place in self._counted:
-            place += past - self._past
+            np.add(place, past - self._past, out=place)
         if self._tables is not None:
             self._tables[_PAST] = past
         self._past = past

@@ -12,7 +12,8 @@ from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows
 from ovspec_transforms import ROPE_LENGTHS, VERIFY_TABLES
 
-# Greater by one with every token before the rows, as long as these are in the same blocks.
+# Greater by one with every token before the rows, as long as these are in the same blocks. They are computed
+# from the first pass and not from the last, which may have been cut short.
 _COUNTED = ("position_ids", "past_lens", "max_context_len")
 _PAST = 4  # where `verify_tables` of one sequence hold the tokens before its rows, see `pack_tables`
 _OTHERS = (FEATURES, ROPE_LENGTHS)  # what rows depend on beside their tokens and their places
@@ -34,8 +35,8 @@ class NextRows:
     def __init__(self, inputs: PassInputs, rows: Rows, block_size: int) -> None:
         self._inputs, self._sequence, self._block_size = inputs, rows.sequence, block_size
         self._past, self._rows = rows.past, len(rows.tokens)
-        # At the same addresses in every pass; the first one has them behind `__init__`.
-        self._counted: list[NDArray[np.generic]] = []
+        # At the same addresses in every pass, and each number less the tokens before the rows.
+        self._counted: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
         self._tables: NDArray[np.generic] | None = None
         self._logits: NDArray[np.float32] | None = None
 
@@ -64,14 +65,14 @@ class NextRows:
             return None
         inputs = self._inputs
         if not self._counted:
-            self._counted = [inputs.array(name) for name in _COUNTED]
+            places = [inputs.array(name) for name in _COUNTED]
+            self._counted = [(place, np.subtract(place, self._past, dtype=place.dtype)) for place in places]
             self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
         inputs.array("input_ids")[:] = tokens
-        for place in self._counted:
-            np.add(place, past - self._past, out=place)
+        for place, offset in self._counted:
+            np.add(offset, past, out=place)
         if self._tables is not None:
             self._tables[_PAST] = past
-        self._past = past
         duration = inputs.infer()
         sequence.verified_from, sequence.length = past, past + rows
         if self._logits is None:

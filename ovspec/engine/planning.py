@@ -31,10 +31,12 @@ class Planner:
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
         """What each request is to do in the next step."""
+        self._planned, plans = [], dict[int, Plan]()
+        if len(decoding) == 1 and not self._shadows and (plan := self._schedule_of(decoding).constant):
+            return [plan]
         groups: dict[tuple[int, int], list[int]] = {}
         for index, state in enumerate(decoding):
             groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
-        self._planned, plans = [], dict[int, Plan]()
         for group in groups.values():
             requests = [decoding[index] for index in group]
             schedule = self._schedule_of(requests)

@@ -118,6 +118,8 @@ class Scheduler:
         Where the cache is full the youngest requests are preempted; they wait, and are read again.
         """
         decoding = [state for state in self.running if state.unread == 0]
+        if len(decoding) == len(self.running) == 1 and not self.waiting and self._blocks.spare is None:
+            return decoding, []  # the common case, in which a pass of a small model waits for this
         left = self.max_num_batched_tokens
         if decoding:
             unread = len(self.running) - len(decoding) + len(self.waiting)

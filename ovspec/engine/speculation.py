@@ -22,7 +22,7 @@ from ovspec.runtime.tables import Rows
 from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
+from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
 
 #: Microseconds of passes after which a step of several ends: so long its first token waits at most, and
 #: whoever comes meanwhile.
@@ -121,16 +121,8 @@ class Speculation:
                 return step
         step = Step()
         proposals = self._draft(decoding, plans, step)
-        limits = [
-            self.verifier.limits(
-                state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
-            )
-            for state, proposal, plan in zip(decoding, proposals, plans, strict=True)
-        ]
-        drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
-        trees = [proposal.parents for proposal in proposals]
         ends = [chunk.state for chunk in chunks if chunk.ends]
-        logits = self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks])
+        logits, limits = self._verify(decoding, plans, proposals, chunks)
         step.verify_duration = self.verifier.stats.duration
         for index, state in enumerate(decoding):
             if state.request.blocks_read:
@@ -151,6 +143,28 @@ class Speculation:
             outcomes, step.commit_duration = commit(self.verifier, [decoding[index] for index in due])
             step.commits = dict(zip(due, outcomes, strict=True))
         return step
+
+    def _verify(
+        self,
+        decoding: SequenceOf[RequestState],
+        plans: SequenceOf[Plan],
+        proposals: SequenceOf[Proposal],
+        chunks: SequenceOf[Chunk],
+    ) -> tuple[list[NDArray[np.float32]], list[Limits]]:
+        """Logits of every request and every chunk, and what the requests' rows may read."""
+        drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
+        if len(drafts) == 1 and not chunks and proposals[0].parents is None:
+            logits = self.verifier.verify_next(*drafts[0])
+            if logits is not None:
+                return [logits], [DENSE]
+        limits = [
+            self.verifier.limits(
+                state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
+            )
+            for state, proposal, plan in zip(decoding, proposals, plans, strict=True)
+        ]
+        trees = [proposal.parents for proposal in proposals]
+        return self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks]), limits
 
     def _is_plain(self, plan: Plan) -> bool:
         """Whether nobody drafts, and nobody is shown what the target computes."""

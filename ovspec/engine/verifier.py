@@ -54,10 +54,6 @@ class Verifier:
             trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
             chunks: rows of prompts that are read in the same pass; their logits follow.
         """
-        if len(drafts) == 1 and not chunks and not (trees and trees[0]):
-            logits = self._verify_next(*drafts[0])
-            if logits is not None:
-                return [logits]
         batch = []
         parents_of = trees or [None] * len(drafts)
         for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
@@ -79,8 +75,8 @@ class Verifier:
         ends = list(accumulate(rows.sampled for rows in batch))
         return [logits[begin:end] for begin, end in pairwise([0, *ends])]
 
-    def _verify_next(self, sequence: Sequence, draft: SequenceOf[int]) -> NDArray[np.float32] | None:
-        """A pass over a chain by the fixed graph of the last pass; `None` where it can't go on.
+    def verify_next(self, sequence: Sequence, draft: SequenceOf[int]) -> NDArray[np.float32] | None:
+        """As `verify`, for one chain by the fixed graph of the last pass; `None` where it can't go on.
 
         It leaves out some 150 us of an ordinary pass on the host; one of a small model takes 100 to 1,000.
         """

@@ -170,7 +170,7 @@ FIGURES = {
     ),
     "memory": Figure(
         "performance.md",
-        "ovspec bench memory --shape qwen3-0.6b --layers 6 --context 16384 --repeat 1",
+        "ovspec bench memory --shape qwen3-0.6b --layers 6 --context 16384 --repeat 3",
         memory_table,
     ),
     "fidelity": Figure(

@@ -19,7 +19,8 @@ from ovspec_ops import BLOCK_SIZE
 
 # The fit of a plan to measured memory: resident anonymous bytes of pipelines of several shapes, formats and
 # contexts. tests/memory/test_memory_measured.py holds it to that.
-PROCESS_BYTES = 68 * 10**6  # libraries, tokenizer
+# Libraries, tokenizer, and what starts differ by: of 80 alike the largest took 25 MB more than the least.
+PROCESS_BYTES = 80 * 10**6
 _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels

@@ -119,7 +119,8 @@ def memory_table(report: Report) -> list[str]:
         sizes = [f"{record[name] / 1e6:,.0f} MB" for name in ("loaded_anon_bytes", "anon_bytes")]
         rows.append([record["engine"], *seconds(record), *sizes])
     for start in report["cached_starts"]:
-        rows.append([start["name"], *seconds(start), f"{start['anon_bytes'] / 1e6:,.0f} MB", ""])
+        size = f"{start['loaded_anon_bytes'] / 1e6:,.0f} MB"
+        rows.append([start["name"], *seconds(start), size, ""])
     titles = ["start of", "time", "to the first token", "anonymous memory, start", "with the context"]
     return markdown(titles, rows)
 

@@ -41,7 +41,7 @@ class Footprint:
     Attributes:
         start_s: seconds from the folder to a pipeline.
         first_token_s: seconds from the folder to the first token after a prompt of one token. OpenVINO GenAI
-            reorders weights behind its start, with the first pass.
+            reorders weights after its start, with the first pass.
         cpu_s: processor time until then in seconds.
         loaded_anon_bytes: anonymous resident memory (RssAnon) of the process after the start.
         anon_bytes: the same after the context was read and some tokens generated.
@@ -63,13 +63,14 @@ class CachedStart:
 
     Attributes:
         name: in `CACHED_STARTS`.
-        anon_bytes: anonymous resident memory after the first token.
+        anon_bytes: the same after the first token.
     """
 
     name: str
     start_s: float
     first_token_s: float
     cpu_s: float
+    loaded_anon_bytes: int
     anon_bytes: int
 
 

@@ -86,6 +86,6 @@ class HostBench:
         engine.add_request(Request("host", prompt, settings, metrics=metrics))
         while engine.has_unfinished_requests:
             engine.step()
-            if len(metrics.host_durations) == warm_up + self.steps:
+            if len(metrics.host_durations) >= warm_up + self.steps:
                 engine.abort("host")
         return metrics.host_durations[warm_up : warm_up + self.steps]

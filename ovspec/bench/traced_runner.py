@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
+from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
@@ -34,13 +35,29 @@ class TracedRunner(ModelRunner):
 
     def forward(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         """As `ModelRunner.forward`."""
-        logits = super().forward(batch)
-        drafted = batch[0].sampled - 1
+        rows = batch[0]
+        return self._traced(super().forward(batch), rows.tokens[-rows.sampled :], rows.parents, rows.is_dense)
+
+    def forward_next(
+        self, sequence: CachedSequence, tokens: SequenceOf[int]
+    ) -> tuple[NDArray[np.float32], float] | None:
+        """As `ModelRunner.forward_next`."""
+        found = super().forward_next(sequence, tokens)
+        return found and (self._traced(found[0], np.array(tokens), None, True), found[1])
+
+    def _traced(
+        self,
+        logits: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        parents: NDArray[np.int32] | None,
+        is_dense: bool,
+    ) -> NDArray[np.float32]:
+        """The logits `[tokens, vocab]` of a last token and its draft, changed as the trace says."""
+        drafted = len(logits) - 1
         if self._drafts is None or drafted < 1:
             return logits
-        path = _path(batch[0].parents, drafted)
-        tokens = batch[0].tokens[-drafted - 1 :]
-        if self._confirmations is not None and batch[0].is_dense:
+        path = _path(parents, drafted)
+        if self._confirmations is not None and is_dense:
             accepted = self._confirmations.take(drafted)
         else:
             accepted = min(next(self._drafts)[1], len(path) - 1)

@@ -43,7 +43,8 @@ def draft_at_once(
     if not sampling.do_sample and graph.is_noisy:
         graph.noise[:] = 0.0
     graph.is_noisy = sampling.do_sample
-    for position, noise in enumerate(graph.noise if sampling.do_sample else (), len(sequence.tokens)):
+    drawn = graph.noise[:steps] if sampling.do_sample else ()
+    for position, noise in enumerate(drawn, len(sequence.tokens)):
         if ids is None:
             noise[:] = sequence.coupling.noise(position, len(noise))
         else:

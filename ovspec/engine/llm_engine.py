@@ -154,7 +154,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Schedule, run one pass, post-process; what came of it for each request that has something new.
 
-        A request alone has several passes, where these are short: what lies between steps takes 100 us.
+        A request that is alone has several passes where these are short: what lies between two steps takes
+        100 us.
         """
         outputs = self._outputs
         outputs += self.end_aborted()
@@ -162,14 +163,15 @@ class LLMEngine:
             outputs.append(self._last_output(state))  # a step was cut short after its last token
         for state in self._scheduler.admit():
             self._begin(state)
-        begun = microseconds()
+        self._speculation.until = microseconds() + AT_ONCE
         try:
             decoding, reading = self._advance()
-            while not reading and self._goes_on(decoding) and microseconds() - begun < AT_ONCE:
+            while not reading and self._goes_on(decoding) and microseconds() < self._speculation.until:
                 decoding, reading = self._advance()
         except CacheFullError as error:
-            self._outputs = []
-            return [*outputs, self._fail(self._states[error.request_id])]
+            self._outputs, state = [], self._states[error.request_id]
+            # What passes before have brought is handed out; the next step fails again.
+            return [*outputs, state.take_output() if state.output.token_ids else self._fail(state)]
         for state in (*decoding, *reading):
             if state.sequence.finished:
                 outputs.append(self._last_output(state))

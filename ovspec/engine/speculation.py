@@ -24,8 +24,8 @@ from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
 
-#: Microseconds of passes after which a step of several ends: so long its first token waits at most, and
-#: whoever comes meanwhile.
+#: Microseconds after which no further pass of a step begins: the step's first token, and a request that
+#: arrives during it, wait so long and for one pass more at most.
 AT_ONCE = 4000.0
 
 
@@ -92,7 +92,7 @@ class Step:
 
 
 class Speculation:
-    """Advances requests by one pass, and by dense ones where provisional tokens are due.
+    """Advances requests by one pass or several plain ones, and by dense ones where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.
@@ -102,6 +102,8 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target, drafter)
         self.drafter = drafter
+        #: Time from which on a step of plain passes begins no further one, as `microseconds` counts it.
+        self.until = 0.0
         #: Draft tokens of a request that the cache has room for; `None`: any number.
         self.most_draft: int | None = None
 
@@ -176,10 +178,10 @@ class Speculation:
 
         The host takes 90 us of an ordinary step, and a pass of a small model 100 to 400.
         """
-        sequence, fixed = state.sequence, self.verifier.target.fixed_graphs
+        sequence, target = state.sequence, self.verifier.target
         step, read = Step([0], [0], [0], passes=0), 0.0
-        while fixed and step.verify_duration < AT_ONCE and not sequence.finished:
-            if (found := fixed.forward_next(sequence.target, sequence.tokens[-1:])) is None:
+        while not (step.passes and microseconds() >= self.until) and not sequence.finished:
+            if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
                 break
             started, (logits, duration) = microseconds(), found
             step.passes += 1

@@ -89,7 +89,7 @@ class Sequence:
     @property
     def finished(self) -> bool:
         """Whether the sequence has ended."""
-        return self.finish_reason is not GenerationFinishReason.NONE
+        return bool(self.finish_reason != GenerationFinishReason.NONE)
 
     def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
         """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""

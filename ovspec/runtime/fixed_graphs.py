@@ -124,9 +124,9 @@ class Kind(NamedTuple):
         return cls(count + added if count > 1 else 1, rows.sampled, rows.states)
 
     def holds(self, other: Kind) -> bool:
-        """Whether a pass of the other kind is one of this with rows behind its own that nobody reads."""
-        every = all(kind.sampled == kind.rows and kind.states in (0, kind.rows) for kind in (self, other))
-        return every and other.rows < self.rows and bool(other.states) == bool(self.states)
+        """Whether a pass of the other kind fits this one, with rows behind its own that nobody reads."""
+        all_read = all(kind.sampled == kind.rows and kind.states in (0, kind.rows) for kind in (self, other))
+        return all_read and other.rows < self.rows and bool(other.states) == bool(self.states)
 
 
 @dataclass(slots=True)
@@ -201,10 +201,10 @@ class FixedGraphs:
         """A graph of more rows for a pass that needs no further block for them, and their number."""
         size = self.block_size
         room = size * max(len(rows.sequence.table), -(-rows.context // size)) - rows.past
-        for other, graph in self._graphs.ready.items():
-            if other.holds(kind) and other.rows <= room:
-                return graph, other.rows
-        return None, kind.rows
+        ready = self._graphs.ready
+        fitting = [other for other in ready if other.holds(kind) and other.rows <= room]
+        found = min(fitting, key=lambda other: other.rows, default=kind)
+        return ready.get(found), found.rows
 
     def forward_next(
         self, sequence: CachedSequence, tokens: Sequence[int]

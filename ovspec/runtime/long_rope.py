@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.tables import Rows
+
+_RECOMPUTED_ROWS = 512  # per pass
 
 
 class LongRope:
@@ -23,6 +25,25 @@ class LongRope:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+
+    def recompute(self, batch: Sequence[Rows], forward: Callable[[Rows], float]) -> float:
+        """Compute keys again whose frequencies change.
+
+        Args:
+            batch: rows of the next pass.
+            forward: computes rows and returns how long it took.
+
+        Returns:
+            What it took in all.
+        """
+        duration = 0.0
+        for rows in batch:
+            tokens = self.outdated(rows)
+            length = max(rows.text_length, rows.context + len(tokens))
+            for begin in range(0, len(tokens), _RECOMPUTED_ROWS):
+                part = tokens[begin : begin + _RECOMPUTED_ROWS]
+                duration += forward(Rows(rows.sequence, part, sampled=0, text_length=length))
+        return duration
 
     def outdated(self, rows: Rows) -> NDArray[np.int64]:
         """Drop the cached keys of a sequence if its frequencies change; return the tokens to compute again.

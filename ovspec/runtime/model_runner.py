@@ -55,7 +55,6 @@ from ovspec_transforms import (
 
 # That a graph with selection is made for, before the compiled one says it.
 _GPU_BLOCK_SIZE = 16
-_RECOMPUTED_ROWS = 512  # per pass
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
 
@@ -229,7 +228,7 @@ class ModelRunner:
         Returns:
             Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
         """
-        recomputed = self._recompute(batch) if self.long_rope else 0.0
+        recomputed = self.long_rope.recompute(batch, self._duration) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
         try:
             self._compute(batch, filled, apart, recomputed)
@@ -243,6 +242,12 @@ class ModelRunner:
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+
+    def forward_next(
+        self, sequence: CachedSequence, tokens: Sequence[int]
+    ) -> tuple[NDArray[np.float32], float] | None:
+        """A pass by the fixed graph of the last one, where that can go on; see `FixedGraphs.forward_next`."""
+        return self.fixed_graphs.forward_next(sequence, tokens) if self.fixed_graphs else None
 
     def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
         """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
@@ -306,18 +311,10 @@ class ModelRunner:
         self.last_pass = PassStats(duration)
         return logits
 
-    def _recompute(self, batch: Sequence[Rows]) -> float:
-        """Compute keys again whose rotary frequencies change; return microseconds inside the model."""
-        duration = 0.0
-        assert self.long_rope is not None
-        for rows in batch:
-            tokens = self.long_rope.outdated(rows)
-            length = max(rows.text_length, rows.context + len(tokens))
-            for begin in range(0, len(tokens), _RECOMPUTED_ROWS):
-                part = tokens[begin : begin + _RECOMPUTED_ROWS]
-                self.forward([Rows(rows.sequence, part, sampled=0, text_length=length)])
-                duration += self.last_pass.duration
-        return duration
+    def _duration(self, rows: Rows) -> float:
+        """Compute one sequence's rows; microseconds inside the model."""
+        self.forward([rows])
+        return self.last_pass.duration
 
     def output(self, name: str) -> NDArray[np.generic]:
         """An output of the last pass, valid until the next."""

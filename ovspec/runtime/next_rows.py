@@ -58,16 +58,18 @@ class NextRows:
             not as many.
         """
         past, rows, size = sequence.length, self._rows, self._block_size
-        if sequence is not self._sequence or len(tokens) != rows:
-            return None
+        if sequence is not self._sequence or len(tokens) != rows or past <= self._past:
+            return (
+                None  # no further than the first pass begins: that was cut short, perhaps before its inputs
+            )
         last = past + rows - 1
         if past // size != self._past // size or last // size != (self._past + rows - 1) // size:
             return None
         inputs = self._inputs
         if not self._counted:
+            self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
             places = [inputs.array(name) for name in _COUNTED]
             self._counted = [(place, np.subtract(place, self._past, dtype=place.dtype)) for place in places]
-            self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
         inputs.array("input_ids")[:] = tokens
         for place, offset in self._counted:
             np.add(offset, past, out=place)

@@ -24,8 +24,8 @@ class PassInputs:
     steps. A read-only array that was given before is there already.
 
     Args:
-        whole: what inputs of one dimension have whose tensors are of a fixed length, at first; a shorter
-            array is their begin.
+        whole: first contents of inputs of one dimension whose tensors keep one length; a shorter array
+            overwrites their beginning.
 
     Attributes:
         request: whose tensors they are.

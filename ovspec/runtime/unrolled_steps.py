@@ -267,7 +267,7 @@ class UnrolledSteps:
         """Count a round of so many steps; a graph for as many or more, `None` where there is none yet.
 
         Args:
-            steps: of the round.
+            steps: of the round. Twice as many in one graph take no longer than these one by one.
             rows: of the first step, the same for all rounds of so many steps.
             features: f32 `[1 or more, 1, size]`, some that the model reads, if it reads any.
             most: steps that may be computed.
@@ -277,8 +277,11 @@ class UnrolledSteps:
             graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
             if graph is not None:
                 return graph
-        others = (other for other in self._graphs.ready.values() if steps <= other.steps <= most)
-        return next(others, None)
+            longer = (
+                other for other in self._graphs.ready.values() if steps < other.steps <= min(most, 2 * steps)
+            )
+            return min(longer, key=lambda other: other.steps, default=None)
+        return None
 
     def run(
         self,

@@ -91,6 +91,23 @@ def test_they_are_those_of_passes(demo_ir: Path, vocab_size: int, temperature: f
     assert used == [False] * 2 + [True] * 28  # the first two are counted
 
 
+@pytest.mark.parametrize("options", [{}, SAMPLED])
+def test_shorter_drafts_take_the_graph_of_more_steps(demo_ir: Path, options: dict[str, Any]) -> None:
+    """Down to half of its steps; the next draft does not see what was drafted beyond."""
+    drafter, plain = drafter_of(demo_ir), drafter_of(demo_ir)
+    steps, plain._unrolled = steps_of(drafter), None
+    sequences = [Sequence.start(TEXT, 4000, settings_of(**options), 0) for _ in range(2)]
+    for number, count in enumerate((4, 4, 4, 3, 2, 4, 1, 3, 4)):
+        drafts = [d.propose([s], [count])[0].tokens for d, s in zip((drafter, plain), sequences, strict=True)]
+        assert drafts[0] == drafts[1] and len(drafts[0]) == count
+        for sequence in sequences:
+            sequence.append([*drafts[0][: number % 3], 7 + number])
+        steps.wait()
+    used = {key: asked.graph is not None for key, asked in steps._graphs._asked.items()}
+    assert used["4 drafting steps"] and not used["3 drafting steps"]  # asked for twice
+    assert steps.find(2) is steps.find(4) and steps.find(1) is None and steps.find(2, most=3) is None
+
+
 @pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), SAMPLED])
 def test_as_much_is_accepted(demo_ir: Path, options: dict[str, Any]) -> None:
     target, drafter = ModelRunner(demo_ir), drafter_of(demo_ir)

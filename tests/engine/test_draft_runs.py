@@ -16,6 +16,7 @@ from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.runtime import background_compile
 from ovspec.runtime.fixed_graphs import FixedGraphs
+from ovspec.runtime.pass_inputs import PassInputs
 
 PROMPT = "Once upon a time there was a little girl named Lily. She"
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "rng_seed": 3}
@@ -117,7 +118,7 @@ def test_a_step_of_one_request_has_several_passes(demo_ir: Path, monkeypatch: py
     assert texts["alone"] == alone
 
 
-def test_a_cancelled_text_ends_within_the_time_of_a_step(demo_ir: Path) -> None:
+def test_a_cancelled_text_ends_with_its_step(demo_ir: Path) -> None:
     made, pieces = pipeline(demo_ir, "draft"), list[str]()
 
     def streamer(piece: str) -> openvino_genai.StreamingStatus:
@@ -125,7 +126,66 @@ def test_a_cancelled_text_ends_within_the_time_of_a_step(demo_ir: Path) -> None:
         full = len(pieces) == 9
         return openvino_genai.StreamingStatus.CANCEL if full else openvino_genai.StreamingStatus.RUNNING
 
-    whole = answer(made).texts[0]
-    made.generate(PROMPT, max_new_tokens=80, ignore_eos=True, streamer=streamer)
+    options = {"max_new_tokens": 1000, "ignore_eos": True, "num_assistant_tokens": 4}
+    whole = made.generate(PROMPT, **options)
+    cancelled = made.generate([PROMPT], streamer=streamer, **options)
     assert len(pieces) == 9 and whole.startswith("".join(pieces))
-    assert answer(made).texts[0] == whole
+    assert cancelled.perf_metrics.get_num_generated_tokens() < 300
+    assert made.generate(PROMPT, **options) == whole
+
+
+def test_a_pass_cut_short_before_its_inputs_is_not_gone_on_from(
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph has the inputs of another request then."""
+    engine: LLMEngine = pipeline(demo_ir, "draft").engine.engine
+    first, second = list(range(100, 140)), list(range(300, 350))
+
+    def start(name: str, prompt: list[int]) -> None:
+        given = {"max_new_tokens": 60, "ignore_eos": True, "num_assistant_tokens": 4}
+        settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
+        engine.add_request(Request(name, prompt, settings, "dense"))
+
+    def rest(found: list[int]) -> list[int]:
+        while engine.has_unfinished_requests:
+            for output in engine.step():
+                found += output.token_ids
+        return found
+
+    start("whole", second)
+    whole = rest([])
+    start("other", first)
+    rest([])
+    write, cut = PassInputs.write, [False]
+
+    def interrupted(self: PassInputs, values: Any) -> None:
+        if len(values["input_ids"]) == 5 and self is not target._inputs and not cut[0]:
+            cut[0] = True
+            raise KeyboardInterrupt
+        write(self, values)
+
+    target = engine.target
+    monkeypatch.setattr(PassInputs, "write", interrupted)
+    start("cut", second)
+    found = list[int]()
+    with pytest.raises(KeyboardInterrupt):
+        rest(found)
+    engine.recover()
+    assert rest(found) == whole
+
+
+def test_tokens_of_a_full_cache_are_handed_out(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of passes before the one for which there is no room."""
+    monkeypatch.setattr(llm_engine, "AT_ONCE", 1e9)
+    engine: LLMEngine = pipeline(demo_ir, "draft").engine.engine
+    engine.target.limit_cache(4 * engine.target.cache.block_bytes, 0)
+    given = {"max_new_tokens": 500, "ignore_eos": True, "num_assistant_tokens": 4}
+    settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
+    engine.add_request(Request("long", [5, 6, 7, 8], settings, "dense"))
+    found, errors = 0, []
+    while engine.has_unfinished_requests:
+        for output in engine.step():
+            assert not (output.token_ids and output.error)
+            found += len(output.token_ids)
+            errors += [output.error] if output.error else []
+    assert found == 4 * engine.target.block_size - 4 + 1 and len(errors) == 1

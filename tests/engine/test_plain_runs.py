@@ -11,10 +11,10 @@ import pytest
 from settings import F32
 
 import ovspec
-from ovspec.engine import speculation
+from ovspec.engine import llm_engine, speculation
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
-from ovspec.engine.speculation import Speculation
+from ovspec.engine.speculation import AT_ONCE, Speculation
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.runtime import background_compile
 from ovspec.runtime.fixed_graphs import FixedGraphs
@@ -38,13 +38,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def three_passes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """On any machine: a step ends with the pass that fills its time."""
-    forward_next = FixedGraphs.forward_next
+    now, forward_next = [0.0], FixedGraphs.forward_next
 
     def timed(self: FixedGraphs, *given: Any) -> Any:
-        found = forward_next(self, *given)
-        return found and (found[0], speculation.AT_ONCE / 2.5)
+        now[0] += AT_ONCE / 2.5
+        return forward_next(self, *given)
 
     monkeypatch.setattr(FixedGraphs, "forward_next", timed)
+    for module in (speculation, llm_engine):
+        monkeypatch.setattr(module, "microseconds", lambda: now[0])
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ class Step:
 
 
 class Speculation:
-    """Advances requests by one pass or several plain ones, and by dense ones where provisional tokens are due.
+    """Advances requests by one pass, several plain ones, and dense ones where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.

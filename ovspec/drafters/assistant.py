@@ -82,6 +82,8 @@ class AssistantDrafter(Drafter):
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         """As many tokens as asked, within the positions of the draft model."""
+        if len(sequences) == 1 and (whole := self._at_once(sequences[0], counts[0])):
+            return {0: whole}
         for sequence in sequences:
             self._keep_path(sequence)
         lengths = [
@@ -107,9 +109,6 @@ class AssistantDrafter(Drafter):
         drafting = [index for index in drafting if index not in trees]
         for index in drafting:
             sequences[index].draft.keep_states(sequences[index].draft.length)
-        if len(drafting) == 1 and (whole := self._at_once(sequences[drafting[0]], int(lengths[drafting[0]]))):
-            proposals[drafting[0]] = whole
-            return proposals
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
             still = []
@@ -120,17 +119,22 @@ class AssistantDrafter(Drafter):
             drafting = still
         return proposals
 
-    def _at_once(self, sequence: Sequence, steps: int) -> Proposal | None:
-        """Draft all steps by one graph; `None` where none is compiled yet, or where not `takes_logits`."""
-        begin = len(sequence.tokens) - FIRST_ROWS
-        if self._unrolled is None or begin < 0 or not takes_logits(sequence, self._vocab_size):
+    def _at_once(self, sequence: Sequence, count: int) -> Proposal | None:
+        """The draft of the only sequence by one graph; `None` where none is compiled yet, or none can be."""
+        unrolled, length = self._unrolled, len(sequence.tokens)
+        begin, room = length - FIRST_ROWS, self._positions - length
+        steps = int(min(count, depth_of(sequence), room))
+        if unrolled is None or steps < 1 or begin < 0 or sequence.settings.branching_factor > 1:
             return None
-        graph = self._unrolled.find(steps, most=self._positions - len(sequence.tokens))
-        if graph is None:
+        if not takes_logits(sequence, self._vocab_size):
             return None
+        if (graph := unrolled.find(steps, most=room)) is None:
+            return None
+        if sequence.draft.length < begin:
+            self._catch_up(sequence, None)
         sequence.draft.rollback(begin)
-        proposal = draft_at_once(self._unrolled, graph, sequence, sequence.tokens[begin:], steps)
-        self.last_duration += self._unrolled.duration
+        proposal = draft_at_once(unrolled, graph, sequence, sequence.tokens[begin:], steps)
+        self.last_duration += unrolled.duration
         return proposal
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:

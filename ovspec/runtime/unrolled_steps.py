@@ -151,9 +151,15 @@ class UnrolledGraph:
         self.noise, self.is_noisy = noise[:, :vocab_size], False
         self._scale = np.ones((), np.float32)
         self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
-        self._pasts, self._contexts = np.zeros(steps, np.int32), np.zeros(steps, np.int32)
-        self._behind = np.arange(steps - 1, dtype=np.int32)
-        self._positions = np.zeros(rows + steps - 1, np.int64)
+        # Tokens before and up to the rows of each step, and the places of all rows; and both less the tokens
+        # behind which the second step stands, by the tokens of the first.
+        self._counts, self._positions = np.zeros((2, steps), np.int32), np.zeros(rows + steps - 1, np.int64)
+        behind = np.arange(steps - 1)
+        self._relative = {}
+        for count in range(1, rows + 1):
+            counts = np.array([[-count, *behind], [rows - count, *behind + 1]], np.int32)
+            places = np.minimum(np.arange(rows) - count, -1)  # none beyond the model's
+            self._relative[count] = counts, np.concatenate([places, behind])
         self._table, self._begins = np.zeros(0, np.int32), np.zeros(2, np.int32)
         given: dict[str, NDArray[np.generic]] = {
             _NOISE: noise,
@@ -169,8 +175,8 @@ class UnrolledGraph:
         }
         for step in range(steps):
             suffix = f".{step}" if step else ""
-            given[f"past_lens{suffix}"] = self._pasts[step : step + 1]
-            given[f"max_context_len{suffix}"] = self._contexts[step : step + 1].reshape(())
+            given[f"past_lens{suffix}"] = self._counts[0, step : step + 1]
+            given[f"max_context_len{suffix}"] = self._counts[1, step : step + 1].reshape(())
         names = {port.get_any_name() for port in compiled.inputs}
         self._features = np.zeros(0, np.float32)
         if FEATURES in names:
@@ -200,18 +206,15 @@ class UnrolledGraph:
             temperature: that logits are divided by.
             features: f32 `[tokens, 1, size]`, where the model reads them.
         """
-        count, rows = len(tokens), self.rows
-        end = past + count
+        count = len(tokens)
         self._first[:count] = tokens
         self._sampled[0] = count - 1
         if features is not None:
             self._features[:count] = features
         self._scale[...] = 1.0 / temperature
-        self._pasts[0], self._contexts[0] = past, past + rows
-        np.add(self._behind, end, out=self._pasts[1:])
-        np.add(self._behind, end + 1, out=self._contexts[1:])
-        self._positions[:rows] = np.minimum(np.arange(past, past + rows), end - 1)  # none beyond the model's
-        self._positions[rows:] = self._pasts[1:]
+        counts, places = self._relative[count]
+        np.add(counts, past + count, out=self._counts)
+        np.add(places, past + count, out=self._positions)
         if table.shape != self._table.shape:
             self._table = np.empty_like(table)
             self._begins[1] = len(table)

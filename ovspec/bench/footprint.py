@@ -63,7 +63,8 @@ class CachedStart:
 
     Attributes:
         name: in `CACHED_STARTS`.
-        anon_bytes: the same after the first token.
+        start_s, first_token_s, cpu_s, loaded_anon_bytes: as of `Footprint`.
+        anon_bytes: anonymous resident memory after the first token.
     """
 
     name: str

@@ -14,7 +14,7 @@ from ovspec.engine.request import Request, RequestOutput
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
-from ovspec.engine.speculation import AT_ONCE, Chunk, Speculation, Step
+from ovspec.engine.speculation import Chunk, Speculation, Step
 from ovspec.errors import InvalidValueError
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
@@ -30,6 +30,9 @@ from ovspec_models import OvspecConfig
 
 _UNLIMITED = 2**31 - 1
 MAX_NUM_SEQS = 256
+#: Microseconds after which no further pass of a step begins: the step's first token, and a request that
+#: arrives during it, wait so long and for one pass more at most.
+AT_ONCE = 4000.0
 
 
 class LLMEngine:

@@ -24,10 +24,6 @@ from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
 
-#: Microseconds after which no further pass of a step begins: the step's first token, and a request that
-#: arrives during it, wait so long and for one pass more at most.
-AT_ONCE = 4000.0
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

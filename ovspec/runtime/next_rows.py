@@ -35,7 +35,7 @@ class NextRows:
     def __init__(self, inputs: PassInputs, rows: Rows, block_size: int) -> None:
         self._inputs, self._sequence, self._block_size = inputs, rows.sequence, block_size
         self._past, self._rows = rows.past, len(rows.tokens)
-        # At the same addresses in every pass, and each number less the tokens before the rows.
+        # The numbers that count tokens, each with its value for a text without tokens before the rows.
         self._counted: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
         self._tables: NDArray[np.generic] | None = None
         self._logits: NDArray[np.float32] | None = None
@@ -58,10 +58,10 @@ class NextRows:
             not as many.
         """
         past, rows, size = sequence.length, self._rows, self._block_size
-        if sequence is not self._sequence or len(tokens) != rows or past <= self._past:
-            return (
-                None  # no further than the first pass begins: that was cut short, perhaps before its inputs
-            )
+        if sequence is not self._sequence or len(tokens) != rows:
+            return None
+        if past <= self._past:  # the first pass was cut short, perhaps before its inputs were written
+            return None
         last = past + rows - 1
         if past // size != self._past // size or last // size != (self._past + rows - 1) // size:
             return None

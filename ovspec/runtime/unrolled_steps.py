@@ -151,8 +151,8 @@ class UnrolledGraph:
         self.noise, self.is_noisy = noise[:, :vocab_size], False
         self._scale = np.ones((), np.float32)
         self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
-        # Tokens before and up to the rows of each step, and the places of all rows; and both less the tokens
-        # behind which the second step stands, by the tokens of the first.
+        # `past_lens` and `max_context_len` of every step, and the positions of all rows. A run adds the length of
+        # the text to `_relative`, these numbers for a text of length 0 by the tokens of the first step.
         self._counts, self._positions = np.zeros((2, steps), np.int32), np.zeros(rows + steps - 1, np.int64)
         behind = np.arange(steps - 1)
         self._relative = {}
@@ -275,16 +275,14 @@ class UnrolledSteps:
             features: f32 `[1 or more, 1, size]`, some that the model reads, if it reads any.
             most: steps that may be computed.
         """
-        if 1 < steps <= _MOST_STEPS:
-            key = f"{steps} drafting steps"
-            graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
-            if graph is not None:
-                return graph
-            longer = (
-                other for other in self._graphs.ready.values() if steps < other.steps <= min(most, 2 * steps)
-            )
-            return min(longer, key=lambda other: other.steps, default=None)
-        return None
+        if not 1 < steps <= _MOST_STEPS:
+            return None
+        key, limit = f"{steps} drafting steps", min(most, 2 * steps)
+        graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
+        if graph is not None:
+            return graph
+        longer = (other for other in self._graphs.ready.values() if steps < other.steps <= limit)
+        return min(longer, key=lambda other: other.steps, default=None)
 
     def run(
         self,

@@ -68,6 +68,12 @@ def answer(made: ovspec.LLMPipeline, **options: Any) -> Any:
     return made.generate([PROMPT], **given)
 
 
+def request(name: str, prompt: list[int], max_new_tokens: int) -> Request:
+    given = {"max_new_tokens": max_new_tokens, "ignore_eos": True, "num_assistant_tokens": 4}
+    settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
+    return Request(name, prompt, settings, "dense")
+
+
 @pytest.mark.parametrize("draft", ["draft", "eagle3"])
 def test_texts_and_counts_are_those_of_single_passes(
     demo_ir: Path, repeated: list[int], monkeypatch: pytest.MonkeyPatch, draft: str
@@ -96,9 +102,7 @@ def test_a_step_of_one_request_has_several_passes(demo_ir: Path, monkeypatch: py
 
     def start(*names: str) -> dict[str, list[int]]:
         for number, name in enumerate(names):
-            given = {"max_new_tokens": 40, "ignore_eos": True, "num_assistant_tokens": 4}
-            settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
-            engine.add_request(Request(name, [5, 6, 7, 8 + number], settings, "dense"))
+            engine.add_request(request(name, [5, 6, 7, 8 + number], 40))
         return {name: [] for name in names}
 
     def step() -> list[int]:
@@ -141,20 +145,15 @@ def test_a_pass_cut_short_before_its_inputs_is_not_gone_on_from(
     engine: LLMEngine = pipeline(demo_ir, "draft").engine.engine
     first, second = list(range(100, 140)), list(range(300, 350))
 
-    def start(name: str, prompt: list[int]) -> None:
-        given = {"max_new_tokens": 60, "ignore_eos": True, "num_assistant_tokens": 4}
-        settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
-        engine.add_request(Request(name, prompt, settings, "dense"))
-
     def rest(found: list[int]) -> list[int]:
         while engine.has_unfinished_requests:
             for output in engine.step():
                 found += output.token_ids
         return found
 
-    start("whole", second)
+    engine.add_request(request("whole", second, 60))
     whole = rest([])
-    start("other", first)
+    engine.add_request(request("other", first, 60))
     rest([])
     write, cut = PassInputs.write, [False]
 
@@ -166,7 +165,7 @@ def test_a_pass_cut_short_before_its_inputs_is_not_gone_on_from(
 
     target = engine.target
     monkeypatch.setattr(PassInputs, "write", interrupted)
-    start("cut", second)
+    engine.add_request(request("cut", second, 60))
     found = list[int]()
     with pytest.raises(KeyboardInterrupt):
         rest(found)
@@ -179,9 +178,7 @@ def test_tokens_of_a_full_cache_are_handed_out(demo_ir: Path, monkeypatch: pytes
     monkeypatch.setattr(llm_engine, "AT_ONCE", 1e9)
     engine: LLMEngine = pipeline(demo_ir, "draft").engine.engine
     engine.target.limit_cache(4 * engine.target.cache.block_bytes, 0)
-    given = {"max_new_tokens": 500, "ignore_eos": True, "num_assistant_tokens": 4}
-    settings = resolve(updated(openvino_genai.GenerationConfig(), given), (), has_draft=True)
-    engine.add_request(Request("long", [5, 6, 7, 8], settings, "dense"))
+    engine.add_request(request("long", [5, 6, 7, 8], 500))
     found, errors = 0, []
     while engine.has_unfinished_requests:
         for output in engine.step():

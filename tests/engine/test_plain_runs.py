@@ -12,9 +12,9 @@ from settings import F32
 
 import ovspec
 from ovspec.engine import llm_engine, speculation
-from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.llm_engine import AT_ONCE, LLMEngine
 from ovspec.engine.request import Request
-from ovspec.engine.speculation import AT_ONCE, Speculation
+from ovspec.engine.speculation import Speculation
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.runtime import background_compile
 from ovspec.runtime.fixed_graphs import FixedGraphs

@@ -151,8 +151,8 @@ class UnrolledGraph:
         self.noise, self.is_noisy = noise[:, :vocab_size], False
         self._scale = np.ones((), np.float32)
         self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
-        # `past_lens` and `max_context_len` of every step, and the positions of all rows. A run adds the length of
-        # the text to `_relative`, these numbers for a text of length 0 by the tokens of the first step.
+        # `past_lens` and `max_context_len` of every step, and the positions of all rows. `_relative` has them
+        # for a text of length 0, by the tokens of the first step; a run adds the length of its text.
         self._counts, self._positions = np.zeros((2, steps), np.int32), np.zeros(rows + steps - 1, np.int64)
         behind = np.arange(steps - 1)
         self._relative = {}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.fixed_graphs import is_small, one_thread
+from ovspec.runtime.fixed_compilers import is_small, one_thread
 from ovspec_transforms import HeadParts
 
 # What verification of a usual draft accepts at once, with the token before it.

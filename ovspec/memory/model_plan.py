@@ -11,6 +11,7 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.fixed_compilers import LAYER_BYTES, MOST_OF_LARGE
 from ovspec.runtime.huge_pages import with_huge_pages
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.recurrent_states import MOST_STATES
@@ -89,7 +90,9 @@ def plan_model(
         token_bytes: of keys and values of one token, all layers together.
     """
     made, held, transient = _weights(sizes, backends, cache)
-    graph = _LAYER_BYTES * model.num_hidden_layers
+    # Graphs for known shapes share the weights. A model that is kept in CACHE_DIR has none.
+    further = MOST_OF_LARGE * LAYER_BYTES if backends.linear == "native" and cache == "none" else 0
+    graph = (_LAYER_BYTES + further) * model.num_hidden_layers
     tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
     start = 0 if cache == "holds" else max(0, made - held) + transient
     tensors = 2 * model.num_kv_layers

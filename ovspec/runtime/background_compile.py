@@ -15,8 +15,8 @@ from ovspec.runtime.cache import KVCache
 
 _LOG = logging.getLogger(__name__)
 
-# Compiling takes 70 to 500 ms and saves 30 to 165 us a pass, so it pays after about 1,000 passes. A text of
-# 128 passes usually goes on so long.
+# A small model takes 70 to 500 ms to compile and saves 30 to 165 us a pass, so it pays after about 1,000
+# passes. A text of 128 passes usually goes on so long.
 PASSES = 128
 
 # Waited for when the interpreter ends; one at a time leaves the other cores to the passes.
@@ -52,10 +52,12 @@ class BackgroundCompile(Generic[Key, Graph]):
     Args:
         cache: that the graphs read and write.
         most: graphs; further ones are not compiled.
+        patience: how many times 128.
     """
 
     cache: KVCache
     most: int
+    patience: int = 1
     _asked: dict[Key, _Asked[Graph]] = field(default_factory=dict)
     _begun: int = 0
 
@@ -70,7 +72,7 @@ class BackgroundCompile(Generic[Key, Graph]):
         if asked is None:
             asked = self._asked[key] = _Asked()
         asked.count += 1
-        if asked.count == PASSES and self._begun < self.most:
+        if asked.count == self._passes and self._begun < self.most:
             self._begun += 1
             asked.compiling = _COMPILER.submit(_made, key, compile)
             _unfinished.add(asked.compiling)
@@ -81,6 +83,10 @@ class BackgroundCompile(Generic[Key, Graph]):
                 for request in asked.graph.requests:
                     self.cache.attach(request)
         return asked.graph
+
+    @property
+    def _passes(self) -> int:
+        return PASSES * self.patience
 
     @property
     def ready(self) -> dict[Key, Graph]:
@@ -94,7 +100,7 @@ class BackgroundCompile(Generic[Key, Graph]):
                 continue  # not asked for often, or not to be used
             for request in asked.graph.requests if asked.graph else ():
                 self.cache.detach(request)
-            asked.count, asked.graph, asked.compiling = PASSES - 1, None, None
+            asked.count, asked.graph, asked.compiling = self._passes - 1, None, None
             self._begun -= 1
 
     def wait(self) -> None:

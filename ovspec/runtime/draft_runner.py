@@ -10,7 +10,7 @@ import openvino as ov
 from ovspec.runtime.attention_config import Attention, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu
-from ovspec.runtime.fixed_graphs import SMALL_MODEL
+from ovspec.runtime.fixed_compilers import SMALL_MODEL
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tree_limits import why_rows_stay

@@ -1,10 +1,9 @@
-"""Graphs of a small model, compiled for the shapes of passes that come again and again."""
+"""Graphs of a model, compiled for the shapes of passes that come again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,94 +12,21 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.background_compile import BackgroundCompile, is_compiling
 from ovspec.runtime.cache import CachedSequence, KVCache
-from ovspec.runtime.compile import compile_paged, fuses_mlps
+from ovspec.runtime.fixed_compilers import FixedCompilers
 from ovspec.runtime.next_rows import NextRows
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.quicker_graph import QuickerGraph
 from ovspec.runtime.tables import Rows, build_tables, is_short_chain
 from ovspec_ops.verify_attention import tables_length
-from ovspec_transforms import HIDDEN_ROWS, SAMPLED_TOKENS_INDICES, VERIFY_TABLES, fix_caches, share_threads
+from ovspec_transforms import HIDDEN_ROWS, SAMPLED_TOKENS_INDICES, VERIFY_TABLES, fix_caches
 
-SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
-#: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
-#: they pay: on two idle cores with AMX the demo target wrote 1,987 tokens/s with one thread and 1,962 with
-#: two, 1,465 and 1,427 with four drafts. Pinned, the only threads of several processes would wait for a core.
-_ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
-# Of native operations that have several. One row of a small layer is 10 us of work for one thread; nothing
-# was measured with more than two cores.
-_MOST_THREADS = 4
-# Settings of where the plugin's threads run. Shared threads would not follow them, so there are none then.
-_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING")
 _MOST_ROWS = 8
-_MOST_GRAPHS = 4  # of some 12 MB
 _RETURNED = (SAMPLED_TOKENS_INDICES, HIDDEN_ROWS)  # rows whose logits and states are wanted
 _GROWING = ("block_indices", VERIFY_TABLES)  # with the text
 # Passes that are compared, behind a text of several blocks: stock attention divides one among threads, and
 # adds its parts in another order than one thread does.
 _PROVEN_PASSES, _PROVEN_PAST = 3, 100
-
-Compile = Callable[[ov.Model], ov.CompiledModel]
-
-
-class Compilers(NamedTuple):
-    """What compiles a small model for known shapes.
-
-    Attributes:
-        alone: for one thread, as `one_thread`.
-        threaded: for several threads; `None` where its own graph has one, or `alone` has several. If native
-            operations do the work, the plugin keeps one thread and they have the others.
-        threads: that native operations may have where the plugin has one.
-    """
-
-    alone: Compile
-    threaded: Compile | None
-    threads: int
-
-    @classmethod
-    def of(
-        cls,
-        core: ov.Core,
-        device: str,
-        settings: Mapping[str, object],
-        own: ov.CompiledModel,
-        native: bool,
-    ) -> Compilers:
-        """Those that honour the user's settings.
-
-        Args:
-            core, device, settings, own: as of `one_thread`.
-            native: whether attention and all products with weights are native operations.
-        """
-        alone = one_thread(core, device, settings, own)
-        of_pass = int(own.get_property("INFERENCE_NUM_THREADS")) // int(own.get_property("NUM_STREAMS"))
-        if of_pass <= 1 or "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own):
-            return cls(alone, None, 1)
-        threads = 1 if any(name in settings for name in _PLACES) else min(of_pass, _MOST_THREADS)
-
-        def threaded(model: ov.Model) -> ov.CompiledModel:
-            if threads == 1 or not native:
-                return compile_paged(core, model, device, settings)
-            share_threads(model, threads)
-            return compile_paged(core, model, device, {**_ONE_THREAD, **settings})
-
-        return cls(alone, threaded, threads)
-
-
-def one_thread(
-    core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel | None = None
-) -> Compile:
-    """What compiles a model for one thread, if the user's settings do not ask for more.
-
-    Args:
-        core, device, settings: as of `compile_paged`.
-        own: the model as it is compiled; MLPs that are fused there need two threads, to have the same bits.
-    """
-
-    def compile(model: ov.Model) -> ov.CompiledModel:
-        few = {} if own is not None and fuses_mlps(own) else _ONE_THREAD
-        return compile_paged(core, model, device, {**few, **settings})
-
-    return compile
+_RUNS = 4  # the text, and the passes of the model's own graph and of up to two others
 
 
 class Kind(NamedTuple):
@@ -131,23 +57,24 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class FixedGraphs:
-    """Compiles a graph for a kind of pass, beside the passes, once there were 128 of it.
+    """Compiles a graph for a kind of pass, beside the passes, once there were 128 of it (large models: 512).
 
     Where shapes are known beforehand, the plugin infers none in a pass, and prepares nothing anew where the
     number of rows changes. An operation of ours then costs it 1 us, not 5; attention 1 us, not 17.
-    One row of the demo target took 395 us in place of 560, of its draft model 85 in place of 113.
+    One row of the demo target took 395 us in place of 560, of its draft model 85 in place of 113, of 28
+    layers of the 0.6B shape 20.1 ms in place of 24.2.
 
     These graphs have the weights and the cache of the model's own one. They are used only where their logits
     have its bits, of a draft where their likeliest tokens are its own. With native attention the size of the
     cache is one of the shapes, and graphs are compiled anew where it grows.
 
     Args:
-        model: behind its transforms; small, as it stays in memory.
+        model: behind its transforms; it shares its weights with `own`.
         own: the model compiled for any shapes.
         names: inputs of the model beside the caches.
         cache: of the model.
         block_size: tokens of its blocks.
-        compilers: of graphs of one thread and of several; the quicker one stays.
+        compilers: of one graph or two; the quicker one stays.
         fills: whether rows have their bits whatever rows stand behind them. A pass for which there is no
             graph then takes that of more rows: the last passes of a text, whose drafts are shorter, took 3
             to 5 ms without, and 1.2 ms with it.
@@ -162,7 +89,7 @@ class FixedGraphs:
     names: Sequence[str]
     cache: KVCache
     block_size: int
-    compilers: Compilers
+    compilers: FixedCompilers
     fills: bool
     drafts: bool = field(default=False, init=False)
     _graphs: BackgroundCompile[Kind, QuickerGraph] = field(init=False)
@@ -170,7 +97,7 @@ class FixedGraphs:
     _next_rows: NextRows | None = None
 
     def __post_init__(self) -> None:
-        self._graphs = BackgroundCompile(self.cache, _MOST_GRAPHS)
+        self._graphs = BackgroundCompile(self.cache, self.compilers.most, self.compilers.patience)
 
     def find(self, batch: Sequence[Rows], added: int) -> tuple[PassInputs | None, int]:
         """Count a pass; the inputs of the graph for it, `None` where there is none yet, and the added rows.
@@ -240,17 +167,23 @@ class FixedGraphs:
         if self._native:
             whole[VERIFY_TABLES] = np.zeros(tables_length(1, blocks), np.int32)
         shapes |= {name: list(array.shape) for name, array in whole.items()}
-        expected, graphs = self._logits(self.own, kind, features, self._proven_blocks), list[PassInputs]()
-        for compile in (self.compilers.alone, None if self.drafts else self.compilers.threaded):
-            if compile is None:
+        reading, graphs = PassInputs(self.own.create_infer_request(), self.names), list[PassInputs]()
+        cache = KVCache(reading.request, self.cache.specs)
+        cache.resize(max(blocks, self._proven_blocks))
+        reading.write(self._tables(kind._replace(rows=_PROVEN_PAST), features, 0))
+        reading.infer()
+        expected = self._logits(reading, cache, kind, features, 1)
+        for number, compile in enumerate((self.compilers.fewest, self.compilers.threaded)):
+            if compile is None or (number and self.drafts):
                 continue
             model = self.model.clone()
             model.reshape(shapes)
             if self._native:
                 fix_caches(model, {spec.name: [blocks, *spec.block_shape] for spec in self.cache.specs})
-            compiled = compile(model)
-            if self._same(expected, self._logits(compiled, kind, features, blocks, whole)):
-                graphs.append(PassInputs(compiled.create_infer_request(), self.names, whole))
+            inputs = PassInputs(compile(model).create_infer_request(), self.names, whole)
+            cache.attach(inputs.request)
+            if self._same(expected, self._logits(inputs, cache, kind, features, 2 + number)):
+                graphs.append(inputs)
         return QuickerGraph(graphs, self.cache.detach) if graphs else None
 
     def _same(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> bool:
@@ -258,13 +191,36 @@ class FixedGraphs:
             return np.array_equal(expected.argmax(-1), found.argmax(-1))
         return np.array_equal(expected.view(np.uint32), found.view(np.uint32))
 
+    def _logits(
+        self,
+        inputs: PassInputs,
+        cache: KVCache,
+        kind: Kind,
+        features: NDArray[np.float32] | None,
+        run: int,
+    ) -> NDArray[np.float32]:
+        """Logits of a few passes, one behind the other and behind the text that the cache begins with.
+
+        Args:
+            run: 1 or more, another for each graph: its blocks hold nothing that others wrote.
+        """
+        found, size = [], self._run_blocks
+        for block in range(size):
+            cache.copy(block, run * size + block)
+        for number in range(_PROVEN_PASSES):
+            inputs.write(self._tables(kind, features, _PROVEN_PAST + number * kind.rows, run))
+            inputs.infer()
+            found.append(np.array(inputs.request.get_tensor("logits").data, np.float32))
+        return np.concatenate(found)
+
     def _tables(
-        self, kind: Kind, features: NDArray[np.float32] | None, past: int
+        self, kind: Kind, features: NDArray[np.float32] | None, past: int, run: int = 0
     ) -> dict[str, NDArray[np.generic]]:
-        """Inputs of a pass of this kind over a cache of its own."""
+        """Inputs of a pass of this kind over the blocks of a run."""
         tokens = np.arange(past, past + kind.rows, dtype=np.int64)
+        begin, end = run * self._run_blocks, (run + 1) * self._run_blocks
         rows = Rows(
-            CachedSequence(np.arange(self._proven_blocks, dtype=np.int32), past),
+            CachedSequence(np.arange(begin, end, dtype=np.int32), past),
             tokens,
             sampled=kind.sampled,
             states=kind.states,
@@ -273,35 +229,11 @@ class FixedGraphs:
         return build_tables([rows], self.block_size, self._native, self.names)
 
     @property
-    def _proven_blocks(self) -> int:
-        """Of the passes that are compared."""
+    def _run_blocks(self) -> int:
+        """Of the passes of one graph that are compared."""
         return (_PROVEN_PAST + _PROVEN_PASSES * _MOST_ROWS) // self.block_size + 1
 
-    def _logits(
-        self,
-        compiled: ov.CompiledModel,
-        kind: Kind,
-        features: NDArray[np.float32] | None,
-        blocks: int,
-        whole: Mapping[str, NDArray[np.generic]] = MappingProxyType({}),
-    ) -> NDArray[np.float32]:
-        """Logits of a few passes, one behind the other and behind a text that `own` has read."""
-        reading, found = PassInputs(self.own.create_infer_request(), self.names), []
-        cache = KVCache(reading.request, self.cache.specs)
-        cache.resize(max(blocks, self._proven_blocks))
-        reading.write(self._tables(kind._replace(rows=_PROVEN_PAST), features, 0))
-        reading.infer()
-        inputs = PassInputs(compiled.create_infer_request(), self.names, whole)
-        cache.attach(inputs.request)
-        for number in range(_PROVEN_PASSES):
-            inputs.write(self._tables(kind, features, _PROVEN_PAST + number * kind.rows))
-            inputs.infer()
-            found.append(np.array(inputs.request.get_tensor("logits").data, np.float32))
-        return np.concatenate(found)
-
-
-def is_small(model: ov.Model) -> bool:
-    """Whether a model has so few weights that the operations' own costs count in a pass."""
-    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
-    weights: int = sum(node.get_byte_size() for node in constants)
-    return weights <= SMALL_MODEL
+    @property
+    def _proven_blocks(self) -> int:
+        """Of all passes that are compared."""
+        return _RUNS * self._run_blocks

@@ -21,7 +21,8 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
-from ovspec.runtime.fixed_graphs import Compilers, FixedGraphs, is_small
+from ovspec.runtime.fixed_compilers import FixedCompilers
+from ovspec.runtime.fixed_graphs import FixedGraphs
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
@@ -95,7 +96,7 @@ class ModelRunner:
     ) -> None:
         self._watch, self.watched = watch, list[str]()
         self.repeats_rows = False
-        self._again: tuple[ov.Model, Compilers] | None = None
+        self._again: tuple[ov.Model, FixedCompilers] | None = None
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -149,7 +150,7 @@ class ModelRunner:
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
-        #: `None` for models that are large, limited, watched, kept in CACHE_DIR, or not on a CPU.
+        #: `None` for models that are limited, watched, kept in CACHE_DIR, not on a CPU, or without compilers.
         self.fixed_graphs: FixedGraphs | None = None
         if self._again and not any(self._parts):
             places = (self._inputs.names, self.cache, self.block_size, self._again[1])
@@ -188,10 +189,11 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            if backends.on_cpu and not self._watch and is_small(graph):
+            if backends.on_cpu and not self._watch:
                 native = self.attention.backend == "native" and facts.stock_products == StockProducts()
-                compilers = Compilers.of(core, backends.device, backends.plugin_properties, compiled, native)
-                self._again = (graph, compilers)
+                settings = backends.plugin_properties
+                compilers = FixedCompilers.of(core, backends.device, settings, compiled, graph, native)
+                self._again = (graph, compilers) if compilers else None
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):

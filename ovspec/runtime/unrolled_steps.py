@@ -319,7 +319,7 @@ class UnrolledSteps:
         model = unrolled(fixed.model, steps, rows, self.ids)
         if fixed.compilers.threads > 1:
             share_threads(model, fixed.compilers.threads)
-        compiled = fixed.compilers.alone(model)
+        compiled = fixed.compilers.fewest(model)
         graph, size = UnrolledGraph(compiled, steps, self.vocab_size, rows), self.runner.block_size
         cache = KVCache(graph.request, cache_tensors(compiled))
         table = np.arange(-(-(rows + steps - 1) // size), dtype=np.int32)

@@ -25,7 +25,7 @@ from ovspec.runtime import background_compile, unrolled_steps
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.draft_runner import draft_runner
-from ovspec.runtime.fixed_graphs import Compilers
+from ovspec.runtime.fixed_compilers import FixedCompilers
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.unrolled_steps import UnrolledSteps, unrolled
 
@@ -178,7 +178,7 @@ def test_drafts_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
     def fails(model: ov.Model) -> ov.CompiledModel:
         raise MemoryError("no memory for another graph")
 
-    steps.runner.fixed_graphs.compilers = Compilers(fails, None, 1)
+    steps.runner.fixed_graphs.compilers = FixedCompilers(fails, None, 1)
     rounds(drafter, steps.wait)
     assert steps.duration == 0.0
     messages = [record.getMessage() for record in caplog.records]
@@ -197,14 +197,14 @@ def test_linear_layers_of_a_round_share_threads(
     steps = steps_of(drafter)
     fixed = steps.runner.fixed_graphs
     assert fixed is not None
-    alone = fixed.compilers.alone
+    alone = fixed.compilers.fewest
 
     def noted(model: ov.Model) -> ov.CompiledModel:
         linear = [node for node in model.get_ops() if node.get_type_name() == "Linear"]
         seen[len(linear)] = {node.get_attributes()["threads"] for node in linear}
         return alone(model)
 
-    fixed.compilers = Compilers(noted, None, threads)
+    fixed.compilers = FixedCompilers(noted, None, threads)
     rounds(drafter, steps.wait)
     assert steps.duration > 0.0
     assert seen[max(seen)] == {0 if threads == 1 else threads}  # of the graph of all steps

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from settings import F32
 
-from ovspec.runtime import background_compile, fixed_graphs, quicker_graph
+from ovspec.runtime import background_compile, quicker_graph
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.devices import openvino_core, smallest_model
 from ovspec.runtime.draft_runner import draft_runner
-from ovspec.runtime.fixed_graphs import Compilers, FixedGraphs
+from ovspec.runtime.fixed_compilers import FixedCompilers
+from ovspec.runtime.fixed_graphs import FixedGraphs
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
@@ -110,9 +111,9 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
     runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=settings)
     core, graph = openvino_core(), graphs_of(runner).model.clone()
     two = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
-    compile = Compilers.of(core, "CPU", settings, two, native=backend == "native").threaded
-    assert compile is not None
-    threads = compile(graph).get_property("INFERENCE_NUM_THREADS")
+    compilers = FixedCompilers.of(core, "CPU", settings, two, graph, native=backend == "native")
+    assert compilers is not None and compilers.threaded is not None
+    threads = compilers.threaded(graph).get_property("INFERENCE_NUM_THREADS")
     given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
     if backend == "native":
         assert (threads, given) == (1, {2})
@@ -121,14 +122,14 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
 
 
 def test_native_operations_with_threads_change_no_bit(demo_ir: Path) -> None:
-    """Graphs as `Compilers.threaded` makes them, in the passes that every model's graphs are for."""
+    """Graphs as `FixedCompilers.threaded` makes them, in the passes that every model's graphs are for."""
     runner = ModelRunner(demo_ir / "draft", properties={"INFERENCE_PRECISION_HINT": "f32"})
     graphs, own = graphs_of(runner), runner.request
     two = openvino_core().compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
     settings = runner.backends.plugin_properties
-    threaded = Compilers.of(openvino_core(), "CPU", settings, two, native=True).threaded
-    assert threaded is not None
-    graphs.compilers = Compilers(threaded, None, 1)
+    compilers = FixedCompilers.of(openvino_core(), "CPU", settings, two, graphs.model, native=True)
+    assert compilers is not None and compilers.threaded is not None
+    graphs.compilers = FixedCompilers(compilers.threaded, None, 1)
     shared = logits(runner, graphs.wait)
     assert runner.request is not own
     runner.fixed_graphs = None
@@ -150,15 +151,17 @@ def test_threads_follow_the_users_settings(
     settings: dict[str, Any], native: bool, threads: int, has_threaded: bool
 ) -> None:
     core = openvino_core()
-    own = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2, **settings})
-    compilers = Compilers.of(core, "CPU", settings, own, native)
+    small = smallest_model()
+    own = core.compile_model(small, "CPU", {"INFERENCE_NUM_THREADS": 2, **settings})
+    compilers = FixedCompilers.of(core, "CPU", settings, own, small, native)
+    assert compilers is not None
     assert (compilers.threads, compilers.threaded is not None) == (threads, has_threaded)
 
 
 def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
     runner = ModelRunner(demo_ir / "draft")
     graphs, own = graphs_of(runner), runner.request
-    alone = graphs.compilers.alone
+    alone = graphs.compilers.fewest
 
     def doubled(model: ov.Model) -> ov.CompiledModel:
         result = model.get_results()[0].input(0)
@@ -169,7 +172,7 @@ def test_one_whose_logits_have_other_bits_is_not_used(demo_ir: Path) -> None:
         result.replace_source_output(product)
         return alone(model)
 
-    graphs.compilers = Compilers(doubled, doubled, 1)
+    graphs.compilers = FixedCompilers(doubled, doubled, 1)
     for _ in range(2):
         logits(runner, graphs.wait)
     assert runner.request is own
@@ -182,7 +185,7 @@ def test_passes_go_on_where_none_can_be_compiled(demo_ir: Path, caplog: pytest.L
     def fails(model: ov.Model) -> ov.CompiledModel:
         raise MemoryError("no memory for another graph")
 
-    graphs_of(runner).compilers = Compilers(fails, None, 1)
+    graphs_of(runner).compilers = FixedCompilers(fails, None, 1)
     logits(runner, graphs_of(runner).wait)
     assert runner.request is own
     assert [record.getMessage() for record in caplog.records] == [
@@ -210,13 +213,13 @@ def test_it_is_known_that_a_graph_is_being_compiled(demo_ir: Path) -> None:
     """No turn is timed meanwhile."""
     runner, seen = ModelRunner(demo_ir / "draft", properties=F32), list[bool]()
     graphs = graphs_of(runner)
-    alone = graphs.compilers.alone
+    alone = graphs.compilers.fewest
 
     def watched(model: ov.Model) -> ov.CompiledModel:
         seen.append(background_compile.is_compiling())
         return alone(model)
 
-    graphs.compilers = Compilers(watched, None, 1)
+    graphs.compilers = FixedCompilers(watched, None, 1)
     logits(runner, graphs.wait)
     assert seen and all(seen)
     end = time.monotonic() + 10
@@ -240,9 +243,9 @@ def test_attention_of_their_caches_has_known_shapes(demo_ir: Path) -> None:
     assert all(port.get_partial_shape().is_static for node in attention for port in node.inputs())
 
 
-def test_there_are_a_few_at_most(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_graphs, "_MOST_GRAPHS", 1)
+def test_there_are_a_few_at_most(demo_ir: Path) -> None:
     runner = ModelRunner(demo_ir / "draft")
+    graphs_of(runner)._graphs.most = 1
     own, kinds = runner.request, set()
 
     def note() -> None:
@@ -283,12 +286,8 @@ def test_those_of_a_draft_have_one_thread(demo_ir: Path) -> None:
     assert not runner.request.get_compiled_model().input("input_ids").get_partial_shape().is_dynamic
 
 
-@pytest.mark.parametrize("case", ["large", "kept", "selects", "watched"])
-def test_models_without_them(
-    demo_ir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    if case == "large":
-        monkeypatch.setattr(fixed_graphs, "SMALL_MODEL", 1000)
+@pytest.mark.parametrize("case", ["kept", "selects", "watched"])
+def test_models_without_them(demo_ir: Path, tmp_path: Path, case: str) -> None:
     attention = AttentionConfig("native", selects=case == "selects")
     properties = {"CACHE_DIR": str(tmp_path)} if case == "kept" else {}
     runner = ModelRunner(

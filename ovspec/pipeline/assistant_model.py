@@ -12,7 +12,13 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_attention, draft_linear, draft_properties, draft_runner
+from ovspec.runtime.draft_runner import (
+    draft_attention,
+    draft_linear,
+    draft_properties,
+    draft_runner,
+    reads_all,
+)
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode, attention_part
@@ -47,7 +53,8 @@ class AssistantChoices:
         """Resolve what the user says of the draft, and else what holds for the target.
 
         Args:
-            verify: how the target verifies; the draft's attention reads as much as the target's may.
+            verify: how the target verifies; the draft's attention reads as much as the target's may, or all
+                where it is small, see `reads_all`.
             linear: of the target.
 
         Raises:
@@ -57,7 +64,7 @@ class AssistantChoices:
         device = resolve_device(draft.device or device)
         # Our operations run on CPU; a draft elsewhere takes what its device has.
         backend = attention_on(device, attention if is_cpu(device) else None)
-        sparse = attention_part(verify) if backend == "native" else None
+        sparse = None if backend != "native" or reads_all(info) else attention_part(verify)
         dense = AttentionConfig(draft_attention(device, attention, info.weight_bytes))
         reads = dense if sparse is None else sparse_attention(backend, sparse)
         linear = draft_linear(info, device, attention, linear)

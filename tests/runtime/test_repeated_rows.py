@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from settings import F32
 
+from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime.attention_config import AttentionConfig
@@ -96,8 +99,22 @@ def test_small_drafts_take_stock_attention_unless_asked_otherwise(demo_ir: Path)
             )
             assert found is not None and found.backends.attention.backend == expected
             assert found.backends.linear == "native"
-    sparse = SparseVerify(budget=128)
-    found = draft_choices(
-        draft_model(demo_ir / "draft"), ModelInfo.read(demo_ir), sparse, "CPU", None, F32, None
-    )
-    assert found is not None and found.backends.attention.selects  # which is ours
+
+
+@pytest.mark.parametrize(("positions", "reads_all"), [(8192, True), (70_000, False), (None, False)])
+def test_a_small_draft_with_a_small_cache_reads_all(
+    demo_ir: Path, tmp_path: Path, positions: int | None, reads_all: bool
+) -> None:
+    """Where the target may not: 288 bytes of cache for a token are 20 MB for 70,000."""
+    folder = shutil.copytree(demo_ir / "draft", tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text())
+    config = {name: value for name, value in config.items() if name != "max_position_embeddings"}
+    if positions is not None:
+        config["max_position_embeddings"] = positions
+    (folder / "config.json").write_text(json.dumps(config))
+    target, sparse = ModelInfo.read(demo_ir), SparseVerify(budget=128)
+    found = draft_choices(draft_model(folder), target, sparse, "CPU", None, F32, None)
+    assert isinstance(found, AssistantChoices)
+    assert found.sparse == (None if reads_all else sparse)
+    assert found.backends.attention.selects != reads_all  # by ours
+    assert found.backends.attention.backend == ("stock" if reads_all else "native")

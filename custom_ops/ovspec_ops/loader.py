@@ -143,8 +143,8 @@ def _factory(path: str) -> NodeFactory:
 def create(
     op_type: str, inputs: Sequence[openvino.Node | openvino.Output], attributes: Mapping[str, Any]
 ) -> openvino.Node:
-    """A node of the operation `op_type`: "VerifyAttention", "KeySummary", "BlockSelect", "SparseMoE",
-    "ExpertBudget", "GatedMLP" or "Linear".
+    """A node of the operation `op_type`: "VerifyAttention", "CacheWrite", "KeySummary", "BlockSelect",
+    "SparseMoE", "ExpertBudget", "GatedMLP" or "Linear".
 
     `inputs` and `attributes` as in the README of the operation's folder. Raises RuntimeError where the
     library does not load, ValueError where the inputs' types or shapes or an attribute do not fit.

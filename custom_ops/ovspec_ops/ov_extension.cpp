@@ -3,6 +3,7 @@
 #include <openvino/core/op_extension.hpp>
 
 #include "block_select/op.hpp"
+#include "cache_write/op.hpp"
 #include "common/isa.hpp"
 #include "gated_mlp/op.hpp"
 #include "key_summary/op.hpp"
@@ -17,6 +18,7 @@ std::vector<ov::Extension::Ptr> operations() {
     ovspec::active_isa(); // an OVSPEC_ISA that cannot be met fails here, not in the first inference
     return {
         std::make_shared<ov::OpExtension<ovspec::VerifyAttention>>(),
+        std::make_shared<ov::OpExtension<ovspec::CacheWrite>>(),
         std::make_shared<ov::OpExtension<ovspec::KeySummary>>(),
         std::make_shared<ov::OpExtension<ovspec::BlockSelect>>(),
         std::make_shared<ov::OpExtension<ovspec::SparseMoE>>(),

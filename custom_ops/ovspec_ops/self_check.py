@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec_ops import loader
 from ovspec_ops.block_select.reference import block_select
+from ovspec_ops.cache_write.reference import cache_write, rounded
 from ovspec_ops.common.byte_values import ISAS
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.gated_mlp.layout import f16_bytes, pack_columns_u4, pack_columns_u8, pack_rows_u4
@@ -58,18 +59,9 @@ class CheckResult:
         return bool(self.error <= self.tolerance)
 
 
-def _u8_rows(x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Quantises `[.., size]` by token -> `[.., size + 8]`."""
-    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
-    scale = ((high - low) / 255).astype(np.float32)
-    zero_point = (-low / scale).astype(np.float32)
-    data = np.clip(np.rint(x / scale + zero_point), 0, 255).astype(np.uint8)
-    return np.concatenate([np.concatenate([scale, zero_point], -1).view(np.uint8), data], -1)
-
-
 def _cache(rng: np.random.Generator, blocks: int, size: int, quantised: bool) -> NDArray[Any]:
     values = rng.standard_normal((blocks, KV_HEADS, BLOCK_SIZE, size)).astype(np.float32)
-    return _u8_rows(values) if quantised else values
+    return rounded(values) if quantised else values
 
 
 def _inputs(rng: np.random.Generator, quantised: bool) -> Inputs:
@@ -112,6 +104,22 @@ def _run(core: ov.Core, op_type: str, inputs: Inputs, attributes: Mapping[str, A
 
 def _worst(got: NDArray[Any], reference: NDArray[Any]) -> float:
     return float(np.abs(got.astype(np.float64) - reference).max())
+
+
+def _check_write(core: ov.Core) -> float:
+    """CacheWrite: the largest difference of a byte behind scales and zero points."""
+    rng = np.random.default_rng(7)
+    slots = rng.permutation(3 * BLOCK_SIZE)[: sum(ROWS)].astype(np.int32)
+    sizes = {"key": K_SIZE, "value": V_SIZE}
+    tensors: Inputs = {
+        name: rng.standard_normal((len(slots), KV_HEADS * size)).astype(np.float32)
+        for name, size in sizes.items()
+    }
+    tensors |= {f"{name}_cache": _cache(rng, 3, size, True) for name, size in sizes.items()}
+    expected = cache_write(*tensors.values(), slots)
+    _run(core, "CacheWrite", tensors | {"slot_mapping": slots}, {**SIZES, "v_size": V_SIZE})
+    caches = (tensors["key_cache"], tensors["value_cache"])
+    return max(_worst(got[..., 8:], want[..., 8:]) for got, want in zip(caches, expected, strict=True))
 
 
 def _check_summary(core: ov.Core, inputs: Inputs, kind: str) -> float:
@@ -281,6 +289,8 @@ def _check_numbers(core: ov.Core, fmt: str, row_bits: int) -> float:
 
 def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(0)
+    # A value in the middle between two integers may fall to either where product and sum round twice.
+    yield CheckResult("CacheWrite u8", isa, _check_write(core), 1.0)
     for precision in ("f32", "u8"):
         inputs = _inputs(rng, precision == "u8")
         selection: Inputs = {}

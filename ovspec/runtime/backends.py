@@ -9,7 +9,7 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.runtime.attention_config import AttentionConfig, attention_on
-from ovspec.runtime.compile import check_properties, with_defaults
+from ovspec.runtime.compile import check_properties, with_defaults, writes_bytes
 from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
@@ -127,6 +127,11 @@ class Backends:
         """Whether any of our operations is asked for, so that the native library must be loaded."""
         parts = (self.attention, self.experts, self.ffn)
         return self.linear == "native" or any(part is not None and part.backend == "native" for part in parts)
+
+    @property
+    def writes_caches(self) -> bool:
+        """Whether an operation of ours writes keys and values, and not the stock node."""
+        return self.attention.backend == "native" and writes_bytes(self.properties)
 
     @property
     def uses_cache_dir(self) -> bool:

@@ -16,7 +16,8 @@ from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import gated_products, keep_mlps_apart, last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
-_CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
+_SIDES = ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
+_CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", *_SIDES)
 _CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.")
 _STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.")
 
@@ -189,6 +190,14 @@ def check_cache_precisions(settings: Mapping[str, object]) -> None:
                 f"{key}={precision_name(settings[key])} is not supported: expected one of "
                 f"{', '.join(CACHE_PRECISIONS)}"
             )
+
+
+def writes_bytes(settings: Mapping[str, object]) -> bool:
+    """Whether keys and values are u8 by token, with one scale for a head: what `CacheWrite` writes."""
+    both = (precision_name(settings.get(key, settings.get("KV_CACHE_PRECISION", ""))) for key in _SIDES)
+    grouped = any(settings.get(f"{side}_GROUP_SIZE") for side in ("KEY_CACHE", "VALUE_CACHE"))
+    by_token = settings.get("KEY_CACHE_QUANT_MODE") == "BY_TOKEN"
+    return all(name == "u8" for name in both) and by_token and not grouped
 
 
 def precision_name(value: object) -> str:

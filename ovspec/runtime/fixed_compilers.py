@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import openvino as ov
 
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import compile_paged, fuses_mlps
 from ovspec_transforms import share_threads
 
@@ -54,8 +55,7 @@ class FixedCompilers(NamedTuple):
     def of(
         cls,
         core: ov.Core,
-        device: str,
-        settings: Mapping[str, object],
+        backends: Backends,
         own: ov.CompiledModel,
         model: ov.Model,
         native: bool,
@@ -63,10 +63,12 @@ class FixedCompilers(NamedTuple):
         """Those that honour the user's settings; `None` for a large model whose weights would be copied.
 
         Args:
-            core, device, settings, own: as of `one_thread`.
+            core, own: as of `one_thread`.
+            backends: what computes the model.
             model: that `own` was compiled from.
             native: whether attention and all products with weights are native operations.
         """
+        device, settings = backends.device, backends.plugin_properties
         if is_small(model):
             return cls._of_small(core, device, settings, own, native)
         return cls._of_large(core, device, settings, own) if native and _shares_weights(model) else None

@@ -52,6 +52,7 @@ from ovspec_transforms import (
     rope_limit,
     round_rows,
     stock_anchors,
+    write_caches,
 )
 
 # That a graph with selection is made for, before the compiled one says it.
@@ -176,9 +177,9 @@ class ModelRunner:
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
             late = [rope_angles(graph)] if backends.on_cpu else []
             late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
-            if self.row_bits is not None:
-                rounded = round_rows(graph, self.row_bits)
-                late += [rounded] if rounded.changed else []
+            late += [write_caches(graph)] if backends.writes_caches else []
+            rounded = None if self.row_bits is None else round_rows(graph, self.row_bits)
+            late += [rounded] if rounded and rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late), stock_products=StockProducts.of(graph))
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
@@ -191,8 +192,7 @@ class ModelRunner:
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
             if backends.on_cpu and not self._watch:
                 native = self.attention.backend == "native" and facts.stock_products == StockProducts()
-                settings = backends.plugin_properties
-                compilers = FixedCompilers.of(core, backends.device, settings, compiled, graph, native)
+                compilers = FixedCompilers.of(core, backends, compiled, graph, native)
                 self._again = (graph, compilers) if compilers else None
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
@@ -219,7 +219,8 @@ class ModelRunner:
 
     def _input_names(self) -> list[str]:
         """The compiled model's inputs beside the caches, all of which a pass provides."""
-        rows, native = Rows(CachedSequence(), np.zeros(1, np.int64)), self.attention.backend == "native"
+        native, table = self.attention.backend == "native", np.zeros(1, np.int32)
+        rows = Rows(CachedSequence(table), np.zeros(1, np.int64))
         features = [FEATURES] if self.backends.boundaries or self._is_part else []
         provided = {*build_tables([rows], self.block_size, native), *features}
         return input_names(self.compiled, provided.union(*(part.names for part in self._parts if part)))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.tables import FEATURES, Rows
-from ovspec_transforms import ROPE_LENGTHS, VERIFY_TABLES
+from ovspec.runtime.tables import FEATURES, Rows, slots
+from ovspec_transforms import ROPE_LENGTHS, SLOT_MAPPING, VERIFY_TABLES
 
 # Greater by one with every token before the rows, as long as these are in the same blocks. They are computed
 # from the first pass and not from the last, which may have been cut short.
@@ -30,7 +30,10 @@ class NextRows:
         block_size: tokens of a block.
     """
 
-    __slots__ = ("_block_size", "_counted", "_inputs", "_logits", "_past", "_rows", "_sequence", "_tables")
+    __slots__ = (
+        *("_block_size", "_counted", "_inputs", "_logits", "_past", "_rows", "_sequence", "_slots"),
+        "_tables",
+    )
 
     def __init__(self, inputs: PassInputs, rows: Rows, block_size: int) -> None:
         self._inputs, self._sequence, self._block_size = inputs, rows.sequence, block_size
@@ -38,6 +41,7 @@ class NextRows:
         # The numbers that count tokens, each with its value for a text without tokens before the rows.
         self._counted: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
         self._tables: NDArray[np.generic] | None = None
+        self._slots: NDArray[np.generic] | None = None
         self._logits: NDArray[np.float32] | None = None
 
     @classmethod
@@ -68,13 +72,16 @@ class NextRows:
         inputs = self._inputs
         if not self._counted:
             self._tables = inputs.array(VERIFY_TABLES) if VERIFY_TABLES in inputs.names else None
-            places = [inputs.array(name) for name in _COUNTED]
+            self._slots = inputs.array(SLOT_MAPPING) if SLOT_MAPPING in inputs.names else None
+            places = [inputs.array(name) for name in _COUNTED if name in inputs.names]
             self._counted = [(place, np.subtract(place, self._past, dtype=place.dtype)) for place in places]
         inputs.array("input_ids")[:] = tokens
         for place, offset in self._counted:
             np.add(offset, past, out=place)
         if self._tables is not None:
             self._tables[_PAST] = past
+        if self._slots is not None:
+            self._slots[:] = slots(sequence.table, past, past + rows, size)
         duration = inputs.infer()
         sequence.verified_from, sequence.length = past, past + rows
         if self._logits is None:

@@ -22,6 +22,7 @@ from ovspec_transforms import (
     QQ_BIAS_BEGINS,
     ROPE_LENGTHS,
     SAMPLED_TOKENS_INDICES,
+    SLOT_MAPPING,
     VERIFY_TABLES,
 )
 
@@ -191,7 +192,11 @@ def build_tables(
     }
     if features:
         makers[FEATURES] = lambda: _joined(features)
-    if not native:
+    if native:
+        makers[SLOT_MAPPING] = lambda: _joined(
+            [slots(rows.sequence.table, rows.past, rows.context, block_size) for rows in batch]
+        )
+    else:
         masks, mask_begins = _tree_masks(batch)
         makers |= {QQ_BIAS: lambda: masks, QQ_BIAS_BEGINS: lambda: mask_begins}
     return {name: make() for name, make in makers.items() if names is None or name in names}
@@ -226,6 +231,7 @@ def _chain_tables(
     }
     if native:
         made["written_begins"] = begins
+        made[SLOT_MAPPING] = slots(table, past, context, block_size)
         head = [1, 0, 0, new, past, 0, len(table)]
         made[VERIFY_TABLES] = np.concatenate([_i32(head), table])
         if any(name in names for name in _OF_LIMITS):
@@ -243,6 +249,17 @@ def _chain_tables(
     if ROPE_LENGTHS in names:
         made[ROPE_LENGTHS] = np.full(new, max(rows.text_length, past + read), np.int32)
     return made
+
+
+def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> NDArray[np.int32]:
+    """Slots of a sequence's tokens `begin` .. `end - 1`, i32: block * block size + token in the block."""
+    block, last = begin // block_size, (end - 1) // block_size
+    if block == last:
+        first = int(table[block]) * block_size + begin % block_size
+        return np.arange(first, first + end - begin, dtype=np.int32)
+    blocks, tokens = np.divmod(np.arange(begin, end, dtype=np.int32), np.int32(block_size))
+    found: NDArray[np.int32] = table[blocks] * np.int32(block_size) + tokens
+    return found
 
 
 @functools.cache

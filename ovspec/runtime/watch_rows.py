@@ -6,7 +6,8 @@ import openvino as ov
 
 from ovspec_transforms.graph import ancestors
 
-_HEAVY = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "PagedAttentionExtension", "VerifyAttention"}
+_WRITES = ("CacheWrite", "PagedAttentionExtension")
+_HEAVY = {"MatMul", "Linear", "GatedMLP", "SparseMoE", "VerifyAttention", *_WRITES}
 _INTO = "rows into "
 
 
@@ -30,8 +31,8 @@ def watch_rows(graph: ov.Model, closely: str | None = None) -> list[str]:
         name = node.get_friendly_name()
         for port in node.inputs()[:1]:
             _watch(outputs, port.get_source_output(), _INTO + name)
-        # Beside ours the stock node only writes keys and values; its output is nothing.
-        if routed and node.get_type_name() == "PagedAttentionExtension":
+        # Before our attention these only write keys and values; their output is nothing.
+        if routed and node.get_type_name() in _WRITES:
             continue
         if "Attention" in node.get_type_name():  # its name is a number that says nothing
             name, attention = f"{node.get_type_name()} of layer {attention}", attention + 1

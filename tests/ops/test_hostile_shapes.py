@@ -13,6 +13,7 @@ from ops.experts import Experts
 from ops.mlps import Mlp
 from ops.passes import OpsPass, attention_tensors
 from ops.test_block_select import Selection
+from ops.test_cache_write import Written
 from ops.test_gated_mlp import rows_of, tensors_of
 from ops.test_key_summary import inputs_of
 from ops.test_key_summary import sizes as summary_attributes
@@ -62,6 +63,11 @@ def attention_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
     return attention_tensors(case), case.attributes
 
 
+def write_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
+    case = Written([40, 3, 65], kv_heads=2, k_size=16, v_size=24)
+    return case.tensors, case.attributes
+
+
 def summary_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
     case = OpsPass([(past, rows, True) for past, rows, _ in SEQUENCES], fmt="u8_token")
     return inputs_of(case)[0], summary_attributes(case)
@@ -80,6 +86,7 @@ CASES = {
     "ExpertBudget": budget_case,
     "Linear": linear_case,
     "VerifyAttention": attention_case,
+    "CacheWrite": write_case,
     "KeySummary": summary_case,
     "BlockSelect": select_case,
 }

@@ -8,6 +8,7 @@ import pytest
 from ops.mlps import Mlp
 from ops.passes import OpsPass, attention_tensors, compile_op, infer
 from ops.test_block_select import Selection
+from ops.test_cache_write import POISON, Written
 from ops.test_gated_mlp import tensors_of
 from ops.test_key_summary import UNTOUCHED, inputs_of
 from ops.test_linear import Layers
@@ -22,6 +23,14 @@ def test_attention() -> None:
     compiled = compile_op("VerifyAttention", none, case.attributes)
     assert infer(compiled, none)[0].shape == (0, 4 * 24)
     np.testing.assert_array_equal(infer(compiled, tensors)[0], whole)
+
+
+def test_caches_stay() -> None:
+    case = Written([3, 40], kv_heads=2, k_size=40, v_size=24)
+    tensors = case.tensors | {name: ov.Tensor(case.tensors[name].data[:0]) for name in ("key", "value")}
+    found = infer(compile_op("CacheWrite", tensors, case.attributes), tensors)
+    assert found[0].shape == (0, 0)
+    assert all((cache == POISON).all() for cache in case.caches)
 
 
 def test_linear() -> None:

@@ -111,7 +111,7 @@ def test_the_plugin_keeps_one_thread_where_attention_is_native(demo_ir: Path, ba
     runner = ModelRunner(demo_ir / "draft", attention=AttentionConfig(backend), properties=settings)
     core, graph = openvino_core(), graphs_of(runner).model.clone()
     two = core.compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
-    compilers = FixedCompilers.of(core, "CPU", settings, two, graph, native=backend == "native")
+    compilers = FixedCompilers.of(core, Backends(properties=settings), two, graph, native=backend == "native")
     assert compilers is not None and compilers.threaded is not None
     threads = compilers.threaded(graph).get_property("INFERENCE_NUM_THREADS")
     given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
@@ -127,7 +127,9 @@ def test_native_operations_with_threads_change_no_bit(demo_ir: Path) -> None:
     graphs, own = graphs_of(runner), runner.request
     two = openvino_core().compile_model(smallest_model(), "CPU", {"INFERENCE_NUM_THREADS": 2})
     settings = runner.backends.plugin_properties
-    compilers = FixedCompilers.of(openvino_core(), "CPU", settings, two, graphs.model, native=True)
+    compilers = FixedCompilers.of(
+        openvino_core(), Backends(properties=settings), two, graphs.model, native=True
+    )
     assert compilers is not None and compilers.threaded is not None
     graphs.compilers = FixedCompilers(compilers.threaded, None, 1)
     shared = logits(runner, graphs.wait)
@@ -153,7 +155,7 @@ def test_threads_follow_the_users_settings(
     core = openvino_core()
     small = smallest_model()
     own = core.compile_model(small, "CPU", {"INFERENCE_NUM_THREADS": 2, **settings})
-    compilers = FixedCompilers.of(core, "CPU", settings, own, small, native)
+    compilers = FixedCompilers.of(core, Backends(properties=settings), own, small, native)
     assert compilers is not None
     assert (compilers.threads, compilers.threaded is not None) == (threads, has_threaded)
 

@@ -14,6 +14,7 @@ from settings import F32
 
 from ovspec.runtime import background_compile, fixed_compilers
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.devices import openvino_core, smallest_model
 from ovspec.runtime.fixed_compilers import FixedCompilers
@@ -38,7 +39,7 @@ def compilers_of(
 ) -> FixedCompilers | None:
     core = openvino_core()
     compiled = core.compile_model(smallest_model(), "CPU", own)
-    return FixedCompilers.of(core, "CPU", settings, compiled, model, native)
+    return FixedCompilers.of(core, Backends(properties=settings), compiled, model, native)
 
 
 def passes(runner: ModelRunner, count: int) -> tuple[list[int], list[NDArray[np.float32]]]:

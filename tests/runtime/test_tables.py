@@ -12,9 +12,9 @@ import pytest
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows, build_tables
-from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, VERIFY_TABLES
+from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, SLOT_MAPPING, VERIFY_TABLES
 
-OF_NATIVE = {VERIFY_TABLES, "written_begins"}
+OF_NATIVE = {VERIFY_TABLES, SLOT_MAPPING, "written_begins"}
 OF_SELECTION = {
     "verify_budgets",
     "verify_past_lens",

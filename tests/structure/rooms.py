@@ -16,7 +16,7 @@ FLOORS = {
     "ovspec_transforms": ROOT / "transforms" / "ovspec_transforms",
     "ovspec_ops": ROOT / "custom_ops" / "ovspec_ops",
 }
-OPERATIONS = ("block_select", "key_summary", "verify_attention", "moe", "gated_mlp", "linear")
+OPERATIONS = ("block_select", "cache_write", "key_summary", "verify_attention", "moe", "gated_mlp", "linear")
 # Rooms of each package, top first: a room imports rooms of its own line or of lines below. A room is a folder
 # or module directly in the package; "" is the package's `__init__`, which a room below must not import.
 ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {

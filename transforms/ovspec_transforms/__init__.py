@@ -24,6 +24,8 @@ from ovspec_transforms.attention.share_threads import share_threads as share_thr
 from ovspec_transforms.attention.tree_mask import QQ_BIAS as QQ_BIAS
 from ovspec_transforms.attention.tree_mask import QQ_BIAS_BEGINS as QQ_BIAS_BEGINS
 from ovspec_transforms.attention.tree_mask import tree_mask as tree_mask
+from ovspec_transforms.attention.write_caches import SLOT_MAPPING as SLOT_MAPPING
+from ovspec_transforms.attention.write_caches import write_caches as write_caches
 from ovspec_transforms.errors import last_line as last_line
 from ovspec_transforms.experts.budget_experts import EXPERTS_READ as EXPERTS_READ
 from ovspec_transforms.experts.budget_experts import VERIFY_EXPERT_BUDGETS as VERIFY_EXPERT_BUDGETS

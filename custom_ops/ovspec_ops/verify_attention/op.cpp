@@ -96,8 +96,11 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
 
     parallel_items(plan.copies.size(), plan.work, [&](std::size_t i) {
         const VerifyPlan::Copy& copy = plan.copies[i];
-        std::memcpy(call.output + copy.first_row * row, attention_rows + copy.first_row * row,
-                    copy.rows * row * sizeof(float));
+        float* to = call.output + copy.first_row * row;
+        if (attention_rows)
+            std::memcpy(to, attention_rows + copy.first_row * row, copy.rows * row * sizeof(float));
+        else
+            std::memset(to, 0, copy.rows * row * sizeof(float));
     });
     for (const VerifyPlan::Wave& wave : plan.waves) {
         parallel_items(wave.last_item - wave.first_item, plan.work, [&](std::size_t i) {
@@ -157,8 +160,11 @@ void VerifyAttention::validate_and_infer_types() {
         out[0] = rows[0];
         if (rows[1].is_static())
             out[1] = rows[1].get_length() / attributes_.k_size * attributes_.v_size;
-        check_input(*this, attention, "attention", ov::element::f32,
-                    {-1, out[1].is_static() ? out[1].get_length() : -1});
+        const auto& given = get_input_partial_shape(attention);
+        const bool empty = given.rank().is_static() && given[1] == 0;
+        if (!empty)
+            check_input(*this, attention, "attention", ov::element::f32,
+                        {-1, out[1].is_static() ? out[1].get_length() : -1});
     }
     set_output_type(0, ov::element::f32, out);
 }
@@ -177,9 +183,11 @@ void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector&
     const ov::Shape out_shape{rows[0], call.keys.heads * call.group * call.values.size};
     if (call.group == 0 || rows[1] % (call.keys.heads * call.keys.size) != 0)
         fail(name, "query has rows of ", rows[1], " values, expected a multiple of kv_heads * k_size");
-    if (inputs[attention].get_shape() != out_shape)
+    check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
+    const ov::Shape& given = inputs[attention].get_shape();
+    if (given != out_shape && given != ov::Shape{rows[0], 0})
         fail(name, "attention holds ", inputs[attention].get_size(), " values, expected [", out_shape[0],
-             ", ", out_shape[1], "]");
+             ", ", out_shape[1], "], or no column");
     if (rows[0] == 0) { // of a layer that the pass leaves out; its tables are those of the other layers
         outputs[0].set_shape(out_shape);
         return;
@@ -201,7 +209,7 @@ void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector&
     outputs[0].set_shape(out_shape);
     call.query = inputs[query].data<const float>();
     call.output = outputs[0].data<float>();
-    run(*workspace, call, kernels, inputs[attention].data<const float>());
+    run(*workspace, call, kernels, given[1] == 0 ? nullptr : inputs[attention].data<const float>());
 }
 
 } // namespace ovspec

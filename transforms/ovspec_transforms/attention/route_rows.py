@@ -1,4 +1,4 @@
-"""Row routing: stock PagedAttention writes keys and values, our operation attends to them."""
+"""Row routing: our operation attends to what stock PagedAttention, or `write_caches`, writes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
 def route_rows(model: ov.Model) -> PassReport:
     """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
 
-    All rows pass the stock node, which writes K/V in its own precision and layout. The host hands it the
-    blocks that it writes and no others, so that it reads almost nothing; its output is replaced by ours.
+    All rows pass the stock node, which writes K/V in its own precision and layout, until `write_caches` takes
+    its place. The host hands it the blocks that it writes and no others, so that it reads almost nothing; its
+    output is replaced by ours.
     That output is an input of ours, which orders the write before the read. So one arithmetic, in which a
     row's result does not depend on other rows, computes prompts and verification alike.
 

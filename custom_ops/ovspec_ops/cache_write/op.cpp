@@ -1,0 +1,78 @@
+#include "cache_write/op.hpp"
+
+#include "cache_write/kernel.hpp"
+#include "common/parallel.hpp"
+#include "common/tensors.hpp"
+
+namespace ovspec {
+namespace {
+
+constexpr const char* name = "CacheWrite";
+
+enum Input : std::size_t { key, value, key_cache, value_cache, slot_mapping, input_count };
+
+// A cache in the format that is written.
+CacheView view_bytes(const char* what, const ov::Tensor& tensor, std::int64_t kv_heads, std::int64_t size) {
+    const CacheView cache = view_cache(name, what, tensor, kv_heads, size);
+    if (cache.format != CacheFormat::u8_token)
+        fail(name, what, " is of shape ", tensor.get_shape(), " and type ", tensor.get_element_type(),
+             ", expected u8 by token; let the stock node write other caches");
+    return cache;
+}
+
+} // namespace
+
+void CacheWrite::validate_and_infer_types() {
+    const auto& a = attributes_;
+    check_kv_heads(name, a.kv_heads);
+    check_head_size(name, "k_size", a.k_size);
+    check_head_size(name, "v_size", a.v_size);
+    check_input_count(*this, input_count);
+    check_input(*this, key, "key", ov::element::f32, {-1, a.kv_heads * a.k_size});
+    check_input(*this, value, "value", ov::element::f32, {-1, a.kv_heads * a.v_size});
+    check_cache_input(*this, key_cache, "key_cache", a.kv_heads, a.k_size);
+    check_cache_input(*this, value_cache, "value_cache", a.kv_heads, a.v_size);
+    check_input(*this, slot_mapping, "slot_mapping", ov::element::i32, {-1});
+    const auto& rows = get_input_partial_shape(key);
+    set_output_type(0, ov::element::f32,
+                    ov::PartialShape{rows.rank().is_static() ? rows[0] : ov::Dimension(), 0});
+}
+
+void CacheWrite::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const auto& a = attributes_;
+    check_tensor(name, inputs, key, "key", ov::element::f32, {-1, a.kv_heads * a.k_size});
+    check_tensor(name, inputs, value, "value", ov::element::f32, {-1, a.kv_heads * a.v_size});
+    check_tensor(name, inputs, slot_mapping, "slot_mapping", ov::element::i32, {-1});
+    const std::size_t rows = inputs[key].get_shape()[0];
+    const CacheView keys = view_bytes("key_cache", inputs[key_cache], a.kv_heads, a.k_size);
+    const CacheView values = view_bytes("value_cache", inputs[value_cache], a.kv_heads, a.v_size);
+    if (inputs[value].get_shape()[0] != rows)
+        fail(name, "value holds ", inputs[value].get_shape()[0], " rows, expected the ", rows, " of key");
+    outputs[0].set_shape({rows, 0});
+    if (rows == 0) // of a layer that the pass leaves out; the slots are those of the other layers
+        return;
+    if (inputs[slot_mapping].get_size() != rows)
+        fail(name, "slot_mapping holds ", inputs[slot_mapping].get_size(), " slots, expected one for each of ",
+             rows, " rows");
+    const std::int32_t* slots = inputs[slot_mapping].data<const std::int32_t>();
+    const std::size_t most = std::min(keys.blocks, values.blocks) * block_size;
+    for (std::size_t r = 0; r < rows; r++)
+        if (slots[r] < 0 || static_cast<std::size_t>(slots[r]) >= most)
+            fail(name, "slot_mapping[", r, "] is ", slots[r], ", expected a slot below the ", most,
+                 " of the caches");
+
+    // The caches are buffers that the pass updates in place, as the stock node does.
+    auto* key_bytes = const_cast<std::uint8_t*>(keys.data);
+    auto* value_bytes = const_cast<std::uint8_t*>(values.data);
+    const float* key_rows = inputs[key].data<const float>();
+    const float* value_rows = inputs[value].data<const float>();
+    const WriteKernels& kernels = OVSPEC_KERNELS(write_kernels);
+    const std::size_t key_row = keys.heads * keys.size, value_row = values.heads * values.size;
+    parallel_items(rows, rows * (key_row + value_row), [&](std::size_t r) {
+        const std::size_t slot = static_cast<std::size_t>(slots[r]);
+        kernels.write_row(keys, key_bytes, slot, key_rows + r * key_row);
+        kernels.write_row(values, value_bytes, slot, value_rows + r * value_row);
+    });
+}
+
+} // namespace ovspec

@@ -1,0 +1,28 @@
+// OpenVINO operation CacheWrite: see README.md for inputs and semantics.
+#pragma once
+
+#include "common/operation.hpp"
+
+namespace ovspec {
+
+struct CacheWriteAttributes {
+    std::int64_t kv_heads = 0;
+    std::int64_t k_size = 0;
+    std::int64_t v_size = 0;
+
+    void visit(ov::AttributeVisitor& visitor) {
+        visitor.on_attribute("kv_heads", kv_heads);
+        visitor.on_attribute("k_size", k_size);
+        visitor.on_attribute("v_size", v_size);
+    }
+};
+
+class CacheWrite : public Operation<CacheWrite, CacheWriteAttributes> {
+public:
+    OPENVINO_OP("CacheWrite", "ovspec");
+
+    void validate_and_infer_types() override;
+    void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
+};
+
+} // namespace ovspec

@@ -116,10 +116,11 @@ def _check_write(core: ov.Core) -> float:
         for name, size in sizes.items()
     }
     tensors |= {f"{name}_cache": _cache(rng, 3, size, True) for name, size in sizes.items()}
-    expected = cache_write(*tensors.values(), slots)
+    key, value, keys, values = tensors.values()
+    expected = cache_write(key, value, keys, values, slots)
     _run(core, "CacheWrite", tensors | {"slot_mapping": slots}, {**SIZES, "v_size": V_SIZE})
-    caches = (tensors["key_cache"], tensors["value_cache"])
-    return max(_worst(got[..., 8:], want[..., 8:]) for got, want in zip(caches, expected, strict=True))
+    written = zip((keys, values), expected, strict=True)
+    return max(_worst(got[..., 8:], want[..., 8:]) for got, want in written)
 
 
 def _check_summary(core: ov.Core, inputs: Inputs, kind: str) -> float:

@@ -30,7 +30,8 @@ OVSPEC_INLINE void put_bytes(std::uint8_t* bytes, std::size_t d, std::size_t siz
     store_low_bytes(bytes + (d + lanes <= size ? d : size - lanes), numbers);
 }
 
-// scale f32, zero point f32, `size` bytes. The order of operations is the stock node's: its bytes are the same.
+// scale f32, zero point f32, `size` bytes. The order of operations is the stock node's: its bytes are the
+// same.
 OVSPEC_INLINE void round_row(const float* row, std::size_t size, std::uint8_t* to) {
     Vec low = values_at(row, 0, size), high = low;
     IVec wrong = {};

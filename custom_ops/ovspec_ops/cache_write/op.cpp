@@ -52,8 +52,8 @@ void CacheWrite::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     if (rows == 0) // of a layer that the pass leaves out; the slots are those of the other layers
         return;
     if (inputs[slot_mapping].get_size() != rows)
-        fail(name, "slot_mapping holds ", inputs[slot_mapping].get_size(), " slots, expected one for each of ",
-             rows, " rows");
+        fail(name, "slot_mapping holds ", inputs[slot_mapping].get_size(),
+             " slots, expected one for each of ", rows, " rows");
     const std::int32_t* slots = inputs[slot_mapping].data<const std::int32_t>();
     const std::size_t most = std::min(keys.blocks, values.blocks) * block_size;
     for (std::size_t r = 0; r < rows; r++)

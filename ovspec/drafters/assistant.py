@@ -134,7 +134,7 @@ class AssistantDrafter(Drafter):
             self._catch_up(sequence, None)
         sequence.draft.rollback(begin)
         proposal = draft_at_once(unrolled, graph, sequence, sequence.tokens[begin:], steps)
-        self.last_duration += unrolled.duration
+        self.last_duration += unrolled.duration if proposal else 0.0
         return proposal
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:

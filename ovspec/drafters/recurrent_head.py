@@ -101,7 +101,7 @@ class RecurrentHead(CachedHead):
             return None
         tokens = entries.tokens.tolist()
         proposal = draft_at_once(unrolled, graph, sequence, tokens, steps, entries.features)
-        self.last_duration += unrolled.duration
+        self.last_duration += unrolled.duration if proposal else 0.0
         return proposal
 
     def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:

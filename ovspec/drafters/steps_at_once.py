@@ -29,8 +29,8 @@ def draft_at_once(
     tokens: list[int],
     steps: int,
     features: NDArray[np.float32] | None = None,
-) -> Proposal:
-    """The draft of a graph, as passes draw it.
+) -> Proposal | None:
+    """The draft of a graph, as passes draw it; `None` where the cache has to grow first.
 
     Args:
         unrolled: whose graph it is.
@@ -50,4 +50,5 @@ def draft_at_once(
         else:
             np.take(sequence.coupling.noise(position, unrolled.vocab_size), ids, out=noise)
     temperature = sampling.temperature if sampling.do_sample else 1.0
-    return Proposal(unrolled.run(graph, sequence.draft, tokens, temperature, features)[:steps])
+    drafted = unrolled.run(graph, sequence.draft, tokens, temperature, features)
+    return None if drafted is None else Proposal(drafted[:steps])

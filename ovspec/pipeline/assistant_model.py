@@ -12,13 +12,7 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import (
-    draft_attention,
-    draft_linear,
-    draft_properties,
-    draft_runner,
-    reads_all,
-)
+from ovspec.runtime.draft_runner import draft_properties, draft_runner, reads_all
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode, attention_part
@@ -65,16 +59,14 @@ class AssistantChoices:
         # Our operations run on CPU; a draft elsewhere takes what its device has.
         backend = attention_on(device, attention if is_cpu(device) else None)
         sparse = None if backend != "native" or reads_all(info) else attention_part(verify)
-        dense = AttentionConfig(draft_attention(device, attention, info.weight_bytes))
-        reads = dense if sparse is None else sparse_attention(backend, sparse)
-        linear = draft_linear(info, device, attention, linear)
+        reads = AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse)
         backends = Backends.resolve(
             info.folder,
             device,
-            draft_properties(draft.properties or properties, reads.backend, linear),
+            draft_properties(draft.properties or properties, device, info.weight_bytes),
             reads,
             ExpertConfig(backend, optional=True),
-            linear=linear,
+            linear=linear if is_cpu(device) else None,
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
         return cls(info, replace(backends, linear_required=False), sparse)

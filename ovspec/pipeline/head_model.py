@@ -16,7 +16,7 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_attention, draft_linear, draft_properties
+from ovspec.runtime.draft_runner import draft_properties
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
@@ -32,14 +32,12 @@ class _Kind:
         boundaries: those that it reads, of the target's number of layers; `None`: config.json names them.
         own: boundaries whose states it returns, of its own number of layers.
         shares_output: whether it has the target's output layer beside its own weights.
-        in_blocks: whether tokens of a draft see each other, which native attention alone computes.
     """
 
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
     boundaries: Callable[[int], tuple[int, ...]] | None = None
     own: Callable[[int], tuple[int, ...]] = lambda layers: ()
     shares_output: bool = False
-    in_blocks: bool = False
 
 
 def _last_boundary(layers: int) -> tuple[int, ...]:
@@ -49,7 +47,7 @@ def _last_boundary(layers: int) -> tuple[int, ...]:
 
 _KINDS = {
     "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
-    "dflash": _Kind(load_dflash, shares_output=True, in_blocks=True),
+    "dflash": _Kind(load_dflash, shares_output=True),
     "mtp": _Kind(load_mtp, _last_boundary, _last_boundary, shares_output=True),
     "medusa": _Kind(load_medusa, _last_boundary),
     "hydra": _Kind(load_hydra, _last_boundary),
@@ -109,10 +107,6 @@ class HeadChoices:
             info = replace(info, shared_bytes=target.output_bytes())
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
         device = resolve_device(draft.device or device)
-        if kind.in_blocks:
-            chosen = attention_on(device, attention if is_cpu(device) else None)
-        else:
-            chosen = draft_attention(device, attention, info.weight_bytes)
         if "CACHE_DIR" in (draft.properties or {}):
             raise ValueError(
                 "CACHE_DIR: a head is compiled in a moment and never kept; leave it out of draft_model()"
@@ -120,13 +114,12 @@ class HeadChoices:
         # An entry would depend on two folders.
         given = dict(draft.properties or properties)
         given.pop("CACHE_DIR", None)
-        linear = draft_linear(info, device, attention, linear)
         backends = Backends.resolve(
             info.folder,
             device,
-            draft_properties(given, chosen, linear),
-            AttentionConfig(chosen),
-            linear=linear,
+            draft_properties(given, device, info.weight_bytes),
+            AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
+            linear=linear if is_cpu(device) else None,
             boundaries=kind.own(info.num_hidden_layers),
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.

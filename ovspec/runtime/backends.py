@@ -9,7 +9,7 @@ from pathlib import Path
 import openvino as ov
 
 from ovspec.runtime.attention_config import AttentionConfig, attention_on
-from ovspec.runtime.compile import check_properties, with_defaults, writes_bytes
+from ovspec.runtime.compile import check_properties, with_defaults, written_type
 from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
@@ -129,9 +129,9 @@ class Backends:
         return self.linear == "native" or any(part is not None and part.backend == "native" for part in parts)
 
     @property
-    def writes_caches(self) -> bool:
-        """Whether an operation of ours writes keys and values, and not the stock node."""
-        return self.attention.backend == "native" and writes_bytes(self.properties)
+    def written_type(self) -> ov.Type | None:
+        """Type of keys and values that an operation of ours writes; `None` where the stock node does."""
+        return written_type(self.properties) if self.attention.backend == "native" else None
 
     @property
     def uses_cache_dir(self) -> bool:

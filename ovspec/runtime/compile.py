@@ -192,12 +192,17 @@ def check_cache_precisions(settings: Mapping[str, object]) -> None:
             )
 
 
-def writes_bytes(settings: Mapping[str, object]) -> bool:
-    """Whether keys and values are u8 by token, with one scale for a head: what `CacheWrite` writes."""
-    both = (precision_name(settings.get(key, settings.get("KV_CACHE_PRECISION", ""))) for key in _SIDES)
+def written_type(settings: Mapping[str, object]) -> ov.Type | None:
+    """Type of keys and values where `CacheWrite` writes them: u8 by token, a scale for each head, or f32.
+
+    Returns:
+        `None` for others. In bf16 the plugin's caches are not f32 either.
+    """
+    both = {precision_name(settings.get(key, settings.get("KV_CACHE_PRECISION", ""))) for key in _SIDES}
     grouped = any(settings.get(f"{side}_GROUP_SIZE") for side in ("KEY_CACHE", "VALUE_CACHE"))
-    by_token = settings.get("KEY_CACHE_QUANT_MODE") == "BY_TOKEN"
-    return all(name == "u8" for name in both) and by_token and not grouped
+    if both == {"u8"} and settings.get("KEY_CACHE_QUANT_MODE") == "BY_TOKEN" and not grouped:
+        return ov.Type.u8
+    return ov.Type.f32 if both == {"f32"} and _is_f32(settings) else None
 
 
 def precision_name(value: object) -> str:

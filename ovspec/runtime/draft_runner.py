@@ -7,15 +7,12 @@ from pathlib import Path
 
 import openvino as ov
 
-from ovspec.runtime.attention_config import Attention, attention_on
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.fixed_compilers import SMALL_MODEL
-from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tree_limits import why_rows_stay
 from ovspec_models import ModelInfo
-from ovspec_models.weight_options import WEIGHT_FORMATS
 
 #: Properties that decide the precision of arithmetic.
 _PRECISIONS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_CACHE_PRECISION")
@@ -33,49 +30,14 @@ def reads_all(model: ModelInfo) -> bool:
     return max(model.weight_bytes, longest * model.kv_cache_bytes_per_token("u8", "BY_TOKEN")) <= SMALL_MODEL
 
 
-def draft_attention(device: str, asked: Attention | None, weight_bytes: int) -> Attention:
-    """Who computes attention of a draft that reads its whole context.
+def draft_properties(given: Mapping[str, object], device: str, weight_bytes: int) -> dict[str, object]:
+    """Properties of a draft: f32 for a small model on a CPU, unless the user says a precision.
 
-    What the user asks for, else OpenVINO for small models, whose steps take 0.7 of the time that they take
-    with operations of ours. Rows of a draft may depend on each other: the target decides what stands.
-
-    Args:
-        device: of the draft; what is asked for holds on a CPU.
-        asked: by the user.
-        weight_bytes: of the draft.
+    Its operations read and write f32. In bf16 a small model has as many conversions as layers, and a graph of
+    several steps rounds logits, so that some are equal.
     """
-    if asked and is_cpu(device):
-        return asked
-    return "stock" if weight_bytes <= SMALL_MODEL else attention_on(device, None)
-
-
-def draft_linear(
-    info: ModelInfo, device: str, attention: Attention | None, linear: LinearBackend | None
-) -> LinearBackend | None:
-    """Who computes linear layers of a draft or a head: what the user asks for, else we, but not beside
-    `attention="stock"`.
-
-    Our operation takes layers of one input together. Of the time with OpenVINO's products, 4 drafts of the
-    demo's draft model take 0.7 (AVX2), and those of its head 0.86 (bf16), 0.82 in f32.
-
-    Args:
-        device: of the draft.
-        attention, linear: asked for by the user, for the target.
-    """
-    if linear == "stock" or (linear is None and attention == "stock"):
-        return "stock"
-    return "native" if is_cpu(device) and info.weight_format() in WEIGHT_FORMATS else None
-
-
-def draft_properties(
-    given: Mapping[str, object], attention: Attention, linear: LinearBackend | None
-) -> dict[str, object]:
-    """Properties of a draft: f32 beside OpenVINO's attention, unless the user says a precision.
-
-    Our operation reads and writes f32: a small model has as many conversions as layers in another type.
-    """
-    mixed = linear == "native" and attention == "stock"
-    if mixed and not any(key in given for key in _PRECISIONS):
+    small = is_cpu(device) and weight_bytes <= SMALL_MODEL
+    if small and not any(key in given for key in _PRECISIONS):
         return {**given, "INFERENCE_PRECISION_HINT": "f32"}
     return dict(given)
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.pass_inputs import PassInputs
 from ovspec.runtime.tables import FEATURES, Rows, slots
+from ovspec_ops.verify_attention import PAST_LEN
 from ovspec_transforms import ROPE_LENGTHS, SLOT_MAPPING, VERIFY_TABLES
 
 # Greater by one with every token before the rows, as long as these are in the same blocks. They are computed
 # from the first pass and not from the last, which may have been cut short.
 _COUNTED = ("position_ids", "past_lens", "max_context_len")
-_PAST = 4  # where `verify_tables` of one sequence hold the tokens before its rows, see `pack_tables`
 _OTHERS = (FEATURES, ROPE_LENGTHS)  # what rows depend on beside their tokens and their places
 
 
@@ -79,7 +79,7 @@ class NextRows:
         for place, offset in self._counted:
             np.add(offset, past, out=place)
         if self._tables is not None:
-            self._tables[_PAST] = past
+            self._tables[PAST_LEN] = past
         if self._slots is not None:
             self._slots[:] = slots(sequence.table, past, past + rows, size)
         duration = inputs.infer()

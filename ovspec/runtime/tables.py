@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_ops.verify_attention import pack_tables
+from ovspec_ops.verify_attention import one_chain, pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
     HIDDEN_ROWS,
@@ -232,8 +232,7 @@ def _chain_tables(
     if native:
         made["written_begins"] = begins
         made[SLOT_MAPPING] = slots(table, past, context, block_size)
-        head = [1, 0, 0, new, past, 0, len(table)]
-        made[VERIFY_TABLES] = np.concatenate([_i32(head), table])
+        made[VERIFY_TABLES] = np.concatenate([_i32(one_chain(new, past, len(table))), table])
         if any(name in names for name in _OF_LIMITS):
             limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
             made |= {

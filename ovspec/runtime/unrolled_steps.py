@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +14,20 @@ from openvino import opset15 as ops
 from ovspec.runtime.background_compile import BackgroundCompile
 from ovspec.runtime.cache import CachedSequence, KVCache
 from ovspec.runtime.clock import microseconds
-from ovspec.runtime.compile import cache_tensors
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_inputs import PassInputs
-from ovspec.runtime.tables import FEATURES, Rows, build_tables
-from ovspec_transforms import BOUNDARY_STATES, HIDDEN_ROWS, SAMPLED_TOKENS_INDICES, share_threads
+from ovspec.runtime.tables import FEATURES, Rows, build_tables, slots
+from ovspec_ops import BLOCK_SIZE
+from ovspec_ops.verify_attention import PAST_LEN, TABLE, TABLE_END, one_chain, tables_length
+from ovspec_transforms import (
+    BOUNDARY_STATES,
+    HIDDEN_ROWS,
+    SAMPLED_TOKENS_INDICES,
+    SLOT_MAPPING,
+    VERIFY_TABLES,
+    fix_caches,
+    share_threads,
+)
 from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 #: Rows of the first step. Behind a verification one or two tokens are not in the draft's cache; of one, the
@@ -27,20 +37,15 @@ _MOST_STEPS = 8  # the graph grows with them: one of 4 steps of the demo draft c
 _MOST_GRAPHS = 2
 _NOISE, _SCALE, _TOKENS, _POSITIONS = "noise", "inverse_temperature", "tokens", "position_ids"
 # What every step has anew; all else is the first step's, or does not change.
-_OF_STEPS = ("past_lens", "max_context_len")
-_FIXED = {
-    "past_lens": [1],
-    "subsequence_begins": [2],
-    "block_indices_begins": [2],
-    SAMPLED_TOKENS_INDICES: [1],
-    HIDDEN_ROWS: [1],
-    "qq_bias": [0],
-    "qq_bias_begins": [0],
-}
+_OF_STEPS = (VERIFY_TABLES, SLOT_MAPPING)
 
 
 def unrolled(
-    model: ov.Model, steps: int, rows: int = FIRST_ROWS, ids: NDArray[np.int64] | None = None
+    model: ov.Model,
+    caches: Mapping[str, Sequence[int]],
+    steps: int,
+    rows: int = FIRST_ROWS,
+    ids: NDArray[np.int64] | None = None,
 ) -> ov.Model:
     """A graph that computes so many steps of a sequence, over one cache.
 
@@ -51,13 +56,14 @@ def unrolled(
     the states of the one before.
 
     Args:
-        model: paged, with stock attention and no other inputs than `build_tables` makes for it.
+        model: paged, with attention and caches of ours and no other inputs than `build_tables` makes for it.
+        caches: shapes of its caches by name.
         steps: 1 or more.
         rows: of the first step; the others have one.
         ids: i64 `[logits of a row]`, the token that each is of; `None`: logit i is of token i.
     """
     counts = [rows, *[1] * (steps - 1)]
-    whole = _of_rows(model, sum(counts))
+    whole = _of_rows(model, caches, sum(counts))
     angles = [ops.variadic_split(node, 0, counts) for node in _angles(whole)]
     position = find_parameter(whole, _POSITIONS)
     positions = ops.variadic_split(position, 0, counts)
@@ -70,12 +76,11 @@ def unrolled(
     parameters, first = [scale, noise, position], dict[str, ov.Output]()
     tokens, features = list[ov.Output](), list[ov.Output]()
     for step, count in enumerate(counts):
-        part = _of_rows(model, count)
+        part = _of_rows(model, caches, count)
         for node, angle in zip(_angles(part), angles, strict=True):
             node.output(0).replace(angle.output(step))
         found = {port.get_any_name(): port.get_node().input(0).get_source_output() for port in part.outputs}
         same = {
-            "subsequence_begins": lambda: ops.constant(np.array([0, 1], np.int32)).output(0),
             SAMPLED_TOKENS_INDICES: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
             HIDDEN_ROWS: lambda: ops.constant(np.zeros(1, np.int64)).output(0),
             "input_ids": lambda: tokens[-1],
@@ -108,14 +113,17 @@ def unrolled(
     return ov.Model([ops.result(joined)], parameters, "unrolled")
 
 
-def _of_rows(model: ov.Model, rows: int) -> ov.Model:
+def _of_rows(model: ov.Model, caches: Mapping[str, Sequence[int]], rows: int) -> ov.Model:
     """A copy for so many rows of one sequence, one of them sampled."""
     part = model.clone()
     names = [port.get_any_name() for port in part.inputs]
-    shapes = {**_FIXED, "input_ids": [rows], _POSITIONS: [rows]}
+    shapes = {name: [rows] for name in ("input_ids", _POSITIONS, SLOT_MAPPING)}
+    shapes |= {SAMPLED_TOKENS_INDICES: [1], HIDDEN_ROWS: [1]}
+    shapes[VERIFY_TABLES] = [tables_length(1, next(iter(caches.values()))[0])]
     if FEATURES in names:
         shapes[FEATURES] = [rows, 1, part.input(FEATURES).get_partial_shape()[-1].get_length()]
     part.reshape({name: shape for name, shape in shapes.items() if name in names})
+    fix_caches(part, caches)
     return part
 
 
@@ -151,32 +159,30 @@ class UnrolledGraph:
         self.noise, self.is_noisy = noise[:, :vocab_size], False
         self._scale = np.ones((), np.float32)
         self._first, self._sampled = np.zeros(rows, np.int64), np.zeros(1, np.int64)
-        # `past_lens` and `max_context_len` of every step, and the positions of all rows. `_relative` has them
-        # for a text of length 0, by the tokens of the first step; a run adds the length of its text.
-        self._counts, self._positions = np.zeros((2, steps), np.int32), np.zeros(rows + steps - 1, np.int64)
-        behind = np.arange(steps - 1)
+        # The positions of all rows. `_relative` has them for a text of length 0, by the tokens of the first
+        # step, and the tokens before each step; a run adds the length of its text.
+        self._positions, behind = np.zeros(rows + steps - 1, np.int64), np.arange(steps - 1)
         self._relative = {}
         for count in range(1, rows + 1):
-            counts = np.array([[-count, *behind], [rows - count, *behind + 1]], np.int32)
             places = np.minimum(np.arange(rows) - count, -1)  # none beyond the model's
-            self._relative[count] = counts, np.concatenate([places, behind])
-        self._table, self._begins = np.zeros(0, np.int32), np.zeros(2, np.int32)
+            self._relative[count] = np.array([-count, *behind], np.int32), np.concatenate([places, behind])
+        self._tables = np.zeros((steps, *compiled.input(VERIFY_TABLES).get_shape()), np.int32)
+        for step in range(steps):
+            self._tables[step, :TABLE] = one_chain(1 if step else rows)
+        self._slots, self._later = np.zeros(rows, np.int32), np.zeros(steps - 1, np.int32)
         given: dict[str, NDArray[np.generic]] = {
             _NOISE: noise,
             _SCALE: self._scale,
             "input_ids": self._first,
             _POSITIONS: self._positions,
-            "block_indices_begins": self._begins,
-            "subsequence_begins": np.array([0, rows], np.int32),
             SAMPLED_TOKENS_INDICES: self._sampled,
             HIDDEN_ROWS: self._sampled,
-            "qq_bias": np.zeros(0, np.uint8),
-            "qq_bias_begins": np.zeros(0, np.int32),
+            VERIFY_TABLES: self._tables[0],
+            SLOT_MAPPING: self._slots,
         }
-        for step in range(steps):
-            suffix = f".{step}" if step else ""
-            given[f"past_lens{suffix}"] = self._counts[0, step : step + 1]
-            given[f"max_context_len{suffix}"] = self._counts[1, step : step + 1].reshape(())
+        for step in range(1, steps):
+            given[f"{VERIFY_TABLES}.{step}"] = self._tables[step]
+            given[f"{SLOT_MAPPING}.{step}"] = self._later[step - 1 : step]
         names = {port.get_any_name() for port in compiled.inputs}
         self._features = np.zeros(0, np.float32)
         if FEATURES in names:
@@ -212,14 +218,15 @@ class UnrolledGraph:
         if features is not None:
             self._features[:count] = features
         self._scale[...] = 1.0 / temperature
-        counts, places = self._relative[count]
-        np.add(counts, past + count, out=self._counts)
+        pasts, places = self._relative[count]
+        np.add(pasts, past + count, out=self._tables[:, PAST_LEN])
         np.add(places, past + count, out=self._positions)
-        if table.shape != self._table.shape:
-            self._table = np.empty_like(table)
-            self._begins[1] = len(table)
-            self.request.set_tensor("block_indices", ov.Tensor(self._table, shared_memory=True))
-        self._table[:] = table
+        self._tables[:, TABLE_END] = len(table)
+        self._tables[:, TABLE : TABLE + len(table)] = table
+        end = past + max(self.rows, count + self.steps - 1)
+        written = slots(table, past, end, BLOCK_SIZE)
+        self._slots[:] = written[: self.rows]
+        self._later[:] = written[count : count + self.steps - 1]
         self.request.infer(share_outputs=True)
         found: list[int] = self._tokens.tolist()
         return found
@@ -233,6 +240,8 @@ class UnrolledSteps:
     those of its EAGLE-3 head take 180 in one graph. The linear layers have several threads, where the target
     may have them: four drafts and their verification take 0.95 of the time with two.
     A graph is used only where its tokens are those of the passes.
+
+    The graph knows the size of the cache; where that grows, it is compiled anew.
 
     Args:
         runner: of the draft; where it reads features, it returns states of that size.
@@ -248,6 +257,7 @@ class UnrolledSteps:
     ids: NDArray[np.int64] | None = None
     duration: float = 0.0
     _graphs: BackgroundCompile[str, UnrolledGraph] = field(init=False)
+    _blocks: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._graphs = BackgroundCompile(self.runner.cache, _MOST_GRAPHS)
@@ -256,9 +266,12 @@ class UnrolledSteps:
     def of(
         cls, runner: ModelRunner, vocab_size: int, ids: NDArray[np.int64] | None = None
     ) -> UnrolledSteps | None:
-        """Those of a small draft whose rows depend on nothing but their context; `None` for others."""
-        stock = runner.attention.backend == "stock"
-        return cls(runner, vocab_size, ids) if stock and runner.fixed_graphs and runner.repeats_rows else None
+        """Those of a small draft whose rows depend on nothing but their context; `None` for others, and where
+        `CacheWrite` does not write the cache."""
+        writes = runner.backends.written_type is not None
+        return (
+            cls(runner, vocab_size, ids) if writes and runner.fixed_graphs and runner.repeats_rows else None
+        )
 
     def find(
         self,
@@ -277,8 +290,11 @@ class UnrolledSteps:
         """
         if not 1 < steps <= _MOST_STEPS:
             return None
-        key, limit = f"{steps} drafting steps", min(most, 2 * steps)
-        graph = self._graphs.find(key, lambda: self._compile(steps, rows, features))
+        key, limit, blocks = f"{steps} drafting steps", min(most, 2 * steps), self.runner.cache.capacity
+        if blocks != self._blocks:
+            self._graphs.renew()
+            self._blocks = blocks
+        graph = self._graphs.find(key, lambda: self._compile(steps, rows, features, blocks))
         if graph is not None:
             return graph
         longer = (other for other in self._graphs.ready.values() if steps < other.steps <= limit)
@@ -291,14 +307,16 @@ class UnrolledSteps:
         tokens: list[int],
         temperature: float = 1.0,
         features: NDArray[np.float32] | None = None,
-    ) -> list[int]:
+    ) -> list[int] | None:
         """Draft behind `tokens`, which follow those in the cache, as `UnrolledGraph.run`.
 
-        Afterwards the cache has these tokens and all drafted ones but the last.
+        Afterwards the cache has these tokens and all drafted ones but the last. `None` where it has to grow,
+        for which the graph is not made.
         """
         runner, past = self.runner, sequence.length
         written = past + max(graph.rows, len(tokens) + graph.steps - 1)
-        runner.cache.ensure(runner.blocks.required([(sequence, written)]))
+        if runner.blocks.required([(sequence, written)]) > runner.cache.capacity:
+            return None
         for source, target in runner.blocks.reserve(sequence, written):
             runner.cache.copy(source, target)
         table = sequence.table[: -(-written // runner.block_size)]
@@ -312,18 +330,21 @@ class UnrolledSteps:
         """Wait for the graphs that are being compiled."""
         self._graphs.wait()
 
-    def _compile(self, steps: int, rows: int, features: NDArray[np.float32] | None) -> UnrolledGraph | None:
+    def _compile(
+        self, steps: int, rows: int, features: NDArray[np.float32] | None, blocks: int
+    ) -> UnrolledGraph | None:
         """The graph of so many steps; `None` where its tokens are not those of passes."""
-        fixed = self.runner.fixed_graphs
+        fixed, specs = self.runner.fixed_graphs, self.runner.cache.specs
         assert fixed is not None
-        model = unrolled(fixed.model, steps, rows, self.ids)
+        caches = {spec.name: [blocks, *spec.block_shape] for spec in specs}
+        model = unrolled(fixed.model, caches, steps, rows, self.ids)
         if fixed.compilers.threads > 1:
             share_threads(model, fixed.compilers.threads)
         compiled = fixed.compilers.fewest(model)
         graph, size = UnrolledGraph(compiled, steps, self.vocab_size, rows), self.runner.block_size
-        cache = KVCache(graph.request, cache_tensors(compiled))
+        cache = KVCache(graph.request, specs)
+        cache.resize(blocks)
         table = np.arange(-(-(rows + steps - 1) // size), dtype=np.int32)
-        cache.ensure(len(table))
         tokens = list(range(rows))
         given = None if features is None else np.resize(features, (rows, *features.shape[1:]))
         if graph.run(tokens, 0, table, features=given) != self._passes(tokens, given, steps):
@@ -336,12 +357,12 @@ class UnrolledSteps:
         assert fixed is not None
         size, found, states = self.runner.block_size, list[int](), int(features is not None)
         inputs = PassInputs(fixed.own.create_infer_request(), fixed.names)
-        cache, sequence = KVCache(inputs.request, cache_tensors(fixed.own)), CachedSequence()
+        cache, sequence = KVCache(inputs.request, self.runner.cache.specs), CachedSequence()
         sequence.table = np.arange(-(-(len(tokens) + steps - 1) // size), dtype=np.int32)
         cache.ensure(len(sequence.table))
         for _ in range(steps):
             rows = Rows(sequence, np.array(tokens, np.int64), states=states, features=features)
-            inputs.write(build_tables([rows], size, False, fixed.names))
+            inputs.write(build_tables([rows], size, True, fixed.names))
             inputs.infer()
             sequence.length += len(tokens)
             logits = inputs.request.get_tensor("logits").data.reshape(-1)

@@ -69,6 +69,17 @@ def test_rows_in_their_slots(isa: str, k_size: int, v_size: int) -> None:
     assert_written(case.caches, expected, exact=isa != "plain")
 
 
+def test_numbers_are_copied(isa: str) -> None:
+    """Those that are none too."""
+    case = Written(SLOTS, kv_heads=3, k_size=24, v_size=40)
+    case.caches = [np.full((3, 3, BLOCK, size), np.nan, np.float32) for size in (24, 40)]
+    case.key[1, 5] = np.inf
+    expected = case.expected()
+    evaluate("CacheWrite", case.tensors, case.attributes)
+    for got, want in zip(case.caches, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     isa=st.sampled_from(runnable()),
@@ -192,8 +203,8 @@ def test_values_of_other_rows_and_other_caches_are_refused() -> None:
     whole = case.tensors
     with pytest.raises(ValueError, match=r"CacheWrite: value holds 2 rows, expected the 3 of key"):
         evaluate("CacheWrite", whole | {"value": ov.Tensor(case.value[:2])}, case.attributes)
-    numbers = ov.Tensor(np.zeros((3, 2, BLOCK, 16), np.float32))
-    with pytest.raises(ValueError, match=r"CacheWrite: value_cache .* expected u8 by token; let the stock"):
+    numbers = ov.Tensor(np.zeros((3, 2, BLOCK, 16), np.float16))
+    with pytest.raises(ValueError, match=r"CacheWrite: value_cache .* expected u8 by token or f32; let the"):
         evaluate("CacheWrite", whole | {"value_cache": numbers}, case.attributes)
     channels = ov.Tensor(np.zeros((3, 2, BLOCK + 8, 16), np.uint8))
     with pytest.raises(ValueError, match=r"CacheWrite: key_cache .* expected u8 by token"):

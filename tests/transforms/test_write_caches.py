@@ -20,8 +20,6 @@ from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import route_rows, select_blocks, to_paged, write_caches
 
-BYTES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8"}
-
 
 def routed(layers: int = 3) -> ov.Model:
     model = build_model(get_shape("qwen3-0.6b", layers, 1000), "int8")
@@ -41,7 +39,7 @@ def test_every_stock_node_is_replaced(selects: bool) -> None:
     if selects:
         select_blocks(model, [0, 2])
     before = names(model)
-    assert write_caches(model).count == 3
+    assert write_caches(model, ov.Type.u8).count == 3
     found = Counter(node.get_type_name() for node in model.get_ops())
     assert found["CacheWrite"] == found["VerifyAttention"] == 3 and not found["PagedAttentionExtension"]
     assert found["KeySummary"] == 2 * selects
@@ -57,29 +55,31 @@ def test_every_stock_node_is_replaced(selects: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "properties", "ours"),
+    ("backend", "properties", "written"),
     [
-        ("native", {}, True),
-        ("native", {"KV_CACHE_PRECISION": "u8"}, True),
-        ("native", {"KEY_CACHE_PRECISION": "u8", "VALUE_CACHE_PRECISION": "u8"}, True),
-        ("native", {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}, False),
-        ("native", {"KEY_CACHE_PRECISION": "u8", "VALUE_CACHE_PRECISION": "f16"}, False),
-        ("native", {"KV_CACHE_PRECISION": "f16"}, False),
-        ("native", {"KEY_CACHE_GROUP_SIZE": 32}, False),
-        ("native", F32, False),
-        ("stock", {}, False),
+        ("native", {}, ov.Type.u8),
+        ("native", {"KV_CACHE_PRECISION": "u8"}, ov.Type.u8),
+        ("native", {"KEY_CACHE_PRECISION": "u8", "VALUE_CACHE_PRECISION": "u8"}, ov.Type.u8),
+        ("native", {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}, None),
+        ("native", {"KEY_CACHE_PRECISION": "u8", "VALUE_CACHE_PRECISION": "f16"}, None),
+        ("native", {"KV_CACHE_PRECISION": "f16"}, None),
+        ("native", {"KEY_CACHE_GROUP_SIZE": 32}, None),
+        ("native", F32, ov.Type.f32),
+        ("native", {"KV_CACHE_PRECISION": "f32"}, None),
+        ("stock", {}, None),
     ],
 )
 def test_where_caches_are_ours_to_write(
-    demo_ir: Path, backend: Any, properties: dict[str, Any], ours: bool
+    demo_ir: Path, backend: Any, properties: dict[str, Any], written: ov.Type | None
 ) -> None:
     found = Backends.resolve(demo_ir, properties=properties, attention=AttentionConfig(backend))
-    assert found.writes_caches == ours
+    assert found.written_type == written
 
 
-def logits(folder: Path, selects: bool) -> list[np.ndarray[Any, Any]]:
+def logits(folder: Path, selects: bool, precision: str) -> list[np.ndarray[Any, Any]]:
     """Of prompts, verified drafts, a tree, and passes of two sequences, with rollbacks."""
-    runner = ModelRunner(folder, attention=AttentionConfig("native", selects=selects), properties=BYTES)
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": precision}
+    runner = ModelRunner(folder, attention=AttentionConfig("native", selects=selects), properties=settings)
     tokens, found = np.random.default_rng(0).integers(2, 4000, 900), []
     one, two = CachedSequence(), CachedSequence()
 
@@ -94,16 +94,17 @@ def logits(folder: Path, selects: bool) -> list[np.ndarray[Any, Any]]:
     one.rollback(302)
     for _ in range(3):
         run(Rows(one, tokens[5:6], budget=4 if selects else -1), Rows(two, tokens[7:10], sampled=3))
-    assert ("slot_mapping" in runner._inputs.names) == runner.backends.writes_caches
+    assert ("slot_mapping" in runner._inputs.names) == (runner.backends.written_type is not None)
     return found
 
 
+@pytest.mark.parametrize("precision", ["u8", "f32"])
 @pytest.mark.parametrize("selects", [False, True])
 def test_bits_are_those_behind_the_stock_node(
-    demo_ir: Path, monkeypatch: pytest.MonkeyPatch, selects: bool
+    demo_ir: Path, monkeypatch: pytest.MonkeyPatch, selects: bool, precision: str
 ) -> None:
     """In f32; in bf16 that one rounds values before they become bytes."""
-    ours = logits(demo_ir, selects)
-    monkeypatch.setattr(Backends, "writes_caches", False)
-    for one, other in zip(ours, logits(demo_ir, selects), strict=True):
+    ours = logits(demo_ir, selects, precision)
+    monkeypatch.setattr(Backends, "written_type", None)
+    for one, other in zip(ours, logits(demo_ir, selects, precision), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -65,9 +65,14 @@ OVSPEC_INLINE void round_row(const float* row, std::size_t size, std::uint8_t* t
 
 void write_row(const CacheView& cache, std::uint8_t* data, std::size_t slot, const float* heads) {
     const std::size_t block = slot / block_size, token = slot % block_size;
-    for (std::size_t h = 0; h < cache.heads; h++)
-        round_row(heads + h * cache.size, cache.size,
-                  data + (block * cache.heads + h) * cache.block_bytes + token * cache.row_bytes);
+    for (std::size_t h = 0; h < cache.heads; h++) {
+        const float* row = heads + h * cache.size;
+        std::uint8_t* to = data + (block * cache.heads + h) * cache.block_bytes + token * cache.row_bytes;
+        if (cache.format == CacheFormat::u8_token)
+            round_row(row, cache.size, to);
+        else
+            __builtin_memcpy(to, row, cache.size * sizeof(float));
+    }
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// A row's key or value, rounded to bytes and put into its slot. Raw pointers only, no OpenVINO type.
+// A row's key or value in its slot. Raw pointers only, no OpenVINO type.
 #pragma once
 
 #include "common/cache_view.hpp"
@@ -7,8 +7,8 @@
 namespace ovspec {
 
 struct WriteKernels {
-    // Rounds `cache.size` values of each head, `heads` `[cache.heads, cache.size]`, into slot `slot` of a
-    // cache in CacheFormat::u8_token. `data` is where that cache begins.
+    // Puts `cache.size` values of each head, `heads` `[cache.heads, cache.size]`, into slot `slot` of a cache in
+    // CacheFormat::f32, or rounded in u8_token. `data` is where that cache begins.
     void (*write_row)(const CacheView& cache, std::uint8_t* data, std::size_t slot, const float* heads);
 };
 

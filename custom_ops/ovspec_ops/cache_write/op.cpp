@@ -11,12 +11,12 @@ constexpr const char* name = "CacheWrite";
 
 enum Input : std::size_t { key, value, key_cache, value_cache, slot_mapping, input_count };
 
-// A cache in the format that is written.
-CacheView view_bytes(const char* what, const ov::Tensor& tensor, std::int64_t kv_heads, std::int64_t size) {
+// A cache in a format that is written.
+CacheView view_written(const char* what, const ov::Tensor& tensor, std::int64_t kv_heads, std::int64_t size) {
     const CacheView cache = view_cache(name, what, tensor, kv_heads, size);
-    if (cache.format != CacheFormat::u8_token)
+    if (cache.format != CacheFormat::u8_token && cache.format != CacheFormat::f32)
         fail(name, what, " is of shape ", tensor.get_shape(), " and type ", tensor.get_element_type(),
-             ", expected u8 by token; let the stock node write other caches");
+             ", expected u8 by token or f32; let the stock node write other caches");
     return cache;
 }
 
@@ -44,8 +44,8 @@ void CacheWrite::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     check_tensor(name, inputs, value, "value", ov::element::f32, {-1, a.kv_heads * a.v_size});
     check_tensor(name, inputs, slot_mapping, "slot_mapping", ov::element::i32, {-1});
     const std::size_t rows = inputs[key].get_shape()[0];
-    const CacheView keys = view_bytes("key_cache", inputs[key_cache], a.kv_heads, a.k_size);
-    const CacheView values = view_bytes("value_cache", inputs[value_cache], a.kv_heads, a.v_size);
+    const CacheView keys = view_written("key_cache", inputs[key_cache], a.kv_heads, a.k_size);
+    const CacheView values = view_written("value_cache", inputs[value_cache], a.kv_heads, a.v_size);
     if (inputs[value].get_shape()[0] != rows)
         fail(name, "value holds ", inputs[value].get_shape()[0], " rows, expected the ", rows, " of key");
     outputs[0].set_shape({rows, 0});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,15 +39,16 @@ def rounded(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
 def cache_write(
     key: NDArray[np.float32],
     value: NDArray[np.float32],
-    key_cache: NDArray[np.uint8],
-    value_cache: NDArray[np.uint8],
+    key_cache: NDArray[Any],
+    value_cache: NDArray[Any],
     slot_mapping: NDArray[np.int32],
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Both caches after the rows are written; shapes as in README.md."""
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Both caches, u8 or f32, after the rows are written; shapes as in README.md."""
     found = []
     for rows, cache in ((key, key_cache), (value, value_cache)):
         written, heads = cache.copy(), cache.shape[1]
         block, token = np.divmod(slot_mapping, BLOCK_SIZE)
-        written[block, :, token] = rounded(rows.reshape(len(rows), heads, -1))
+        values = rows.reshape(len(rows), heads, -1)
+        written[block, :, token] = rounded(values) if cache.dtype == np.uint8 else values
         found.append(written)
     return found[0], found[1]

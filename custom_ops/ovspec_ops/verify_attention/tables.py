@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+#: In the tables of one sequence that is a chain: the tokens before its rows, the end of its block table, and
+#: where that begins.
+PAST_LEN, TABLE_END, TABLE = 4, 6, 7
 _NO_PARENTS = np.zeros(0, np.int32)
+
+
+def one_chain(rows: int, past: int = 0, blocks: int = 0) -> list[int]:
+    """What stands in the tables of one sequence before its block table of so many blocks."""
+    return [1, 0, 0, rows, past, 0, blocks]
 
 
 def tables_length(sequences: int, blocks: int) -> int:

@@ -21,8 +21,8 @@ SLOT_MAPPING = "slot_mapping"
 _SCALES = 8  # bytes in front of a row: scale and zero point
 
 
-def write_caches(model: ov.Model) -> PassReport:
-    """Replace the stock node in front of every `VerifyAttention` by `CacheWrite`, over caches in u8 by token.
+def write_caches(model: ov.Model, element_type: ov.Type) -> PassReport:
+    """Replace the stock node in front of every `VerifyAttention` by `CacheWrite`.
 
     The stock node prepares attention that nobody reads, 25 to 65 us a layer of a pass of few rows. The bytes
     stay the same where it got f32; in bf16 it rounds values first.
@@ -32,6 +32,7 @@ def write_caches(model: ov.Model) -> PassReport:
 
     Args:
         model: behind `route_rows` and whatever reads the caches, and changed in place.
+        element_type: of the caches, u8 (by token) or f32.
     """
     layers = len(paged_layers(model))
     slots = add_parameter(model, SLOT_MAPPING, [-1], ov.Type.i32)
@@ -41,10 +42,9 @@ def write_caches(model: ov.Model) -> PassReport:
         sizes = {KEY_CACHE: layer.key_head_size, VALUE_CACHE: layer.value_head_size}
         for position, size in sizes.items():
             cache = source_node(node, position)
-            cache.set_element_type(ov.Type.u8)
-            cache.set_partial_shape(
-                ov.PartialShape([-1, layer.num_kv_heads, ovspec_ops.BLOCK_SIZE, size + _SCALES])
-            )
+            cache.set_element_type(element_type)
+            row = size + (_SCALES if element_type == ov.Type.u8 else 0)
+            cache.set_partial_shape(ov.PartialShape([-1, layer.num_kv_heads, ovspec_ops.BLOCK_SIZE, row]))
         inputs = [node.input(position).get_source_output() for position in (KEY, VALUE, *sizes)]
         attributes = {
             "kv_heads": layer.num_kv_heads,

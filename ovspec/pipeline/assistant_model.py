@@ -63,7 +63,7 @@ class AssistantChoices:
         backends = Backends.resolve(
             info.folder,
             device,
-            draft_properties(draft.properties or properties, device, info.weight_bytes),
+            draft_properties(draft.properties or properties, backend, info.weight_bytes),
             reads,
             ExpertConfig(backend, optional=True),
             linear=linear if is_cpu(device) else None,

@@ -111,14 +111,15 @@ class HeadChoices:
             raise ValueError(
                 "CACHE_DIR: a head is compiled in a moment and never kept; leave it out of draft_model()"
             )
+        backend = attention_on(device, attention if is_cpu(device) else None)
         # An entry would depend on two folders.
         given = dict(draft.properties or properties)
         given.pop("CACHE_DIR", None)
         backends = Backends.resolve(
             info.folder,
             device,
-            draft_properties(given, device, info.weight_bytes),
-            AttentionConfig(attention_on(device, attention if is_cpu(device) else None)),
+            draft_properties(given, backend, info.weight_bytes),
+            AttentionConfig(backend),
             linear=linear if is_cpu(device) else None,
             boundaries=kind.own(info.num_hidden_layers),
         )

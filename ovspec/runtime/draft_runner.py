@@ -7,8 +7,8 @@ from pathlib import Path
 
 import openvino as ov
 
+from ovspec.runtime.attention_config import Attention
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.fixed_compilers import SMALL_MODEL
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tree_limits import why_rows_stay
@@ -30,13 +30,15 @@ def reads_all(model: ModelInfo) -> bool:
     return max(model.weight_bytes, longest * model.kv_cache_bytes_per_token("u8", "BY_TOKEN")) <= SMALL_MODEL
 
 
-def draft_properties(given: Mapping[str, object], device: str, weight_bytes: int) -> dict[str, object]:
-    """Properties of a draft: f32 for a small model on a CPU, unless the user says a precision.
+def draft_properties(
+    given: Mapping[str, object], attention: Attention, weight_bytes: int
+) -> dict[str, object]:
+    """Properties of a draft: f32 for a small model with operations of ours, unless the user says a precision.
 
-    Its operations read and write f32. In bf16 a small model has as many conversions as layers, and a graph of
-    several steps rounds logits, so that some are equal.
+    They read and write f32. In bf16 a small model has as many conversions as layers, and a graph of several
+    steps rounds logits, so that some are equal.
     """
-    small = is_cpu(device) and weight_bytes <= SMALL_MODEL
+    small = attention == "native" and weight_bytes <= SMALL_MODEL
     if small and not any(key in given for key in _PRECISIONS):
         return {**given, "INFERENCE_PRECISION_HINT": "f32"}
     return dict(given)

@@ -176,8 +176,8 @@ class ModelRunner:
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
             late = [rope_angles(graph)] if backends.on_cpu else []
-            late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
             late += [write_caches(graph, written)] if (written := backends.written_type) else []
+            late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
             rounded = None if self.row_bits is None else round_rows(graph, self.row_bits)
             late += [rounded] if rounded and rounded.changed else []
             facts = replace(facts, reports=(*facts.reports, *late), stock_products=StockProducts.of(graph))

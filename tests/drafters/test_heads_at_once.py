@@ -48,11 +48,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def head_of(kind: str) -> RecurrentHead:
     if kind == "eagle3":
         folder = pair().folder / "draft"
-        graph = Backends.resolve(folder, "CPU", F32, AttentionConfig("stock"), boundaries=(1,))
+        graph = Backends.resolve(folder, "CPU", F32, AttentionConfig("native"), boundaries=(1,))
         return load_eagle3(HeadInfo.read(folder), pair().info, graph, 32)
     test_mtp.reference("deepseek")
     draft = ovspec.draft_model(test_mtp.folder("deepseek"))
-    choices = draft_choices(draft, pair().info, "dense", "CPU", "stock", F32, None)
+    choices = draft_choices(draft, pair().info, "dense", "CPU", None, F32, None)
     assert choices is not None
     drafter = choices.load(test_mtp.VOCAB, 32)
     assert isinstance(drafter, RecurrentHead)
@@ -117,9 +117,9 @@ def test_first_tokens_follow_the_exact_law(kind: str, monkeypatch: pytest.Monkey
     assert found()[0] < 1e-6
 
 
-def unmapped(model: ov.Model, steps: int, rows: int, ids: Any) -> ov.Model:
+def unmapped(model: ov.Model, caches: Any, steps: int, rows: int, ids: Any) -> ov.Model:
     """Logit i is of token i."""
-    return unrolled(model, steps, rows, np.arange(len(ids)))
+    return unrolled(model, caches, steps, rows, np.arange(len(ids)))
 
 
 def with_other_states(change: Callable[[ov.Output], ov.Node]) -> Callable[..., ov.Model]:
@@ -189,15 +189,15 @@ HINT = "INFERENCE_PRECISION_HINT"
     ("attention", "linear", "properties", "products", "hint"),
     [
         (None, None, {}, "native", "f32"),
-        (None, "stock", {}, "stock", None),
+        (None, "stock", {}, "stock", "f32"),
         ("stock", None, {}, "stock", None),
-        ("native", None, {}, "native", None),
-        ("stock", "native", {}, "native", "f32"),
+        ("native", None, {}, "native", "f32"),
+        ("stock", "native", {}, "native", None),
         (None, None, {HINT: "bf16"}, "native", "bf16"),
         (None, None, {"KV_CACHE_PRECISION": "bf16"}, "native", None),
     ],
 )
-def test_small_drafts_take_our_products_in_f32_unless_asked_otherwise(
+def test_small_drafts_take_our_operations_in_f32_unless_asked_otherwise(
     demo_ir: Path,
     draft: str,
     attention: Attention | None,

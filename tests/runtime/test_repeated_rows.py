@@ -18,7 +18,7 @@ from ovspec.pipeline.head_model import draft_choices
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.draft_runner import draft_attention, draft_runner
+from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.repeated_rows import REPEATED_ROWS
 from ovspec.runtime.tables import Rows
@@ -88,17 +88,15 @@ def test_small_models_whose_rows_do_not_depend_on_them_have_them(
     assert runner_of(demo_ir / "draft", **arguments).repeats_rows == repeats
 
 
-def test_small_drafts_take_stock_attention_unless_asked_otherwise(demo_ir: Path) -> None:
-    assert draft_attention("CPU", None, SMALL) == "stock"
-    assert draft_attention("CPU", None, 1 << 30) == draft_attention("CPU", "native", SMALL) == "native"
-    assert draft_attention("GPU", "native", 1 << 30) == "stock"
-    for draft in ("draft", "eagle3"):
-        for asked, expected in ((None, "stock"), ("native", "native")):
-            found = draft_choices(
-                draft_model(demo_ir / draft), ModelInfo.read(demo_ir), "dense", "CPU", asked, F32, None
-            )
-            assert found is not None and found.backends.attention.backend == expected
-            assert found.backends.linear == "native"
+@pytest.mark.parametrize("draft", ["draft", "eagle3"])
+@pytest.mark.parametrize(("asked", "expected"), [(None, "native"), ("native", "native"), ("stock", "stock")])
+def test_drafts_take_the_attention_of_their_target(
+    demo_ir: Path, draft: str, asked: Any, expected: str
+) -> None:
+    target = ModelInfo.read(demo_ir)
+    found = draft_choices(draft_model(demo_ir / draft), target, "dense", "CPU", asked, F32, None)
+    assert found is not None
+    assert (found.backends.attention.backend, found.backends.linear) == (expected, expected)
 
 
 @pytest.mark.parametrize(("positions", "reads_all"), [(8192, True), (70_000, False), (None, False)])
@@ -117,4 +115,3 @@ def test_a_small_draft_with_a_small_cache_reads_all(
     assert isinstance(found, AssistantChoices)
     assert found.sparse == (None if reads_all else sparse)
     assert found.backends.attention.selects != reads_all  # by ours
-    assert found.backends.attention.backend == ("stock" if reads_all else "native")

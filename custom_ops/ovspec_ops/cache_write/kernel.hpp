@@ -7,8 +7,8 @@
 namespace ovspec {
 
 struct WriteKernels {
-    // Puts `cache.size` values of each head, `heads` `[cache.heads, cache.size]`, into slot `slot` of a cache in
-    // CacheFormat::f32, or rounded in u8_token. `data` is where that cache begins.
+    // Puts `cache.size` values of each head, `heads` `[cache.heads, cache.size]`, into slot `slot` of a cache
+    // in CacheFormat::f32, or rounded in u8_token. `data` is where that cache begins.
     void (*write_row)(const CacheView& cache, std::uint8_t* data, std::size_t slot, const float* heads);
 };
 

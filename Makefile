@@ -59,7 +59,7 @@ sanitize: $(TEST_VENV)/.installed
 	done
 	OVSPEC_EXTENSION_LIB=$(CURDIR)/build/address/libovspec_ops.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(BIN)/python -m pytest tests/ops/test_block_select.py tests/ops/test_key_summary.py \
+		$(BIN)/python -m pytest tests/ops/test_block_select.py tests/ops/test_cache_write.py tests/ops/test_key_summary.py \
 		tests/ops/test_verify_attention*.py tests/ops/test_moe.py tests/ops/test_expert_budget.py \
 		tests/ops/test_gated_mlp*.py tests/ops/test_linear*.py tests/ops/test_mlp_properties.py \
 		tests/ops/test_hostile_shapes.py \

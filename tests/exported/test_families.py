@@ -108,7 +108,7 @@ class TestServed:
         layers = len(TINY[name].windows)
         expected = {"to_paged": layers, "GatherLogits": 1, "RopeAngles": ROPES.get(name, 1)}
         if attention_of(name) == "native":
-            expected["RouteRows"] = layers
+            expected["RouteRows"] = expected["WriteCaches"] = layers
         else:
             expected["tree_mask"] = 0  # ALiBi counts slots, which are not the distances in a tree
         if name == "Phi-3":

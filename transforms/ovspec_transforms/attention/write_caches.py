@@ -56,7 +56,7 @@ def write_caches(model: ov.Model, element_type: ov.Type) -> PassReport:
         let_read(node.output(0), written.output(0))
         return True
 
-    report = rewrite_nodes(model, "write_caches", PAGED_ATTENTION, rewrite).require(layers)
+    report = rewrite_nodes(model, "WriteCaches", PAGED_ATTENTION, rewrite).require(layers)
     for parameter in model.get_parameters():
         if not parameter.output(0).get_target_inputs():
             model.remove_parameter(parameter)

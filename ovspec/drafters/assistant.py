@@ -128,10 +128,10 @@ class AssistantDrafter(Drafter):
             return None
         if not takes_logits(sequence, self._vocab_size):
             return None
-        if (graph := unrolled.find(steps, most=room)) is None:
-            return None
         if sequence.draft.length < begin:
             self._catch_up(sequence, None)
+        if (graph := unrolled.find(steps, most=room)) is None:
+            return None
         sequence.draft.rollback(begin)
         proposal = draft_at_once(unrolled, graph, sequence, sequence.tokens[begin:], steps)
         self.last_duration += unrolled.duration if proposal else 0.0

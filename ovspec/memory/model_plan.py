@@ -91,7 +91,7 @@ def plan_model(
     """
     made, held, transient = _weights(sizes, backends, cache)
     # Graphs for known shapes share the weights. A model that is kept in CACHE_DIR has none.
-    further = MOST_OF_LARGE * LAYER_BYTES if backends.linear == "native" and cache == "none" else 0
+    further = sum(MOST_OF_LARGE) * LAYER_BYTES if backends.linear == "native" and cache == "none" else 0
     graph = (_LAYER_BYTES + further) * model.num_hidden_layers
     tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
     start = 0 if cache == "holds" else max(0, made - held) + transient

@@ -100,6 +100,8 @@ class BackgroundCompile(Generic[Key, Graph]):
                 continue  # not asked for often, or not to be used
             for request in asked.graph.requests if asked.graph else ():
                 self.cache.detach(request)
+            if asked.compiling is not None:
+                asked.compiling.cancel()  # where it has not begun
             asked.count, asked.graph, asked.compiling = self._passes - 1, None, None
             self._begun -= 1
 

@@ -15,7 +15,10 @@ from ovspec.runtime.tree_limits import why_rows_stay
 from ovspec_models import ModelInfo
 
 #: Properties that decide the precision of arithmetic.
-_PRECISIONS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_CACHE_PRECISION")
+_PRECISIONS = (
+    *("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"),
+    *("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"),
+)
 
 
 def reads_all(model: ModelInfo) -> bool:

@@ -15,8 +15,8 @@ SMALL_MODEL = 16 << 20  # bytes of weights; measured with 2 to 12 MB
 # A graph of 28 layers takes 1.4 s to compile, slows the passes meanwhile by 1 to 2 s altogether, and gains
 # 3.5 ms a pass: it pays after some 400.
 _PATIENCE = 4
-# Of graphs: a small one takes some 12 MB, a large one as `LAYER_BYTES` says.
-_MOST, MOST_OF_LARGE = 4, 2
+# Graphs for single rows, and for others: a small one takes some 12 MB, a large one as `LAYER_BYTES` says.
+_MOST, MOST_OF_LARGE = (1, 3), (1, 1)
 #: Of a layer in each further graph of a model: 30 to 40 MB with 28 layers.
 LAYER_BYTES = 1_400_000
 #: How they run. Between two passes the other threads fall asleep, and a pass of a small model is over before
@@ -27,8 +27,8 @@ _ONE_THREAD = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
 # was measured with more than two cores.
 _MOST_THREADS = 4
 # Settings of where the plugin's threads run. Shared threads would not follow them, so there are none then.
-_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING")
-_HALVES, _MOST_CONVERTED = ("f16", "bf16"), 32 << 20  # bytes of a constant
+_PLACES = ("SCHEDULING_CORE_TYPE", "ENABLE_CPU_PINNING", "ENABLE_CPU_RESERVATION")
+_HALVES, _MOST_CONVERTED = ("f16", "bf16"), 4 << 20  # bytes of a constant
 
 Compile = Callable[[ov.Model], ov.CompiledModel]
 
@@ -41,15 +41,17 @@ class FixedCompilers(NamedTuple):
         threaded: with several threads; `None` where `fewest` has what there are. If native operations do the
             work, the plugin keeps one thread and they have the others.
         threads: that native operations may have where the plugin has one.
-        most, patience: as of `BackgroundCompile`. A large model has graphs for single rows and for one length
-            of drafts; shorter ones take that too.
+        most: graphs for single rows, and for passes of more.
+        patience: as of `BackgroundCompile`.
+        fills: whether a pass may take a graph of more rows. In a large model these cost more than they save.
     """
 
     fewest: Compile
     threaded: Compile | None
     threads: int
-    most: int = _MOST
+    most: tuple[int, int] = _MOST
     patience: int = 1
+    fills: bool = True
 
     @classmethod
     def of(
@@ -95,7 +97,14 @@ class FixedCompilers(NamedTuple):
         most = _threads_of_pass(own)
         placed = any(name in settings for name in ("INFERENCE_NUM_THREADS", *_PLACES))
         shared = 1 if placed or most > _MOST_THREADS else most
-        return cls(_several_threads(core, device, settings, shared), None, shared, MOST_OF_LARGE, _PATIENCE)
+        return cls(
+            _several_threads(core, device, settings, shared),
+            None,
+            shared,
+            MOST_OF_LARGE,
+            _PATIENCE,
+            fills=False,
+        )
 
 
 def one_thread(

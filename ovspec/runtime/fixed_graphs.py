@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.background_compile import BackgroundCompile, is_compiling
 from ovspec.runtime.cache import CachedSequence, KVCache
+from ovspec.runtime.cache_memory import SmallPages
 from ovspec.runtime.fixed_compilers import FixedCompilers
 from ovspec.runtime.next_rows import NextRows
 from ovspec.runtime.pass_inputs import PassInputs
@@ -92,12 +93,16 @@ class FixedGraphs:
     compilers: FixedCompilers
     fills: bool
     drafts: bool = field(default=False, init=False)
-    _graphs: BackgroundCompile[Kind, QuickerGraph] = field(init=False)
+    _single: BackgroundCompile[Kind, QuickerGraph] = field(init=False)
+    _several: BackgroundCompile[Kind, QuickerGraph] = field(init=False)
     _blocks: int = field(default=0, init=False)
     _next_rows: NextRows | None = None
 
     def __post_init__(self) -> None:
-        self._graphs = BackgroundCompile(self.cache, self.compilers.most, self.compilers.patience)
+        self._single, self._several = (
+            BackgroundCompile(self.cache, most, self.compilers.patience) for most in self.compilers.most
+        )
+        self.fills = self.fills and self.compilers.fills
 
     def find(self, batch: Sequence[Rows], added: int) -> tuple[PassInputs | None, int]:
         """Count a pass; the inputs of the graph for it, `None` where there is none yet, and the added rows.
@@ -109,12 +114,14 @@ class FixedGraphs:
         """
         kind, self._next_rows = Kind.of(batch, added), None
         if self._has_grown:
-            self._graphs.renew()
+            self._single.renew()
+            self._several.renew()
             self._blocks = self.cache.capacity
         if kind is None or (self._native and self._blocks < self._proven_blocks):
             return None, added
         features, blocks = batch[0].features, self._blocks
-        graph, count = self._graphs.find(kind, lambda: self._compile(kind, features, blocks)), kind.rows
+        graphs = self._single if kind.rows == 1 else self._several
+        graph, count = graphs.find(kind, lambda: self._compile(kind, features, blocks)), kind.rows
         if graph is None and self.fills:
             graph, count = self._filled(kind, batch[0])
         if graph is None:
@@ -128,7 +135,7 @@ class FixedGraphs:
         """A graph of more rows for a pass that needs no further block for them, and their number."""
         size = self.block_size
         room = size * max(len(rows.sequence.table), -(-rows.context // size)) - rows.past
-        ready = self._graphs.ready
+        ready = self._several.ready
         fitting = [other for other in ready if other.holds(kind) and other.rows <= room]
         found = min(fitting, key=lambda other: other.rows, default=kind)
         return ready.get(found), found.rows
@@ -153,7 +160,8 @@ class FixedGraphs:
 
     def wait(self) -> None:
         """Wait for the graphs that are being compiled."""
-        self._graphs.wait()
+        self._single.wait()
+        self._several.wait()
 
     def _compile(self, kind: Kind, features: NDArray[np.float32] | None, blocks: int) -> QuickerGraph | None:
         """The model compiled for a kind of pass; `None` where its logits have other bits.
@@ -168,7 +176,7 @@ class FixedGraphs:
             whole[VERIFY_TABLES] = np.zeros(tables_length(1, blocks), np.int32)
         shapes |= {name: list(array.shape) for name, array in whole.items()}
         reading, graphs = PassInputs(self.own.create_infer_request(), self.names), list[PassInputs]()
-        cache = KVCache(reading.request, self.cache.specs)
+        cache = KVCache(reading.request, self.cache.specs, SmallPages)
         cache.resize(max(blocks, self._proven_blocks))
         reading.write(self._tables(kind._replace(rows=_PROVEN_PAST), features, 0))
         reading.infer()

@@ -95,8 +95,7 @@ class ModelRunner:
         watch: bool | str = False,
         compiling: Callable[[], None] | None = None,
     ) -> None:
-        self._watch, self.watched = watch, list[str]()
-        self.repeats_rows = False
+        self._watch, self.watched, self.repeats_rows = watch, list[str](), False
         self._again: tuple[ov.Model, FixedCompilers] | None = None
         if backends is None:
             backends = Backends.resolve(
@@ -153,9 +152,10 @@ class ModelRunner:
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
         #: `None` for models that are limited, watched, kept in CACHE_DIR, not on a CPU, or without compilers.
         self.fixed_graphs: FixedGraphs | None = None
-        if self._again and not any(self._parts):
-            places = (self._inputs.names, self.cache, self.block_size, self._again[1])
-            self.fixed_graphs = FixedGraphs(self._again[0], compiled, *places, not self.identity_breakers)
+        again, self._again = self._again, None  # else a graph that nobody compiles again stays in memory
+        if again and not any(self._parts):
+            places = (self._inputs.names, self.cache, self.block_size, again[1])
+            self.fixed_graphs = FixedGraphs(again[0], compiled, *places, not self.identity_breakers)
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]

@@ -132,9 +132,10 @@ def build_tables(
 
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
 
-    With `native` the stock node only writes keys and values: it gets pieces of the sequences, each with the
-    block tables of the blocks that its rows are written to, and with `past_lens` and `max_context_len`
-    counted from there. Attention goes by `verify_tables`, selection by the other `verify_*` tables.
+    With `native` keys and values go to `slot_mapping`. What goes by blocks, the stock node and summaries,
+    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, and
+    with `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
+    the other `verify_*` tables.
     """
     if len(batch) == 1 and not apart and names is not None and is_short_chain(batch[0]):
         return _chain_tables(batch[0], block_size, native, names, added)

@@ -315,7 +315,7 @@ class UnrolledSteps:
         """
         runner, past = self.runner, sequence.length
         written = past + max(graph.rows, len(tokens) + graph.steps - 1)
-        if runner.blocks.required([(sequence, written)]) > runner.cache.capacity:
+        if max(runner.cache.capacity, runner.blocks.required([(sequence, written)])) > self._blocks:
             return None
         for source, target in runner.blocks.reserve(sequence, written):
             runner.cache.copy(source, target)

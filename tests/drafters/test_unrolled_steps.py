@@ -154,6 +154,33 @@ def test_drafts_whose_cache_is_not_ours_to_write_take_passes(demo_ir: Path) -> N
     assert drafter_of(demo_ir, KV_CACHE_PRECISION="u8")._unrolled is not None
 
 
+def test_a_long_prompt_behind_a_short_text(demo_ir: Path) -> None:
+    """The cache grows while the prompt is read, and a graph for its old size is there."""
+    drafter, plain = drafter_of(demo_ir), drafter_of(demo_ir)
+    steps, plain._unrolled = steps_of(drafter), None
+    rounds(drafter, steps.wait)
+    assert steps.duration > 0.0 and drafter.runner.cache.capacity == 64
+    text = np.random.default_rng(1).integers(2, VOCAB, 2200).tolist()
+    found = []
+    for one in (drafter, plain):
+        sequence = Sequence.start(text, 4000, settings_of(), 0)
+        found.append([])
+        for number in range(4):
+            found[-1].append(one.propose([sequence], [4])[0].tokens)
+            sequence.append([*found[-1][-1][:number], 7 + number])
+            steps.wait()
+        one.release(sequence)
+    assert drafter.runner.cache.capacity > 64 and found[0] == found[1]
+
+
+@pytest.mark.parametrize("properties", [{"KV_CACHE_PRECISION": "u8"}, {"INFERENCE_NUM_THREADS": "2"}])
+def test_other_caches_and_threads(demo_ir: Path, properties: dict[str, str]) -> None:
+    drafter, plain = drafter_of(demo_ir, **properties), drafter_of(demo_ir, **properties)
+    steps, plain._unrolled = steps_of(drafter), None
+    assert rounds(drafter, steps.wait) == rounds(plain, lambda: None)
+    assert steps.duration > 0.0
+
+
 def test_drafts_take_passes_where_the_cache_has_to_grow(demo_ir: Path) -> None:
     """Then a graph is compiled for its new size."""
     drafter, plain, used = drafter_of(demo_ir), drafter_of(demo_ir), []

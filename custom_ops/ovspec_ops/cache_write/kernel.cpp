@@ -41,25 +41,25 @@ OVSPEC_INLINE void round_row(const float* row, std::size_t size, std::uint8_t* t
         high = x > high ? x : high;
         wrong |= x != x;
     }
-    const float least = -max_lane(-low);
-    float scale = (max_lane(high) - least) / most;
-    bool number = scale < __builtin_inff();
+    const float least = -max_lane(-low), range = (max_lane(high) - least) / most;
+    float scale = range < smallest ? least_scale : range, zero_point = -least / scale;
+    bool number = range < __builtin_inff() && __builtin_fabsf(zero_point) < __builtin_inff();
     for (std::size_t i = 0; i < lanes; i++)
         number = number && wrong[i] == 0;
-    // No value of a row that is not finite is a number.
-    scale = !number ? __builtin_nanf("") : scale < smallest ? least_scale : scale;
-    const float zero_point = number ? -least / scale : 0.0f;
+    if (!number) { // no value of the row is one
+        scale = __builtin_nanf("");
+        zero_point = 0.0f;
+    }
     store_as(to, scale);
     store_as(to + sizeof(float), zero_point);
     std::uint8_t* bytes = to + 2 * sizeof(float);
     const Vec factor = splat(number ? 1.0f / scale : 0.0f), offset = splat(zero_point);
     constexpr float rounds = 12582912.0f; // 1.5 * 2^23: to the nearest integer, which is in the low bits then
     for (std::size_t d = 0; d < size; d += lanes) {
-        const Vec x = number ? values_at(row, d, size) : Vec{};
-        IVec whole = (IVec)(fused(x, factor, offset) + rounds) - (IVec)splat(rounds);
-        whole = whole < 0 ? IVec{} : whole;
-        whole = whole > 255 ? IVec{} + 255 : whole;
-        put_bytes(bytes, d, size, whole);
+        Vec x = number ? fused(values_at(row, d, size), factor, offset) : Vec{};
+        x = x < 0.0f ? Vec{} : x;
+        x = x > most ? splat(most) : x;
+        put_bytes(bytes, d, size, (IVec)(x + rounds) - (IVec)splat(rounds));
     }
 }
 

@@ -16,19 +16,19 @@ _LEAST_SCALE, _SMALLEST = np.float32(1e-4), np.finfo(np.float32).tiny
 def rounded(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Rows `[.., size]` as the cache has them, `[.., size + 8]`: scale and zero point f32, a byte per value.
 
-    A row that is not finite has no number: its scale is NaN.
+    A row that is not finite, or whose scale or zero point is not, has no number: its scale is NaN.
     """
     finite = np.isfinite(rows).all(axis=-1, keepdims=True)
     rows = np.where(finite, rows, np.float32(0))
     low, high = rows.min(axis=-1, keepdims=True), rows.max(axis=-1, keepdims=True)
     with np.errstate(over="ignore"):
         scale = ((high - low) / np.float32(255)).astype(np.float32)
-    finite &= np.isfinite(scale)
-    scale = np.where(scale < _SMALLEST, _LEAST_SCALE, np.where(finite, scale, np.float32(1))).astype(
-        np.float32
-    )
-    zero_point = np.where(finite, -low / scale, np.float32(0)).astype(np.float32)
-    factor = np.where(finite, np.float32(1) / scale, np.float32(0)).astype(np.float32)
+        scale = np.where(scale < _SMALLEST, _LEAST_SCALE, scale)
+        zero_point = (-low / scale).astype(np.float32)
+    finite &= np.isfinite(scale) & np.isfinite(zero_point)
+    scale = np.where(finite, scale, np.float32(1)).astype(np.float32)
+    zero_point = np.where(finite, zero_point, np.float32(0)).astype(np.float32)
+    rows, factor = np.where(finite, rows, np.float32(0)), np.float32(1) / scale
     # A product and a sum that are rounded once: f64 holds the product of two f32.
     whole = np.rint((rows.astype(np.float64) * factor + zero_point).astype(np.float32))
     scale = np.where(finite, scale, np.float32(np.nan)).astype(np.float32)

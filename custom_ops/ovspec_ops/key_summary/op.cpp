@@ -59,8 +59,8 @@ void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
              " values, expected [blocks of key_cache, kv_heads, values of a ", attributes_.summary,
              " summary] = [", cache.blocks, ", ", cache.heads, ", ", summary_size, "]");
     check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
-    if (inputs[attention].get_shape()[0] ==
-        0) { // of a layer that the pass leaves out: it has written no keys
+    // Of a layer that the pass leaves out: it has written no keys.
+    if (inputs[attention].get_shape()[0] == 0) {
         outputs[0].set_shape({1});
         outputs[0].data<std::int32_t>()[0] = 0;
         return;

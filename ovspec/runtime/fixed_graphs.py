@@ -63,7 +63,7 @@ class FixedGraphs:
     Where shapes are known beforehand, the plugin infers none in a pass, and prepares nothing anew where the
     number of rows changes. An operation of ours then costs it 1 us, not 5; attention 1 us, not 17.
     One row of the demo target took 395 us in place of 560, of its draft model 85 in place of 113, of 28
-    layers of the 0.6B shape 20.1 ms in place of 24.2.
+    layers of the 0.6B shape 21.1 ms in place of 24.2.
 
     These graphs have the weights and the cache of the model's own one. They are used only where their logits
     have its bits, of a draft where their likeliest tokens are its own. With native attention the size of the

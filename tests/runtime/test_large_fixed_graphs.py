@@ -86,36 +86,18 @@ def test_single_rows_have_one_and_others_too(demo_ir: Path) -> None:
     assert shapes == [3, None, 1, 3, None, 1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "threads", "plugin", "ours"),
-    [({}, 2, 1, 2), ({"INFERENCE_NUM_THREADS": 2}, 2, 2, 0), ({"ENABLE_CPU_PINNING": False}, 2, None, 0)],
-)
-def test_native_operations_share_the_threads(
-    demo_ir: Path, settings: dict[str, Any], threads: int, plugin: int | None, ours: int
-) -> None:
-    """Where the user says nothing of threads; the plugin keeps one then. `None`: as many as it takes."""
+@pytest.mark.parametrize("settings", [{}, {"INFERENCE_NUM_THREADS": 1}, {"ENABLE_CPU_PINNING": False}])
+def test_threads_are_those_of_the_models_own_graph(demo_ir: Path, settings: dict[str, Any]) -> None:
     runner = ModelRunner(demo_ir / "draft", properties={**HINT, **settings})
     assert runner.fixed_graphs is not None
+    compilers = runner.fixed_graphs.compilers
+    assert compilers.threaded is None
     graph = runner.fixed_graphs.model.clone()
-    compilers = compilers_of(graph, {**HINT, **settings}, {"INFERENCE_NUM_THREADS": threads, **settings})
-    assert compilers is not None and compilers.threaded is None
     compiled = compilers.fewest(graph)
-    expected = plugin or runner.compiled.get_property("INFERENCE_NUM_THREADS")
-    assert compiled.get_property("INFERENCE_NUM_THREADS") == expected
+    for name in ("INFERENCE_NUM_THREADS", "ENABLE_CPU_PINNING"):
+        assert compiled.get_property(name) == runner.compiled.get_property(name)
     given = {node.get_attributes()["threads"] for node in graph.get_ops() if node.get_type_name() == "Linear"}
-    assert given == {ours}
-
-
-def test_many_threads_stay_the_plugins(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It places them, and nothing was measured with so many of ours."""
-    monkeypatch.setattr(fixed_compilers, "_MOST_THREADS", 1)
-    runner = ModelRunner(demo_ir / "draft", properties=HINT)
-    assert runner.fixed_graphs is not None
-    graph = runner.fixed_graphs.model.clone()
-    compilers = compilers_of(graph, HINT, TWO)
-    assert compilers is not None
-    threads = compilers.fewest(graph).get_property("INFERENCE_NUM_THREADS")
-    assert threads == runner.compiled.get_property("INFERENCE_NUM_THREADS")
+    assert given == {0}
 
 
 @pytest.mark.parametrize("case", ["stock attention", "stock products", "f16 tables"])

@@ -86,8 +86,7 @@ class FixedCompilers(NamedTuple):
         cls, core: ov.Core, device: str, settings: Mapping[str, object], own: ov.CompiledModel, native: bool
     ) -> FixedCompilers:
         fewest = one_thread(core, device, settings, own)
-        threads, streams = (int(own.get_property(name)) for name in ("INFERENCE_NUM_THREADS", "NUM_STREAMS"))
-        of_pass = threads // streams
+        of_pass = int(own.get_property("INFERENCE_NUM_THREADS")) // int(own.get_property("NUM_STREAMS"))
         if of_pass <= 1 or "INFERENCE_NUM_THREADS" in settings or fuses_mlps(own):
             return cls(fewest, None, 1)
         threads = 1 if any(name in settings for name in _PLACES) else min(of_pass, _MOST_THREADS)

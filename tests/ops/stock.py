@@ -204,4 +204,7 @@ def table_inputs(
     }  # fmt: skip
     names = ("subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
     combined["verify_tables"] = pack_tables(*(combined[name] for name in names))
+    places = [(np.array(t), np.arange(p, p + r)) for p, r, t in zip(past, rows, used, strict=True)]
+    slots = [table[at // BLOCK] * BLOCK + at % BLOCK for table, at in places]
+    combined["slot_mapping"] = np.concatenate(slots).astype(np.int32)
     return whole, combined

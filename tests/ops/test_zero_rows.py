@@ -25,6 +25,18 @@ def test_attention() -> None:
     np.testing.assert_array_equal(infer(compiled, tensors)[0], whole)
 
 
+def test_attention_of_rows_that_only_write() -> None:
+    """Behind CacheWrite, which has no output to copy, it is 0; others have theirs."""
+    case = OpsPass([(70, 3, True), (40, 2, False), (5, 4, True)], kv_heads=2, group=2, k_size=40, v_size=24)
+    tensors = attention_tensors(case)
+    expected = infer(compile_op("VerifyAttention", tensors, case.attributes), tensors)[0]
+    np.testing.assert_array_equal(expected[3:5], tensors["attention"].data[3:5])
+    expected[3:5] = 0.0
+    tensors["attention"] = ov.Tensor(np.zeros((9, 0), np.float32))
+    found = infer(compile_op("VerifyAttention", tensors, case.attributes), tensors)[0]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_caches_stay() -> None:
     case = Written([3, 40], kv_heads=2, k_size=40, v_size=24)
     tensors = case.tensors | {name: ov.Tensor(case.tensors[name].data[:0]) for name in ("key", "value")}

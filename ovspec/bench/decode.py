@@ -21,6 +21,7 @@ from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
+from ovspec.eval.in_force import anchor_layers_of
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.runtime.cache import CachedSequence
@@ -52,6 +53,7 @@ class DecodeRecord:
         tokens_per_pass: tokens that a verification yielded.
         density: share of the context's cache that verification read, commits included.
         experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
+        anchor_layers: those that selected what was read; `None` where none did.
     """
 
     tokens_per_second: float
@@ -62,6 +64,7 @@ class DecodeRecord:
     commits: int
     density: float
     experts_read: float
+    anchor_layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,7 @@ class DecodeBench:
             commits=len(metrics.raw_metrics.commit_durations),
             density=metrics.get_attention_density(),
             experts_read=metrics.get_experts_read(),
+            anchor_layers=anchor_layers_of(runner) if metrics.get_attention_density() < 1.0 else None,
         )
 
     def _verify(self, mode: str) -> VerifyMode:

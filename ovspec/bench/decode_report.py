@@ -45,6 +45,7 @@ class DecodeReport:
             },
             "budget": bench.sparse.budget_tokens(bench.context),
             "expert_budget": bench.sparse.expert_budget,
+            "ffn_density": bench.sparse.ffn_density,
             "commit_interval": bench.interval,
             "draft_budget": bench.draft_budget,
             "modes": {

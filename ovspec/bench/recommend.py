@@ -137,9 +137,7 @@ class RecommendBench:
         draft = draft_model(self.draft) if drafter == "assistant" and self.draft else None
         pipeline = LLMPipeline(self.model, draft_model=draft, drafter=drafter, **self.arguments)
         settings = pipeline.settings()
-        player = _Player(
-            pipeline, encode(pipeline.get_tokenizer(), self.text, settings.apply_chat_template)
-        )
+        player = _Player(pipeline, encode(pipeline.get_tokenizer(), self.text, settings.apply_chat_template))
         player.check_room(self.max_new_tokens)
         return player
 
@@ -174,9 +172,7 @@ class _Player:
         return Request("recommend", self.prompt, settings, schedule=ConstantSchedule(length))
 
 
-def take_turns(
-    lengths: Sequence[int], turns: int, generate: Callable[[int], Run]
-) -> dict[int, list[Run]]:
+def take_turns(lengths: Sequence[int], turns: int, generate: Callable[[int], Run]) -> dict[int, list[Run]]:
     """The runs of every draft length; a turn has all of them, and begins with another one each time."""
     runs: dict[int, list[Run]] = {length: [] for length in lengths}
     for turn in range(turns):

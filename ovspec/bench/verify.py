@@ -17,6 +17,7 @@ from ovspec.bench.report import Record, Report
 from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
+from ovspec.eval.in_force import anchor_layers_of
 from ovspec.memory.device_memory import device_bytes
 from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.linear_backend import LinearBackend
@@ -97,6 +98,7 @@ class VerifyBench:
         bandwidth, threads = 0.0, 0
         timings: dict[Point, list[Timing]] = {}
         settings: dict[str, dict[str, str | int | None]] = {}
+        anchors: tuple[int, ...] | None = None
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
             subjects = {name: self._compile(name, model, tick) for name in names}
             if not threads and is_cpu(self.device):
@@ -105,9 +107,11 @@ class VerifyBench:
                 bandwidth = read_bandwidth(threads)
             backends = {b: subjects[MODELS[b]] for b in self.backends if MODELS[b] in subjects}
             settings |= {backend: subject.settings() for backend, subject in backends.items()}
+            selecting = (subject.runner for backend, subject in backends.items() if backend in SPARSE)
+            anchors = next((found for runner in selecting if (found := anchor_layers_of(runner))), anchors)
             timings |= self._time(backends, tick)
             # Two compiled models at once may be more than the memory holds.
-            del subjects, backends
+            del subjects, backends, selecting
             gc.collect()
         # The tokens decide which experts are read.
         weights = None if traffic.num_experts else traffic.always
@@ -125,6 +129,7 @@ class VerifyBench:
                 for point in product(self.contexts, self.tokens, self.backends)
             ],
             sparse=self.sparse,
+            anchor_layers=anchors,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:

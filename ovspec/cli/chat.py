@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import click
-from openvino_genai import ChatHistory
+from openvino_genai import ChatHistory, StreamingStatus
 
-from ovspec.cli.generate import print_piece, summary_line
+from ovspec.cli.generate import print_piece, summary_line, why_cut
 from ovspec.cli.help import ShortHelpCommand
+from ovspec.cli.interrupts import ending_the_answer
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.pipeline_options import (
     answer_options,
@@ -18,14 +21,19 @@ from ovspec.cli.pipeline_options import (
     pipeline_options,
     prefix_option,
 )
+from ovspec.cli.waiting import reading
 from ovspec.errors import InvalidValueError
+from ovspec.generation.results import DecodedResults
+from ovspec.pipeline.generation_call import PromptProgress
 from ovspec.pipeline.pipeline import LLMPipeline
 
 COMMON = (
     *("model", "system", "at_context_end", "max_new_tokens", "do_sample", "temperature"),
     *("draft_model", "properties", "figures"),
 )
-_HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it."
+_HELP = "Enter ends a message; Ctrl-C ends an answer; /reset forgets the chat, /exit or Ctrl-D ends it."
+# Behind an answer that Ctrl-C ended, in what the model reads of the chat.
+CUT = " [...]"
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
@@ -42,8 +50,11 @@ _HELP = "Enter ends a message; /reset forgets the chat, /exit or Ctrl-D ends it.
 @pipeline_options
 @answer_options
 def chat(system: str | None, at_context_end: str, figures: bool, **options: Any) -> None:
-    """Chat with a model: every line is a message; what was said is remembered."""
-    pipeline, _ = pipeline_from(options)
+    """Chat with a model: every line is a message; what was said is remembered.
+
+    At a terminal Ctrl-C ends an answer, and what came of it is remembered; at the prompt it ends the chat.
+    """
+    pipeline, choice = pipeline_from(options)
     settings = generation_options(options)
     if not pipeline.get_tokenizer().chat_template:
         raise ValueError("this model has no chat template, and can't chat; use `ovspec generate`")
@@ -55,9 +66,13 @@ def chat(system: str | None, at_context_end: str, figures: bool, **options: Any)
         if message == "/reset":
             turns.reset()
         elif message:
-            metrics = turns.answer(message)
+            results = turns.answer(message, interactive)
+            if results is None:
+                continue
             if figures:
-                click.echo(summary_line(metrics), err=True)
+                click.echo(summary_line(results.perf_metrics), err=True)
+            if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
+                click.echo(f"[{why}, or ask the model to go on]", err=True)
 
 
 def _next_message(interactive: bool) -> str | None:
@@ -74,7 +89,11 @@ def _next_message(interactive: bool) -> str | None:
 class Turns:
     """The messages of a chat, and what is forgotten of them.
 
-    `drops`: forget the oldest turns where the model's positions end, instead of ending the chat.
+    Args:
+        drops: forget the oldest turns where the model's positions end, instead of ending the chat.
+
+    Attributes:
+        messages: of user and model in turn.
     """
 
     def __init__(
@@ -82,28 +101,52 @@ class Turns:
     ) -> None:
         self._pipeline, self._settings, self._drops = pipeline, settings, drops
         self._system = [] if system is None else [{"role": "system", "content": system}]
-        self._turns: list[dict[str, str]] = []
+        self.messages: list[dict[str, str]] = []
         # The pipeline keeps the keys and values of a chat from turn to turn.
         pipeline.start_chat()
 
     def reset(self) -> None:
         """Forget what was said."""
-        self._turns = []
+        self.messages = []
 
-    def answer(self, message: str) -> Any:
-        """Stream the answer to a message; returns its metrics."""
-        self._turns.append({"role": "user", "content": message})
-        while not self._fits(self._settings["max_new_tokens"]) and len(self._turns) > 1:
+    def answer(self, message: str, interactive: bool = False) -> DecodedResults | None:
+        """Stream the answer to a message.
+
+        Args:
+            interactive: whether Ctrl-C ends the answer only. What came of it is remembered, marked as cut;
+                where nothing came, the message is forgotten.
+
+        Returns:
+            What `generate` returns; `None` where Ctrl-C ended the answer before it began.
+        """
+        self.messages.append({"role": "user", "content": message})
+        while not self._fits(self._settings["max_new_tokens"]) and len(self.messages) > 1:
             self._forget()
         if not self._fits(1):
             raise InvalidValueError("this message is longer than the model's positions; shorten it")
-        results = self._pipeline.generate(self._history(), streamer=print_piece, **self._settings)
+        with ending_the_answer() if interactive else nullcontext(lambda: False) as pressed:
+            stream = _Stream(pressed)
+            try:
+                with reading() as bar:
+                    results = self._pipeline.generate(
+                        self._history(),
+                        streamer=stream.write,
+                        prompt_progress=stream.watching(bar),
+                        **self._settings,
+                    )
+            except _EndedError:
+                self.messages.pop()
+                click.echo("[ended before the answer began: the message is forgotten]", err=True)
+                return None
         click.echo()
-        self._turns.append({"role": "assistant", "content": str(results)})
-        return results.perf_metrics
+        self.messages.append({"role": "assistant", "content": str(results) + CUT * stream.cut})
+        if stream.cut:
+            click.echo("[ended; what came of the answer stays in the chat]", err=True)
+        assert isinstance(results, DecodedResults)
+        return results
 
     def _history(self) -> ChatHistory:
-        return ChatHistory([*self._system, *self._turns])
+        return ChatHistory([*self._system, *self.messages])
 
     def _fits(self, new_tokens: int) -> bool:
         return self._pipeline.fits(self._history(), new_tokens)
@@ -114,5 +157,38 @@ class Turns:
                 "the chat has become longer than the model's positions, with --max-new-tokens "
                 f"{self._settings['max_new_tokens']} for the answer; give fewer, or --at-context-end drop"
             )
-        del self._turns[:2]
+        del self.messages[:2]
         click.echo("[the oldest turn is forgotten: the model's positions are used up]", err=True)
+
+
+class _EndedError(Exception):
+    """Ctrl-C while the prompt was read."""
+
+
+class _Stream:
+    """Prints an answer as it comes, and ends it where `pressed` says so.
+
+    Attributes:
+        cut: whether it was ended.
+    """
+
+    def __init__(self, pressed: Callable[[], bool]) -> None:
+        self._pressed = pressed
+        self.cut = False
+
+    def write(self, piece: str) -> StreamingStatus:
+        """Streamer of the answer."""
+        print_piece(piece)
+        self.cut = self._pressed()
+        return StreamingStatus.STOP if self.cut else StreamingStatus.RUNNING
+
+    def watching(self, bar: PromptProgress | None) -> PromptProgress:
+        """The progress of the prompt, on a bar if there is one."""
+
+        def show(read: int, total: int) -> None:
+            if self._pressed():
+                raise _EndedError
+            if bar is not None:
+                bar(read, total)
+
+        return show

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import Any
 
 import click
 
@@ -41,7 +42,7 @@ class Mode:
     draft: str | None = None
     drafter: str | None = None
     verify: VerifyMode = "dense"
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def pipeline(self) -> LLMPipeline:
         """The pipeline of the embedded pair in this mode."""

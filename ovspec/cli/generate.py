@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ from ovspec.cli.pipeline_options import (
     pipeline_options,
     prefix_option,
 )
+from ovspec.cli.waiting import reading
+from ovspec.eval.in_force import anchor_layers_of, prefill_in_force, verify_in_force
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.generation.results import DecodedResults
+from ovspec.generation.results import FINISH_WORDS, DecodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models.jsonl import json_lines, read_utf8
-from ovspec_models.sparse_verify import SparseVerify
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -64,21 +62,64 @@ def generate(
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
-    pipeline, choice = pipeline_from(options)
+    pipeline, choice = pipeline_from(options, shown=not as_json)
     settings = generation_options(options)
     if jsonl is not None:
-        for request in requests:
-            results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
-            answer = {**request, **report(results, pipeline, choice)}
-            click.echo(json.dumps(answer, ensure_ascii=False))
+        answer_lines(requests, system, pipeline, choice, settings)
         return
-    streamer = None if as_json else print_piece
-    results = pipeline.generate(turn(text, system), streamer=streamer, **settings)
+    with reading(shown=not as_json) as progress:
+        results = pipeline.generate(
+            turn(text, system),
+            streamer=None if as_json else print_piece,
+            prompt_progress=progress,
+            **settings,
+        )
     if as_json:
         print_json(report(results, pipeline, choice))
     else:
         click.echo()
         click.echo(summary_line(results.perf_metrics), err=True)
+    if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
+        click.echo(f"[{why}]", err=True)
+
+
+def answer_lines(
+    requests: list[dict[str, Any]],
+    system: str | None,
+    pipeline: LLMPipeline,
+    choice: PipelineChoice,
+    settings: dict[str, Any],
+) -> None:
+    """Print a JSON object with its answer for every request of `--jsonl`."""
+    cut = 0
+    for request in requests:
+        results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
+        answer = {**request, **report(results, pipeline, choice)}
+        click.echo(json.dumps(answer, ensure_ascii=False))
+        cut += answer["finish_reason"] == "length"
+    if cut:
+        click.echo(
+            f'[{cut} of {len(requests)} answers were cut, their finish_reason is "length": give more than '
+            f"--max-new-tokens {settings['max_new_tokens']}, or shorter prompts]",
+            err=True,
+        )
+
+
+def why_cut(results: DecodedResults, choice: PipelineChoice, positions: int, most: int) -> str | None:
+    """What cut the only answer of a call and how to get more; `None` for one that came to its end.
+
+    Args:
+        positions: tokens that prompt and answer may have together.
+        most: of --max-new-tokens.
+    """
+    if FINISH_WORDS[results.finish_reasons[0]] != "length":
+        return None
+    count = results.perf_metrics.get_num_generated_tokens()
+    if count >= most:
+        return f"the answer was cut after {count} tokens; give more than --max-new-tokens {most} for the rest"
+    given = choice.arguments.get("max_context") is not None
+    limit = f"--max-context {positions}" if given else f"the model's {positions} positions"
+    return f"the answer was cut after {count} tokens: with the prompt it fills {limit}; give a shorter prompt"
 
 
 def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
@@ -161,23 +202,16 @@ def summary_line(metrics: PerfMetrics) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
-def as_json_mode(verify: VerifyMode) -> str | dict[str, object]:
-    """A mode of verification as a JSON value, with the settings that are in force."""
-    if isinstance(verify, CommitVerify):
-        return {"mode": "commit", "interval": verify.interval, "sparse": asdict(verify.sparse)}
-    return {"mode": "sparse", **asdict(verify)} if isinstance(verify, SparseVerify) else verify
-
-
 def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoice) -> dict[str, object]:
     """The JSON object of `--json`."""
-    metrics, prefill = results.perf_metrics, pipeline.prefill
+    metrics = results.perf_metrics
     # Then nothing stands in for the model's own decoding.
     plain = choice.drafter is None and pipeline.verify == "dense"
     return {
         "text": results.texts[0],
-        "finish_reason": results.finish_reasons[0].name,
-        "verify": as_json_mode(pipeline.verify),
-        "prefill": {"mode": "sparse", **asdict(prefill)} if prefill else "dense",
+        "finish_reason": FINISH_WORDS[results.finish_reasons[0]],
+        "verify": verify_in_force(pipeline.verify, anchor_layers_of(pipeline.runner)),
+        "prefill": prefill_in_force(pipeline.prefill),
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,
         "drafter": choice.drafter.name if choice.drafter else None,

@@ -56,6 +56,32 @@ class Interrupts:
 
 
 @contextmanager
+def ending_the_answer() -> Iterator[Callable[[], bool]]:
+    """Make the first Ctrl-C in the block end an answer and not the program; yields whether it came.
+
+    Whoever makes the answer asks between two steps of it. The second one ends the program. Nothing changes
+    outside the command line.
+    """
+    before, pressed = signal.getsignal(signal.SIGINT), False
+    if not isinstance(getattr(before, "__self__", None), Interrupts):
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            assert callable(before)
+            before(number, frame)
+        pressed = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def ending_at_once(remove: Callable[[], None]) -> Iterator[None]:
     """Make Ctrl-C call `remove` and end the process there, while libraries of the export run.
 

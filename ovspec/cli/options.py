@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import click
 
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
+from ovspec.cli.option_forms import COUNT, PATH, bounded, default_option, typed_option
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec_models import OvspecConfig
@@ -161,7 +161,10 @@ prefill_options = option_group(
         metavar="MODE",
     ),
     click.option(
-        "--prefill-l0", "prefill_L0", type=int, help="Sparse prefill: tokens up to which it stays dense."
+        "--prefill-l0",
+        "prefill_L0",
+        type=bounded(int),
+        help="Sparse prefill: tokens up to which it stays dense.",
     ),
     typed_option("--prefill-rho", float, "Sparse prefill: share of the tokens beyond them that is read."),
     typed_option(
@@ -172,7 +175,7 @@ prefill_options = option_group(
 )
 selection_options = option_group(
     _SELECTION_TITLE,
-    click.option("--l0", "--L0", "L0", type=int, help="Sparse: tokens up to which it stays dense."),
+    click.option("--l0", "--L0", "L0", type=bounded(int), help="Sparse: tokens up to which it stays dense."),
     typed_option("--rho", float, "Sparse: share of the tokens beyond L0 that is read."),
     typed_option("--budget", int, "Sparse: tokens to read, instead of L0 and rho."),
     typed_option(

@@ -12,7 +12,7 @@ import click
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import default_option, typed_option
+from ovspec.cli.option_forms import Whole, default_option, typed_option
 from ovspec.cli.options import (
     backend_options,
     memory_limit_from,
@@ -24,6 +24,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.cli.waiting import loading
 from ovspec.drafters import DrafterChoice
 from ovspec.generation.generation_config import ACCEPTANCE_RULES, updated
 from ovspec.pipeline.draft_model import draft_model
@@ -37,13 +38,6 @@ from ovspec_models import ModelInfo, OvspecConfig
 _ARGUMENTS = inspect.signature(LLMPipeline.__init__).parameters.keys() - {"properties"}
 
 
-def _check_seed(context: click.Context, option: click.Parameter, seed: int | None) -> int | None:
-    # click's IntRange would print the range in the help, which has 24 lines.
-    if seed is not None and not 0 <= seed < 2**64:
-        raise click.BadParameter(f"{seed} is not in the range 0<=x<2**64")
-    return seed
-
-
 max_context_option = typed_option(
     "--max-context", int, "Tokens of prompt and answer for which memory must suffice; see info."
 )
@@ -54,7 +48,7 @@ prefix_option = typed_option(
 )
 _length_options = option_group(
     GENERAL,
-    default_option("--max-new-tokens", 100, "Most tokens to generate."),
+    default_option("--max-new-tokens", 100, "Most tokens to generate.", type=Whole(1)),
     max_context_option,
     click.option(
         "--stop-string", "stop_strings", multiple=True, help="Text that ends the output; repeatable."
@@ -77,7 +71,7 @@ _sampling_options = option_group(
         "coupled: a seed gives the text of plain decoding; block: more of a draft is accepted.  "
         "[default: coupled]",
     ),
-    typed_option("--seed", int, "Seed of the random streams.  [default: 0]", callback=_check_seed),
+    typed_option("--seed", Whole(0), "Seed of the random streams.  [default: 0]"),
 )
 
 
@@ -150,12 +144,18 @@ class PipelineChoice:
         return Outline(info, verify, self.drafter, max_context=self.arguments["max_context"])
 
 
-def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, PipelineChoice]:
-    """Start the pipeline that the options of `pipeline_options` describe, which are taken out."""
+def pipeline_from(
+    options: dict[str, Any], shown: bool = True, told: bool = False
+) -> tuple[LLMPipeline, PipelineChoice]:
+    """Start the pipeline that the options of `pipeline_options` describe, which are taken out.
+
+    `shown`, `told`: as of `loading`.
+    """
     prefix = options.pop("prefix_cache", None)
     choice = PipelineChoice.of(options)
     generation_options(dict(options))  # refuses before the model is loaded
-    pipeline = choice.start()
+    with loading(choice.model, shown, told):
+        pipeline = choice.start()
     if prefix is not None:
         need_extra("cache", "safetensors")
         try:
@@ -168,7 +168,7 @@ def pipeline_from(options: dict[str, Any]) -> tuple[LLMPipeline, PipelineChoice]
 def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
     """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults."""
     given = {**options, "do_sample": False}
-    pipeline, _ = pipeline_from(given)
+    pipeline, _ = pipeline_from(given, told=True)
     _set_defaults(pipeline, given)
     return pipeline
 

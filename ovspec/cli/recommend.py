@@ -96,7 +96,7 @@ def _verdict(best: Trial | None, trials: list[Trial]) -> str:
         found = max(trials, key=lambda trial: trial.ratio.median)
         return (
             f"no recommendation: {found.drafter}, {found.num_assistant_tokens} tokens a round, was timed at "
-            f"{found.ratio.median:.2f} times plain decoding and can reach {found.tokens_per_round:.2f} at most: "
+            f"{found.ratio.median:.2f} times plain decoding, of {found.tokens_per_round:.2f} at most: "
             "other work disturbs the timings; call it again when the machine is idle"
         )
     if best.drafter == "none":

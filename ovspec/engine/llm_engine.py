@@ -178,7 +178,7 @@ class LLMEngine:
         for state in (*decoding, *reading):
             if state.sequence.finished:
                 outputs.append(self._last_output(state))
-            elif state.output.token_ids:
+            elif state.output.token_ids or (state.request.reports_reading and state.unread):
                 outputs.append(state.take_output())
         self._outputs = []
         return outputs

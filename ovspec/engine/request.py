@@ -38,6 +38,7 @@ class Request:
             belong to the caller, who releases them.
         blocks_read: whether outputs say which blocks of the context were read.
         answered: what an engine answered that has ended since; the answer goes on behind it.
+        reports_reading: whether outputs come while its prompt is read, without tokens.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Request:
     cached: tuple[CachedSequence, CachedSequence] | None = None
     blocks_read: bool = False
     answered: SequenceOf[int] = ()
+    reports_reading: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class RequestMetrics:
         prefill_density: share of the context that its prompt read; 1.0 when dense.
         is_lossy: whether the text may differ from the model's own.
         num_cached_tokens: tokens of the prompt whose keys and values were there already.
+        num_read_tokens: tokens of the prompt whose keys and values are there now.
     """
 
     num_drafts: int = 0
@@ -92,6 +95,7 @@ class RequestMetrics:
     is_lossy: bool = False
     num_cached_tokens: int = 0
     prefill_density: float = 1.0
+    num_read_tokens: int = 0
 
     @property
     def attention_density(self) -> float:

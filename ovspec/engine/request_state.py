@@ -134,6 +134,7 @@ class RequestState:
             is_lossy=bool(lossy),
             num_cached_tokens=self.num_cached_tokens,
             prefill_density=read / context if context else 1.0,
+            num_read_tokens=min(self.sequence.target.length, self.sequence.prompt_length),
         )
 
     @property

@@ -10,6 +10,14 @@ from openvino_genai import GenerationFinishReason
 
 from ovspec.generation.metrics import PerfMetrics
 
+#: OpenAI's words for why an answer ended, for what is written to people and files.
+FINISH_WORDS = {
+    GenerationFinishReason.NONE: None,
+    GenerationFinishReason.STOP: "stop",
+    GenerationFinishReason.LENGTH: "length",
+    GenerationFinishReason.TOOL_CALL: "tool_calls",
+}
+
 
 class DecodedResults(openvino_genai.DecodedResults):
     """Texts, for string inputs; an instance of openvino_genai's class too.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import openvino_genai
 from openvino_genai import GenerationFinishReason, StreamingStatus
@@ -18,6 +19,9 @@ from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.streamer import OutputStream, Streamer
 from ovspec.runtime.clock import microseconds
+
+PromptProgress: TypeAlias = "Callable[[int, int], object]"
+"""Called with tokens of a call's prompts: those that have been read, and all of them."""
 
 
 @dataclass(slots=True)
@@ -42,6 +46,7 @@ class GenerationCall:
 
     Args:
         load_time: of the pipeline, milliseconds, for the metrics.
+        prompt_progress: called before the first pass, and after every pass that read some of the prompts.
         why_lossy: reasons for the metrics; called with whether verification, and whether prompts, read all.
 
     Attributes:
@@ -57,12 +62,14 @@ class GenerationCall:
         streamer: Streamer | None,
         why_lossy: Callable[[bool, bool], str] = lambda verified, read: "",
         identity_breakers: tuple[str, ...] = (),
+        prompt_progress: PromptProgress | None = None,
     ) -> None:
         self._started = microseconds()
         self._engine = engine
         self._tokenizer = tokenizer
         self._stream = OutputStream(streamer)
         self._streams = streamer is not None
+        self._prompt_progress = prompt_progress
         self.answers: list[Answer] = []
         self._why_lossy = why_lossy
         self.metrics = PerfMetrics(
@@ -100,11 +107,17 @@ class GenerationCall:
                 )
         for request in requests:
             request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6
+            request.reports_reading = self._prompt_progress is not None
         by_id = {r.request_id: answer for r, answer in zip(requests, self.answers, strict=True)}
         handle = self._engine.run(requests)
+        read = dict.fromkeys(by_id, 0)
         try:
+            self._report(read)
             for output in handle:
                 answer = by_id[output.request_id]
+                if read[output.request_id] < answer.prompt_length:
+                    read[output.request_id] = output.metrics.num_read_tokens
+                    self._report(read)
                 if answer.finish_reason != GenerationFinishReason.NONE:
                     continue  # it was ended here before the engine knew
                 answer.finish_reason = output.finish_reason
@@ -122,6 +135,11 @@ class GenerationCall:
             # Another thread may wait on the streamer, so it is closed even after an exception.
             self._stream.end()
         return self.answers
+
+    def _report(self, read: Mapping[str, int]) -> None:
+        """Say how much of the prompts has been read, by request."""
+        if self._prompt_progress is not None:
+            self._prompt_progress(sum(read.values()), sum(answer.prompt_length for answer in self.answers))
 
     def _deliver(self, answer: Answer, tokens: list[int]) -> bool:
         """Give new tokens to the streamer; whether the answer goes on."""

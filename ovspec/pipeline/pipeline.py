@@ -40,7 +40,7 @@ from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.pipeline.admission import Admission
 from ovspec.pipeline.beside import Beside
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.pipeline.generation_call import Answer, GenerationCall
+from ovspec.pipeline.generation_call import Answer, GenerationCall, PromptProgress
 from ovspec.pipeline.head_model import draft_choices
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
@@ -59,6 +59,7 @@ _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
 _Config: TypeAlias = GenerationConfig | None
 _To: TypeAlias = "Streamer | None"
+_Progress: TypeAlias = "PromptProgress | None"
 
 
 class LLMPipeline(Outline):
@@ -173,12 +174,24 @@ class LLMPipeline(Outline):
 
     @overload
     def generate(
-        self, inputs: str, generation_config: _Config = None, streamer: _To = None, **kwargs: Any
+        self,
+        inputs: str,
+        generation_config: _Config = None,
+        streamer: _To = None,
+        *,
+        prompt_progress: _Progress = None,
+        **kwargs: Any,
     ) -> str: ...
 
     @overload
     def generate(
-        self, inputs: SequenceOf[str], generation_config: _Config = None, streamer: _To = None, **kwargs: Any
+        self,
+        inputs: SequenceOf[str],
+        generation_config: _Config = None,
+        streamer: _To = None,
+        *,
+        prompt_progress: _Progress = None,
+        **kwargs: Any,
     ) -> DecodedResults: ...
 
     @overload
@@ -187,11 +200,19 @@ class LLMPipeline(Outline):
         inputs: ChatHistory | TokenizedInputs | ov.Tensor,
         generation_config: _Config = None,
         streamer: _To = None,
+        *,
+        prompt_progress: _Progress = None,
         **kwargs: Any,
     ) -> Any: ...
 
     def generate(
-        self, inputs: _Inputs, generation_config: _Config = None, streamer: _To = None, **kwargs: Any
+        self,
+        inputs: _Inputs,
+        generation_config: _Config = None,
+        streamer: _To = None,
+        *,
+        prompt_progress: _Progress = None,
+        **kwargs: Any,
     ) -> str | DecodedResults | EncodedResults:
         """Generate, as `openvino_genai.LLMPipeline.generate` does.
 
@@ -199,6 +220,8 @@ class LLMPipeline(Outline):
             inputs: a prompt, a list of prompts, a chat history, or tokenized prompts.
             generation_config: replaces the pipeline's configuration for this call.
             streamer: gets text (a callable) or tokens (a `StreamerBase`) as they come; one sequence only.
+            prompt_progress: called with the tokens of the prompts that have been read, and all of them,
+                before the first pass and after every pass that read some; what it raises ends the call.
             kwargs: single fields of the configuration.
 
         Returns:
@@ -214,13 +237,18 @@ class LLMPipeline(Outline):
         with self._calls.admit("generate", alone=chat.is_turn(inputs)):
             if chat is not self._chat and self._chat.is_turn(inputs):
                 raise PipelineBusyError("generate: another thread has just started a chat; call it again")
-            return self._answer(inputs, generation_config, streamer, kwargs)
+            return self._answer(inputs, generation_config, streamer, prompt_progress, kwargs)
 
     __call__ = generate
 
     @refuses_as_genai
     def _answer(
-        self, inputs: _Inputs, generation_config: _Config, streamer: _To, kwargs: dict[str, Any]
+        self,
+        inputs: _Inputs,
+        generation_config: _Config,
+        streamer: _To,
+        prompt_progress: _Progress,
+        kwargs: dict[str, Any],
     ) -> str | DecodedResults | EncodedResults:
         settings = self.settings(generation_config, **kwargs)
         threshold = settings.acceptance_threshold
@@ -233,6 +261,7 @@ class LLMPipeline(Outline):
                 "dense" if verified else self.verify, threshold, None if read else self.prefill
             ),
             self.runner.identity_breakers + settings.identity_breakers,
+            prompt_progress,
         )
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)

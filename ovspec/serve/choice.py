@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openvino_genai import GenerationFinishReason
-
 from ovspec.engine.request import RequestMetrics, RequestOutput, TokenLogprobs, Writer
 from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.generation.results import FINISH_WORDS
 from ovspec.generation.token_text import TokenText
-
-_REASONS = {GenerationFinishReason.STOP: "stop", GenerationFinishReason.LENGTH: "length"}
 
 
 @dataclass(slots=True)
@@ -97,7 +94,7 @@ class Choice:
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
         elif output.finished:
-            self._finish(delta, _REASONS.get(output.finish_reason, "stop"))
+            self._finish(delta, FINISH_WORDS[output.finish_reason] or "stop")
         delta.finish_reason = self.finish_reason
         return delta
 

@@ -1,16 +1,28 @@
-"""`ovspec chat`, a system message, and prompts and answers as JSON lines."""
+"""`ovspec chat`, a system message, answers that end early, and prompts and answers as JSON lines."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
+import re
 import shutil
+import signal
 import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import installed_ovspec, one_line, ovspec
 
+from ovspec import LLMPipeline
+from ovspec.cli.chat import CUT, Turns
+from ovspec.cli.interrupts import Interrupts
 from ovspec_models import demo_pair_path
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
@@ -38,7 +50,7 @@ def test_what_was_said_is_remembered_until_a_reset(model: Path) -> None:
     tim, sad = "Once upon a time there was a dog named Tim.", "He was very sad, because"
     alone, again = chat(model, f"{tim}\n"), chat(model, f"{sad}\n")
     run = chat(model, f"{tim}\n{sad}\n/reset\n{tim}\n/exit\nnever read\n")
-    assert run.returncode == 0 and not run.stderr, run.stderr
+    assert run.returncode == 0 and run.stderr.count("the answer was cut after 12 tokens") == 3, run.stderr
     assert run.stdout.startswith(alone.stdout) and run.stdout.endswith(alone.stdout)
     between = run.stdout[len(alone.stdout) : -len(alone.stdout)]
     assert between.strip() and between != again.stdout
@@ -79,6 +91,113 @@ def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path)
 
 def test_without_a_template_there_is_no_chat() -> None:
     assert "has no chat template" in one_line(chat(demo_pair_path(), "Hello\n"))
+
+
+def test_an_answer_that_was_cut_says_so_and_how_to_go_on(model: Path, tmp_path: Path) -> None:
+    many, few = (
+        ("-p", "dog " * 100, "--max-new-tokens", "64", "--ignore-eos"),
+        ("-p", "dog", "--max-new-tokens", "12"),
+    )
+    base = ("generate", "-m", model, *F32, "--draft-model", "none")
+    told = "the answer was cut after 12 tokens; give more than --max-new-tokens 12"
+    assert told in ovspec(*base, *few).stderr
+    found = ovspec(*base, *few, "--json")
+    assert told in found.stderr and json.loads(found.stdout)["finish_reason"] == "length"
+    assert re.search(r"fills the model's 128 positions; give a shorter", ovspec(*base, *many).stderr)
+    assert "fills --max-context 120" in ovspec(*base, *many, "--max-context", "120").stderr
+    (tmp_path / "in.jsonl").write_text('{"prompt": "dog"}\n' * 2)
+    run = ovspec(*base, "--jsonl", tmp_path / "in.jsonl", "--max-new-tokens", "3")
+    assert "2 of 2 answers were cut" in run.stderr, run.stderr
+    ended = ovspec(*base, "-p", "dog", "--stop-string", "e", "--json")
+    assert json.loads(ended.stdout)["finish_reason"] == "stop" and "cut" not in ended.stderr
+
+
+class Terminal:
+    """A command at a terminal of its own; `text` is what it has printed."""
+
+    def __init__(self, *words: str | Path) -> None:
+        program = Path(sys.executable).with_name("ovspec")
+        self.text = ""
+        self._process, self._screen = pty.fork()
+        if self._process == 0:
+            os.execv(program, [str(program), *map(str, words)])
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while piece := os.read(self._screen, 4096):
+                self.text += piece.decode(errors="replace")
+        except OSError:  # the other end is closed
+            return
+
+    def press(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def wait_for(self, shown: Callable[[str], object]) -> None:
+        until = time.monotonic() + 120
+        while not shown(self.text):
+            assert time.monotonic() < until, self.text
+            time.sleep(0.02)
+
+    def exit_code(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_chat(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    long = model.parent / "long"
+    shutil.copytree(model, long)
+    (long / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
+    chat = Terminal("chat", "-m", long, "--ignore-eos", "--max-new-tokens", "8000", "--draft-model", "none")
+    chat.wait_for(lambda text: text.rstrip().endswith(">"))
+    assert "loading long" in chat.text and "Ctrl-C ends an answer" in chat.text
+    chat.press("Once upon a time there was a dog\n")
+    chat.wait_for(lambda text: len(text.partition("a dog")[2]) > 300)
+    assert "reading the prompt" in chat.text
+    chat.press("\x03")
+    chat.wait_for(lambda text: "what came of the answer stays" in text and text.rstrip().endswith(">"))
+    before = len(chat.text)
+    chat.press("The cat\n")
+    chat.wait_for(lambda text: len(text) > before + 300)
+    chat.press("\x03")
+    chat.wait_for(lambda text: text.count("what came of the answer stays") == 2)
+    chat.press("\x03")
+    assert chat.exit_code() == 130
+    assert "Traceback" not in chat.text and "error" not in chat.text, chat.text
+
+
+class PressesCtrlC(io.StringIO):
+    """Standard output of somebody who presses Ctrl-C when the first words come."""
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(text)
+
+
+class InterruptedPipeline(LLMPipeline):
+    """A pipeline whose user presses Ctrl-C before its prompt is read."""
+
+    def generate(self, *arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().generate(*arguments, **named)
+
+
+def test_an_answer_that_ctrl_c_ended_stays_in_the_history(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"max_new_tokens": 60, "do_sample": False, "ignore_eos": True}
+    turns = Turns(LLMPipeline(model, "CPU"), None, settings, drops=True)
+    with Interrupts(), monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", PressesCtrlC())
+        cut = turns.answer("Once upon a time there was a dog", interactive=True)
+    assert cut is not None and cut.perf_metrics.get_num_generated_tokens() < 60
+    assert turns.messages[-1] == {"role": "assistant", "content": f"{cut}{CUT}"}
+    assert turns.answer("The cat") is not None and len(turns.messages) == 4
+    turns = Turns(InterruptedPipeline(model, "CPU"), None, settings, drops=True)
+    with Interrupts():
+        assert turns.answer("Once upon a time", interactive=True) is None
+    assert turns.messages == []
 
 
 def test_lines_in_and_out(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from ovspec_models import demo_pair_path
 OPTIONS = ("--max-new-tokens", "16", "--property", "INFERENCE_NUM_THREADS=1")
 
 
-
 @pytest.mark.slow
 def test_the_recommended_command_runs() -> None:
     run = ovspec("recommend", demo_pair_path(), *OPTIONS, "--json")

@@ -35,6 +35,7 @@ def report_device(device: str, facts: dict[str, Any], as_json: bool) -> int:
         **facts,
         "device": {name: str(core.get_property(device, name)) for name in _PROPERTIES},
         "checks": [{**asdict(check), "ok": check.ok} for check in checks],
+        "verdict": _verdict(device, checks),
         "milliseconds": _times(device),
     }
     text = json.dumps(report, indent=2, default=str)
@@ -47,10 +48,16 @@ def report_device(device: str, facts: dict[str, Any], as_json: bool) -> int:
     else:
         _show(checks, report["milliseconds"])
         click.echo(f"{path}: attach it to a report")
+    if not as_json:
+        click.echo(report["verdict"])
+    return 1 if any(not check.ok for check in checks) else 0
+
+
+def _verdict(device: str, checks: list[DeviceCheck]) -> str:
     failed = [f"{check.pattern} ({check.inference}, {check.cache})" for check in checks if not check.ok]
     if failed:
-        click.echo(f"ovspec: error: {device} fails: {', '.join(failed)}", err=True)
-    return 1 if failed else 0
+        return f"FAILED: on {device} these differ from NumPy: {', '.join(failed)}"
+    return f"all {len(checks)} patterns of attention agree with NumPy on {device}"
 
 
 def _times(device: str) -> list[dict[str, Any]]:

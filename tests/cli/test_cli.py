@@ -15,6 +15,7 @@ from prompts import STORY
 
 from ovspec_models import demo_pair_path
 from ovspec_ops import extension_path
+from ovspec_ops.self_check import CheckResult
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
@@ -108,6 +109,22 @@ def test_self_check_is_green() -> None:
     operations_of_ours = attention | {"SparseMoE", "GatedMLP", "Linear"}
     assert operations == operations_of_ours
     assert all(check["ok"] for check in checks)
+    verdict = json.loads(run.stdout)["verdict"]
+    assert verdict.startswith(f"all 7 operations agree with their references in all {len(checks)} checks on ")
+
+
+def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    green, red = CheckResult("Linear u8", "avx2", 0.0, 0.1), CheckResult("CacheWrite", "avx512", 0.2, 0.1)
+    for found, code, expected in (
+        ([green], 0, "all 1 operations agree with their references in all 1 checks on "),
+        ([green, red], 1, "FAILED: on "),
+    ):
+        monkeypatch.setattr(sys.modules["ovspec.cli.info"], "run_self_check", lambda found=found: found)
+        for json_flag in ((), ("--json",)):
+            run = ovspec("info", "--self-check", *json_flag)
+            told = json.loads(run.stdout)["verdict"] if json_flag else run.stdout.splitlines()[-1]
+            assert run.returncode == code and told.startswith(expected), run
+    assert told.endswith("CacheWrite (avx512); use none of their results")
 
 
 def test_demo_shows_every_mode() -> None:

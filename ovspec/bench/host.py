@@ -15,9 +15,10 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape, get_shape
-from ovspec_models.synthetic import build_model
+from ovspec_models.synthetic import build_model, weight_bytes
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},
@@ -52,6 +53,12 @@ class HostBench:
 
     def __post_init__(self) -> None:
         check_at_least(2, vocab_size=self.vocab_size, steps=self.steps)
+        needed, available = 2 * weight_bytes(self.shape(), "fp32"), available_bytes()
+        if needed > available:
+            raise ValueError(
+                f"--vocab-size {self.vocab_size}: two models of about {needed / 2e9:.1f} GB do not fit into "
+                f"the {available / 1e9:.1f} GB that are available; give a smaller one"
+            )
 
     def shape(self) -> ModelShape:
         """A small model with the given vocabulary: the host's work depends on no other size."""

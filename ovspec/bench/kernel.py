@@ -13,6 +13,7 @@ import openvino as ov
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
 from ovspec.bench.rounds import check_at_least
+from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.compile import CACHE_PRECISIONS
 from ovspec.runtime.huge_pages import advise_huge_pages
@@ -88,11 +89,19 @@ class KernelBench:
 
     def __post_init__(self) -> None:
         counts = {"context": min(self.contexts), "tokens": min(self.tokens), "sequences": self.sequences}
-        check_at_least(1, **counts, kv_heads=self.kv_heads, repeat=self.repeat)
+        check_at_least(1, **counts, kv_heads=self.kv_heads, head_size=self.head_size, repeat=self.repeat)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
         if self.heads < 1 or self.heads % self.kv_heads:
             raise ValueError(f"--heads {self.heads}: expected a multiple of --kv-heads {self.kv_heads}")
+        values = 2 * max(self.contexts) * self.kv_heads + 8 * max(self.tokens) * self.heads
+        needed, available = self.sequences * values * self.head_size, available_bytes()
+        if needed > available:
+            raise ValueError(
+                f"not enough memory for one call: about {needed / 1e9:.1f} GB are needed, "
+                f"{available / 1e9:.1f} GB are available; give a shorter --context, or fewer --sequences, "
+                "--heads or channels"
+            )
 
     def title(self) -> str:
         """What is timed, in a line."""

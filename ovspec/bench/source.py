@@ -8,6 +8,7 @@ from pathlib import Path
 import openvino as ov
 
 import ovspec_ops
+from ovspec.memory.machine_memory import available_bytes
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo, OvspecConfig
@@ -44,8 +45,20 @@ class ModelSource:
     def from_shape(
         cls, name: str, layers: int | None, vocab_size: int | None, weight_format: str | None
     ) -> ModelSource:
-        """Random weights of a named shape; `None`: its own layers, 32000 tokens, int8."""
+        """Random weights of a named shape; `None`: its own layers, 32000 tokens, int8.
+
+        Raises:
+            ValueError: an unknown shape, more layers than it has, or weights that memory does not hold.
+        """
         shape, weight_format = get_shape(name, layers, vocab_size), weight_format or WEIGHT_FORMATS[0]
+        most, available = get_shape(name).num_hidden_layers, available_bytes()
+        if shape.num_hidden_layers > most:
+            raise ValueError(f"--layers {layers}: {name} has {most}; give at most so many")
+        if (needed := weight_bytes(shape, weight_format)) > available:
+            raise ValueError(
+                f"not enough memory for the random weights of {name}: about {needed / 1e9:.1f} GB are "
+                f"needed, {available / 1e9:.1f} GB are available; give fewer --layers or a smaller --vocab-size"
+            )
         return cls(
             name=name,
             synthetic=True,

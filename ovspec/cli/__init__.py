@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 import click
 
-from ovspec.cli.failures import INTERNAL_ERROR, INTERRUPTED, USER_ERROR, internal_fault, is_refusal, one_line
+from ovspec.cli.failures import (
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    USER_ERROR,
+    internal_fault,
+    is_refusal,
+    one_line,
+    told,
+)
 from ovspec.cli.interrupts import Interrupts
 from ovspec.cli.lazy_commands import LazyCommands
 
@@ -67,10 +76,19 @@ def main() -> None:
             if debug:
                 sys.excepthook(type(error), error, error.__traceback__)
             if is_refusal(error):
-                fail(str(error) or type(error).__name__)
+                fail(told(error, flags_of(cli, arguments)))
             click.echo(internal_fault(error, debug), err=True)
             sys.exit(INTERNAL_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def flags_of(command: click.Command, words: Sequence[str]) -> dict[str, str]:
+    """The options of the command that the words call, by name of their parameter."""
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word) or command
+    named = ((option.name, word) for option in command.params for word in option.opts)
+    return {str(name): word for name, word in reversed([*named]) if word.startswith("--")}
 
 
 def fail(message: str) -> None:

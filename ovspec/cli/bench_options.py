@@ -12,7 +12,7 @@ import click
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
 from ovspec.cli.help import GENERAL, option_group
-from ovspec.cli.option_forms import PATH, typed_option
+from ovspec.cli.option_forms import PATH, Whole, typed_option
 from ovspec.cli.output import show_report, with_progress
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -25,8 +25,8 @@ source_options = option_group(
     GENERAL,
     typed_option("--model", PATH, "Folder of an exported model."),
     click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
-    typed_option("--layers", int, "With --shape: fewer layers than the real model has."),
-    typed_option("--vocab-size", int, "With --shape: another vocabulary than 32000."),
+    typed_option("--layers", Whole(1), "With --shape: fewer layers than the real model has."),
+    typed_option("--vocab-size", Whole(1), "With --shape: another vocabulary than 32000."),
     typed_option(
         "--weight-format", click.Choice(WEIGHT_FORMATS), "With --shape: format of the weights.  [int8]"
     ),

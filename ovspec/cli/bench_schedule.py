@@ -12,7 +12,7 @@ from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.schedule_report import ScheduleReport
 from ovspec.bench.source import ModelSource
 from ovspec.cli.bench_options import SIZES, run_and_show
-from ovspec.cli.option_forms import PATH, default_option, typed_option
+from ovspec.cli.option_forms import PATH, Whole, default_option, typed_option
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
 from ovspec_models import demo_pair_path
@@ -24,8 +24,8 @@ from ovspec_models.synthetic import WEIGHT_FORMATS
 @default_option("--draft-model", "auto", "As in `ovspec generate`.")
 @typed_option("--drafter", click.Choice(NAMES), "Who drafts for them.  [assistant]")
 @default_option("--shape", "qwen3-0.6b", "long: random weights of this shape.")
-@typed_option("--layers", int, "long: fewer layers than the real model has.")
-@typed_option("--vocab-size", int, "long: another vocabulary than 32000.")
+@typed_option("--layers", Whole(1), "long: fewer layers than the real model has.")
+@typed_option("--vocab-size", Whole(1), "long: another vocabulary than 32000.")
 @typed_option("--weight-format", click.Choice(WEIGHT_FORMATS), "long: its weights.  [int8]")
 @default_option("--context", 16384, "long: tokens in the cache.")
 @default_option(

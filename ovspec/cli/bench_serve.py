@@ -16,6 +16,8 @@ from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, typ
 from ovspec.cli.options import json_option
 from ovspec.eval.prompts import read_prompts
 
+_MOST_WORDS = 10_000_000
+
 
 @click.command()
 @default_option("--base-url", "http://127.0.0.1:8000", "Address of the server.")
@@ -57,6 +59,11 @@ def serve(
     if prompts is not None:
         texts = [prompt.text for prompt in read_prompts(prompts)]
     else:
+        if options["num_prompts"] * prompt_words > _MOST_WORDS:
+            raise ValueError(
+                f"--num-prompts {options['num_prompts']} of --prompt-words {prompt_words}: expected at most "
+                f"{_MOST_WORDS:,} words in all; give fewer, or --prompts FILE"
+            )
         texts = random_prompts(options["num_prompts"] + 1, prompt_words, seed=time.time_ns())
     bench = ServeBench(client, model or client.model(), texts, extra={"temperature": 0, **fields}, **options)
     report = run_and_show(bench, json_path, native=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -10,6 +12,12 @@ from ovspec.errors import PACKAGES, raised_by_us
 USER_ERROR = 2
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130
+# In OpenVINO's messages.
+_OUT_OF_MEMORY = "std::bad_alloc"
+# Arguments whose options have another name.
+_PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
+# `name=value` as messages about arguments of Python have it; not `name=Type(...)`.
+_ARGUMENT = re.compile(r"(?<![\w.-])(\w+)=('[^']*'|[^\s,;:()'\"]+)(?![(\w])")
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -17,11 +25,35 @@ def is_refusal(error: BaseException) -> bool:
 
     That is an error of the system (no such file, no room, no memory), or a `ValueError` or `RuntimeError`
     that a `raise` statement of ours made: those messages name value, expectation and remedy. The same classes
-    out of NumPy, OpenVINO or Python itself are faults of ours.
+    out of NumPy, OpenVINO or Python itself are faults of ours, but for a memory that is full.
     """
-    if isinstance(error, (OSError, MemoryError)):
+    if isinstance(error, (OSError, MemoryError)) or _OUT_OF_MEMORY in str(error):
         return True
     return isinstance(error, (ValueError, RuntimeError)) and raised_by_us(error)
+
+
+def told(error: BaseException, flags: Mapping[str, str]) -> str:
+    """What a refusal says, in the words of the command line.
+
+    Args:
+        flags: of the command's options by name of their parameter.
+    """
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY in str(error):
+        about = "" if _OUT_OF_MEMORY in str(error) or not str(error) else f" ({error})"
+        return f"the memory is full{about}: ask for less at once, or end other programs"
+    message = str(error) or type(error).__name__
+    # Settings of sparse prompts have the names of those of sparse verification.
+    part = "prefill_" if message.startswith("prefill: ") and flags else ""
+    message = message.removeprefix("prefill: ") if part else message
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        option = flags.get(part + name) or flags.get(_PARAMETERS.get(name, name))
+        if option is None:
+            return found[0]
+        return option if value == "None" else f"{option} {value.strip(chr(39))}"
+
+    return _ARGUMENT.sub(flag, message)
 
 
 def internal_fault(error: BaseException, debug: bool) -> str:

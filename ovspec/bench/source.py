@@ -57,7 +57,8 @@ class ModelSource:
         if (needed := weight_bytes(shape, weight_format)) > available:
             raise ValueError(
                 f"not enough memory for the random weights of {name}: about {needed / 1e9:.1f} GB are "
-                f"needed, {available / 1e9:.1f} GB are available; give fewer --layers or a smaller --vocab-size"
+                f"needed, {available / 1e9:.1f} GB are available; give fewer --layers, or a "
+                "smaller --vocab-size"
             )
         return cls(
             name=name,

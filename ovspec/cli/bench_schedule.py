@@ -15,7 +15,7 @@ from ovspec.cli.bench_options import SIZES, run_and_show
 from ovspec.cli.option_forms import PATH, Whole, default_option, typed_option
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
-from ovspec_models import demo_pair_path
+from ovspec_models import ModelInfo, demo_pair_path
 from ovspec_models.synthetic import WEIGHT_FORMATS
 
 
@@ -58,6 +58,7 @@ def schedule(
     marked; auto is compared with it and with plain decoding.
     """
     folder = model or demo_pair_path()
+    ModelInfo.read(folder)  # refuses before the native operations are checked
     bench = ScheduleBench(
         model=folder,
         draft_model=draft_folder(folder, draft_model, options["drafter"]),

@@ -19,10 +19,9 @@ def numeric_options() -> dict[tuple[str, ...], Options]:
     """The options of every command that take numbers, as click knows them."""
     found: dict[tuple[str, ...], Options] = {}
     for path, command in subcommands((), cli):
-        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-        numbers = [
-            (option.opts[0], option.type) for option in options if isinstance(option.type, (WHOLE, SHARE))
-        ]
+        options = (parameter for parameter in command.params if isinstance(parameter, click.Option))
+        kinds = ((option.opts[0], option.type) for option in options)
+        numbers = [(name, kind) for name, kind in kinds if isinstance(kind, (WHOLE, SHARE))]
         if numbers and not isinstance(command, click.Group):
             found[path] = numbers
     return found
@@ -43,7 +42,6 @@ def test_what_is_no_finite_number_is_refused(path: tuple[str, ...]) -> None:
         for value in [*never, "1.5"] if isinstance(kind, WHOLE) else never:
             line = one_line(ovspec(*path, option, value))
             assert f"'{option}'" in line or f"'{option}' / " in line, (option, value, line)
-            assert value in line, (option, value, line)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,6 @@ def test_what_is_no_finite_number_is_refused(path: tuple[str, ...]) -> None:
         (("--verify", "commit", "--commit-interval", "64"), "--commit-interval 64: expected"),
         (("--prefill", "sparse", "--prefill-rho", "2"), "--prefill-rho 2.0: expected"),
         (("--verify", "commit", "--prefill", "sparse"), "--verify commit with --prefill sparse"),
-        (("--max-new-tokens", "0"), "0 is not in the range"),
     ],
 )
 def test_a_refusal_has_the_words_of_the_command_line(words: tuple[str, ...], expected: str) -> None:

@@ -92,7 +92,7 @@ def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) ->
 
 
 BAD = {
-    "target": (["--target-kl", "nan"], "--target-kl nan: expected a finite number"),
+    "target": (["--target-kl", "-1"], "--target-kl -1.0: expected a finite number"),
     "nothing": (["--target-kl", "0"], "--target-kl 0.0: expected a finite number"),
     "too many experts": (["--expert-budget", "9"], "expert budget 9 is out of range"),
     "too few experts": (["--expert-budget", "2"], "expert budget 2 is out of range"),

@@ -172,7 +172,7 @@ BAD = {
     ),
     "sparse prompt share": (
         ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--prefill-rho", "3"],
-        "prefill: rho=3.0: expected a share between 0 and 1",
+        "--prefill-rho 3.0: expected a share between 0 and 1",
     ),
     "sparse prompt commit": (
         ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--verify", "commit"],
@@ -180,7 +180,7 @@ BAD = {
     ),
     "sparse prompt stock": (
         ["generate", "-m", "{demo}", "-p", "x", "--prefill", "sparse", "--attention", "stock"],
-        "prefill='sparse' needs attention='native'",
+        "--prefill sparse needs --attention native",
     ),
     "dense prompt": (
         ["generate", "-m", "{demo}", "-p", "x", "--prefill-l0", "256"],

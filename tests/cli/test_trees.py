@@ -28,12 +28,12 @@ def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((*TREE, "--drafter", "prompt_lookup"), "tree_depth=3: drafter 'prompt_lookup' can't draft"),
+        ((*TREE, "--drafter", "prompt_lookup"), "--tree-depth 3: drafter 'prompt_lookup' can't draft"),
         ((*TREE, "--drafter", "suffix"), "it gives no probabilities"),
         ((*TREE[:2], "--draft-model", "none"), "--tree-depth 3 needs a draft model"),
-        ((*TREE[:4],), "num_assistant_tokens=None: expected at least tree_depth=3"),
-        (TREE[2:], "branching_factor=2 has no effect on chains: give tree_depth"),
-        ((*TREE, "--acceptance-threshold", "0.5"), "=0.5 has no rule for trees"),
+        ((*TREE[:4],), "--num-assistant-tokens: expected at least --tree-depth 3"),
+        (TREE[2:], "--branching-factor 2 has no effect on chains: give tree_depth"),
+        ((*TREE, "--acceptance-threshold", "0.5"), "0.5 has no rule for trees"),
         ((*TREE, "--num-assistant-tokens-schedule", "heuristic"), "'heuristic' counts the tokens"),
         ((*TREE, "--property", "KEY_CACHE_QUANT_MODE=BY_CHANNEL"), "trees: key_cache.0 has blocks"),
     ],

@@ -104,7 +104,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "prompt file": (("-m", "{demo}", "--prompts", "none.jsonl"), "--prompts none.jsonl: No such file"),
     "bad prompts": (("-m", "{demo}", "--prompts", "{broken}"), "line 2 is no JSON"),
     "budgets": ((*GIVEN, "--budgets", "1k"), "--budgets '1k': expected whole numbers"),
-    "budget 0": ((*GIVEN, "--budgets", "64,0"), "budget=0: expected a number of tokens"),
+    "budget 0": ((*GIVEN, "--budgets", "64,0"), "--budget 0: expected a number of tokens"),
     "rhos": ((*GIVEN, "--rhos", "0.1;0.2"), "--rhos '0.1;0.2': expected numbers"),
     "two sweeps": ((*GIVEN, "--rhos", "0.1", "--budgets", "64"), "--budgets and --rhos exclude each other"),
     "sweep of dense": ((*GIVEN, "--verify", "dense", "--budgets", "64"), "contradicts --verify dense"),
@@ -114,7 +114,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "limit": ((*GIVEN, "--limit", "0"), "--limit"),
     "context": ((*GIVEN, "--context", "0"), "--context"),
     "low margin": ((*GIVEN, "--low-margin", "-1"), "--low-margin"),
-    "low margin nan": ((*GIVEN, "--low-margin", "nan"), "low_margin=nan"),
+    "low margin nan": ((*GIVEN, "--low-margin", "nan"), "nan is not a finite number"),
     "one token": ((*GIVEN, "--max-new-tokens", "1"), "--max-new-tokens"),
     "draft folder": ((*GIVEN, "--draft-model", "/nowhere"), "/nowhere"),
     "no draft": (
@@ -123,11 +123,11 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "draft tokens": (
         (*GIVEN, "--num-assistant-tokens", "64"),
-        "num_assistant_tokens=64: expected at most 63",
+        "--num-assistant-tokens 64: expected at most 63",
     ),
     "threshold": (
         (*GIVEN, "--verify", "commit", "--acceptance-threshold", "0.5"),
-        "acceptance_threshold=0.5 contradicts verify='commit'",
+        "--acceptance-threshold 0.5 contradicts --verify commit",
     ),
     "drafter": ((*GIVEN, "--drafter", "oracle"), "'oracle' is not one of"),
     "property": ((*GIVEN, "--property", "X"), "--property 'X': expected KEY=VALUE"),

@@ -21,7 +21,7 @@ WHOLE = ("--shape", "qwen3-0.6b")
         pytest.param(["--model", "nowhere"], "model folder 'nowhere' does not exist", id="folder"),
         pytest.param(["--model", "x", "--layers", "2"], "--layers 2 needs --shape", id="layers of a model"),
         pytest.param([*WHOLE, "--layers", "0"], "0 is not in the range x>=1", id="no layers"),
-        pytest.param([*WHOLE, "--vocab-size", "0"], "vocab_size is 0", id="no vocabulary"),
+        pytest.param([*WHOLE, "--vocab-size", "0"], "0 is not in the range x>=1", id="no vocabulary"),
         pytest.param([*WHOLE, "--weight-format", "int3"], "'int3' is not one of", id="weight format"),
         pytest.param([*WHOLE, "--context", "4k"], "--context '4k': expected whole numbers", id="context 4k"),
         pytest.param([*WHOLE, "--context", "0"], "--context 0: expected", id="context 0"),

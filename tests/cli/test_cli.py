@@ -198,7 +198,7 @@ BAD = {
     ),
     "draft folder": (["generate", "-m", "{demo}", "-p", "x", "--draft-model", "/nowhere"], "'/nowhere'"),
     "long prompt": (["generate", "-m", "{demo}", "--prompt-file", "{long}"], "8192 positions"),
-    "no tokens": (["generate", "-m", "{demo}", "-p", "x", "--max-new-tokens", "0"], "max_new_tokens"),
+    "no tokens": (["generate", "-m", "{demo}", "-p", "x", "--max-new-tokens", "0"], "--max-new-tokens"),
     "zero temperature": (
         ["generate", "-m", "{demo}", "-p", "x", "--do-sample", "--temperature", "0"],
         "temperature",

@@ -40,7 +40,7 @@ class RequestHandle:
         """Every output as it comes, until all of the requests have ended.
 
         Raises:
-            Exception: what a step failed with that had one of the requests in it.
+            Exception: what one of the requests failed with.
         """
         while (output := self._owner.next_output(self)) is not None:
             if output.error is not None:
@@ -177,11 +177,9 @@ class EngineThread:
                 outputs += self._admit()
             outputs += self.engine.step()
         except Exception as error:
-            # Whoever is at fault, none of the requests in the step can go on.
-            self.engine.drop_all()
-            with self.lock:
-                outputs += [RequestOutput(name, error=error) for name in self._handles]
-                self._inbox.clear()
+            # No fault of a request or of a pass comes here: the engine can't go on with any of them.
+            _LOG.exception("ovspec: the engine failed, and its requests with it")
+            outputs += self.engine.drop_all(error)
         except BaseException:  # Ctrl-C ends the calls of this thread only
             self.engine.recover()
             with self.lock:
@@ -194,13 +192,17 @@ class EngineThread:
                 self._work.notify()
 
     def _admit(self) -> list[RequestOutput]:
-        """Hand new and aborted requests to the engine; outputs of the latter."""
-        for request in self._inbox:
-            self.engine.add_request(request)
-        for name in self._aborted:
-            self.engine.abort(name)
+        """Hand new and aborted requests to the engine; outputs of those that end by it."""
+        inbox, aborted, outputs = self._inbox, self._aborted, list[RequestOutput]()
         self._inbox, self._aborted = [], []
-        return self.engine.end_aborted()
+        for request in inbox:
+            try:
+                self.engine.add_request(request)
+            except Exception as error:
+                outputs.append(RequestOutput(request.request_id, error=error))
+        for name in aborted:
+            self.engine.abort(name)
+        return outputs + self.engine.end_aborted()
 
     def _deliver(self, outputs: SequenceOf[RequestOutput]) -> None:
         for output in outputs:

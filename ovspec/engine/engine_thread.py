@@ -11,6 +11,7 @@ from collections.abc import Sequence as SequenceOf
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
+from ovspec.errors import EngineClosedError, InvalidValueError
 from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _LOG = logging.getLogger(__name__)
@@ -107,10 +108,12 @@ class EngineThread:
             self.engine.check(request)
         with self.lock:
             if self._closing:
-                raise RuntimeError("the engine is closed: it takes no requests")
+                raise EngineClosedError("the engine is closed: it takes no requests")
             ids = {request.request_id for request in requests}
             if len(ids) < len(requests) or not ids.isdisjoint(self._handles):
-                raise ValueError("request_id: two requests that run have the same one; give each its own")
+                raise InvalidValueError(
+                    "request_id: two requests that run have the same one; give each its own"
+                )
             handle = RequestHandle(self, ids, on_output)
             self._handles |= dict.fromkeys(ids, handle)
             self._inbox += requests

@@ -17,7 +17,7 @@ from ovspec.engine.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
 from ovspec.engine.speculation import Speculation
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
@@ -90,6 +90,7 @@ class LLMEngine:
         if self.drafter:
             self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
 
+    @refuses_as_genai
     def check(self, request: Request) -> int:
         """The most tokens that the answer may have; any thread may ask.
 

@@ -251,8 +251,7 @@ def resolve(
     tokens, threshold = _assistant_tokens(config, schedule) if has_draft else (0, 0.0)
     branching_factor, tree_depth = _tree(config, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
-    if stops is not None:
-        sampling = replace(sampling, subtracts_penalties=True)
+    sampling = replace(sampling, subtracts_penalties=stops is not None)
     return GenerationSettings(
         sampling=sampling,
         max_new_tokens=_limit(config.max_new_tokens),

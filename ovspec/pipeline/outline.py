@@ -99,11 +99,16 @@ class Outline:
         settings = resolve(config, self._eos, self.drafts, stops)
         _check(settings, self._choice, self._verify)
         # Those that nothing stops at are suppressed before `min_new_tokens` all the same.
-        unknown = sorted(token for token in settings.sampling.stop_token_ids if token >= self._vocab_size)
-        if unknown:
+        stops, least = settings.sampling.stop_token_ids, settings.sampling.min_new_tokens
+        if unknown := sorted(token for token in stops if token >= self._vocab_size):
             name = "eos_token_id" if config.eos_token_id == unknown[0] else "stop_token_ids"
             raise InvalidValueError(
                 f"{name}: {unknown[0]} is no token of this model; ids are 0 to {self._vocab_size - 1}"
+            )
+        if least and len(stops) == self._vocab_size:
+            raise InvalidValueError(
+                f"stop_token_ids: they are all {len(stops)} tokens of this model, of which none may come "
+                f"before the first {least}; leave some out"
             )
         return settings
 

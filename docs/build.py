@@ -22,6 +22,7 @@ EXIT_CODES = {
     "1": "the command ran and found a fault: a self-check or a request of `bench serve` failed, or the "
     "lossless texts of `demo` differ",
     "2": "an error that the user can correct; one line on standard error says how",
+    "3": "requests of `batch` were refused, or are left for the next run",
     "70": "a fault of ovspec; the lines on standard error say where to report it",
     "130": "Ctrl-C",
 }

@@ -20,6 +20,10 @@ class InvalidTypeError(InvalidValueError, TypeError):
     """An argument of a type that is not taken; openvino_genai raises a TypeError."""
 
 
+class EngineClosedError(RuntimeError):
+    """The engine takes no more requests, or its server ends."""
+
+
 class PipelineBusyError(RuntimeError):
     """A call to a pipeline that runs another call; openvino_genai raises a RuntimeError as well."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,44 @@ COMMON = (
     *("budget", "properties"),
 )
 
+NOT_ALL_ANSWERED = 3
+
+
+@dataclass(slots=True)
+class BatchSummary:
+    """What a run did.
+
+    Attributes:
+        answered: requests that it answered.
+        tokens: of their answers.
+        lossy: answers whose text may differ from the model's own.
+        tried_again: requests that failed beside others by no fault of theirs.
+    """
+
+    answered: int = 0
+    tokens: int = 0
+    lossy: int = 0
+    tried_again: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, status: int, body: dict[str, Any]) -> None:
+        """Count what was written for a request."""
+        if status == 200:
+            self.answered += 1
+            self.tokens += body["usage"]["completion_tokens"]
+            self.lossy += body["metrics"]["is_lossy"]
+
+    def line(self, left: int, refused: int) -> str:
+        """All of it; `left` and `refused` count those of earlier runs too."""
+        seconds = time.perf_counter() - self.started
+        lossy = f"{self.lossy} lossy" if self.lossy else "none lossy"
+        again = f", {self.tried_again} tried again" if self.tried_again else ""
+        rest = f", {left} left for the next run" if left else ""
+        return (
+            f"{self.answered} answered ({lossy}), {refused} refused{again}{rest}; {self.tokens} tokens in "
+            f"{seconds:.1f} s"
+        )
+
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @click.argument("requests", metavar="IN.jsonl", type=PATH)
@@ -31,11 +71,13 @@ COMMON = (
 @max_context_option
 @ray_options
 @pipeline_options
-def batch(requests: Path, answers: Path, **options: Any) -> None:
+def batch(requests: Path, answers: Path, **options: Any) -> int:
     """Answer the requests of IN.jsonl into OUT.jsonl, in OpenAI's batch format.
 
     What is written stays: a run that was ended goes on where it was when it is started again. A request that
-    is refused has its error in OUT.jsonl, as a server would answer it.
+    is refused has its error in OUT.jsonl, as a server would answer it. One that fails by no fault of its own
+    is tried again, and left for the next run where it fails twice. The exit code is 3 where requests were
+    refused or are left.
     """
     need_extra("serve", "starlette", "pydantic", "prometheus_client")
     from ovspec.serve.batch import BatchModel
@@ -51,20 +93,24 @@ def batch(requests: Path, answers: Path, **options: Any) -> None:
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
         click.echo(f"ovspec: {len(entries)} requests, {len(output.done)} are answered already", err=True)
-        if not left:
-            return
+        summary = BatchSummary()
 
         def run(advance: Any) -> None:
             def write(custom_id: str, status: int, body: dict[str, Any]) -> None:
                 output.write(custom_id, status, body)
+                summary.add(status, body)
                 advance(custom_id)
 
             if cluster is None:
                 with closing(open_model()) as model:
-                    model.answer(left, write)
+                    summary.tried_again = model.answer(left, write)
                 return
             from ovspec.serve.cluster.batch import answer_on_cluster
 
             answer_on_cluster(open_model, left, write, most, cluster[1], cluster[2])
 
-        with_progress(len(left), run)
+        if left:
+            with_progress(len(left), run)
+        unanswered = len(entries) - len(output.done)
+        click.echo(f"ovspec: {summary.line(unanswered, len(output.refused))}", err=True)
+        return NOT_ALL_ANSWERED if unanswered or output.refused else 0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
+from ovspec.sampling.tree_acceptance import depth
 
 
 @dataclass(slots=True)
@@ -32,6 +33,11 @@ class Proposal:
     q: list[Distribution | None] = field(default_factory=list)
     parents: list[int] | None = None
     confidences: list[float] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Tokens on the longest path; of a chain, all of them."""
+        return len(self.tokens) if self.parents is None else depth(self.parents)
 
     def drop_unlikely(self, least: float) -> None:
         """Drop the nodes of a tree whose confidence is below `least`; a parent outlives its children."""

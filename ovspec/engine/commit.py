@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ovspec.drafters.drafter import Proposal
 from ovspec.engine.accept import accept
 from ovspec.engine.request import Writer
-from ovspec.engine.request_state import RequestState, count_pass
+from ovspec.engine.request_state import RequestState, count_pass, warn_of_pass
 from ovspec.engine.verifier import Verifier
 from ovspec.runtime.warm_up import MOST_SAMPLED
+from ovspec.sampling.acceptance import Accepted
 from ovspec.verify.limits import DENSE
 
 # The commits of 64 users in one pass would be 4,096 rows, and 2.5 GB of logits with a vocabulary of 152,000.
@@ -54,8 +58,9 @@ def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> tuple[list[t
     """
     outcomes, duration = list[tuple[int, int]](), 0.0
     for together in _passes(states):
-        outcomes += _commit(verifier, together)
-        duration += verifier.stats.duration
+        found, took = _confirm(verifier, [(s, Proposal(s.sequence.take_back())) for s in together])
+        outcomes += found
+        duration += took
     return outcomes, duration
 
 
@@ -72,21 +77,42 @@ def _passes(states: SequenceOf[RequestState]) -> list[list[RequestState]]:
     return passes
 
 
-def _commit(verifier: Verifier, states: SequenceOf[RequestState]) -> list[tuple[int, int]]:
-    proposals = [Proposal(state.sequence.take_back()) for state in states]
-    drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(states, proposals, strict=True)]
-    logits = verifier.verify(drafts, [DENSE] * len(drafts))
+def _confirm(
+    verifier: Verifier, drafts: SequenceOf[tuple[RequestState, Proposal]]
+) -> tuple[list[tuple[int, int]], float]:
+    """One pass of `commit`; where it fails, one for each request, and who fails alone is at fault."""
+    try:
+        rows = [(state.sequence, proposal.tokens) for state, proposal in drafts]
+        logits = verifier.verify(rows, [DENSE] * len(rows))
+    except Exception as error:
+        for state, _ in drafts:
+            state.sequence.trim_caches()
+        if len(drafts) == 1:
+            ((state, proposal),) = drafts
+            state.error = error
+            return [(len(proposal.tokens), 0)], 0.0
+        warn_of_pass(error, len(drafts))
+        alone = [_confirm(verifier, [draft]) for draft in drafts]
+        return [outcome for found, _ in alone for outcome in found], sum(took for _, took in alone)
+    count_pass(verifier.stats, [state for state, _ in drafts])
     outcomes = []
-    count_pass(verifier.stats, states)
-    for index, (state, proposal, rows) in enumerate(zip(states, proposals, logits, strict=True)):
-        accepted = accept(state.sequence, proposal, rows)
-        verifier.show(index, state.sequence, range(accepted.n))
-        count = len(proposal.tokens)
-        state.sequence.provisional.adapt(accepted.n, count)
-        last: Writer = "target" if accepted.n == count else "corrected"
-        writers = [*state.provisional_writers[: accepted.n], last]
-        state.provisional_writers = []
-        tokens = [*proposal.tokens[: accepted.n], accepted.next_token]
-        state.emit(tokens, writers, rows, range(len(tokens)))
-        outcomes.append((count, accepted.n))
-    return outcomes
+    for index, ((state, proposal), own) in enumerate(zip(drafts, logits, strict=True)):
+        kept = 0
+        with state.faults():
+            accepted = accept(state.sequence, proposal, own)
+            verifier.show(index, state.sequence, range(accepted.n))
+            _take(state, proposal, accepted, own)
+            kept = accepted.n
+        outcomes.append((len(proposal.tokens), kept))
+    return outcomes, verifier.stats.duration
+
+
+def _take(state: RequestState, proposal: Proposal, accepted: Accepted, logits: NDArray[np.float32]) -> None:
+    """Make final what the dense pass lets stand, with the token behind it."""
+    count = len(proposal.tokens)
+    state.sequence.provisional.adapt(accepted.n, count)
+    last: Writer = "target" if accepted.n == count else "corrected"
+    writers = [*state.provisional_writers[: accepted.n], last]
+    state.provisional_writers = []
+    tokens = [*proposal.tokens[: accepted.n], accepted.next_token]
+    state.emit(tokens, writers, logits, range(len(tokens)))

@@ -11,6 +11,7 @@ from collections.abc import Sequence as SequenceOf
 
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
+from ovspec.errors import EngineClosedError, InvalidValueError
 from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class RequestHandle:
         """Every output as it comes, until all of the requests have ended.
 
         Raises:
-            Exception: what a step failed with that had one of the requests in it.
+            Exception: what one of the requests failed with.
         """
         while (output := self._owner.next_output(self)) is not None:
             if output.error is not None:
@@ -107,10 +108,12 @@ class EngineThread:
             self.engine.check(request)
         with self.lock:
             if self._closing:
-                raise RuntimeError("the engine is closed: it takes no requests")
+                raise EngineClosedError("the engine is closed: it takes no requests")
             ids = {request.request_id for request in requests}
             if len(ids) < len(requests) or not ids.isdisjoint(self._handles):
-                raise ValueError("request_id: two requests that run have the same one; give each its own")
+                raise InvalidValueError(
+                    "request_id: two requests that run have the same one; give each its own"
+                )
             handle = RequestHandle(self, ids, on_output)
             self._handles |= dict.fromkeys(ids, handle)
             self._inbox += requests
@@ -177,11 +180,9 @@ class EngineThread:
                 outputs += self._admit()
             outputs += self.engine.step()
         except Exception as error:
-            # Whoever is at fault, none of the requests in the step can go on.
-            self.engine.drop_all()
-            with self.lock:
-                outputs += [RequestOutput(name, error=error) for name in self._handles]
-                self._inbox.clear()
+            # No fault of a request or of a pass comes here: the engine can't go on with any of them.
+            _LOG.exception("ovspec: the engine failed, and its requests with it")
+            outputs += self.engine.drop_all(error)
         except BaseException:  # Ctrl-C ends the calls of this thread only
             self.engine.recover()
             with self.lock:
@@ -194,13 +195,17 @@ class EngineThread:
                 self._work.notify()
 
     def _admit(self) -> list[RequestOutput]:
-        """Hand new and aborted requests to the engine; outputs of the latter."""
-        for request in self._inbox:
-            self.engine.add_request(request)
-        for name in self._aborted:
-            self.engine.abort(name)
+        """Hand new and aborted requests to the engine; outputs of those that end by it."""
+        inbox, aborted, outputs = self._inbox, self._aborted, list[RequestOutput]()
         self._inbox, self._aborted = [], []
-        return self.engine.end_aborted()
+        for request in inbox:
+            try:
+                self.engine.add_request(request)
+            except Exception as error:
+                outputs.append(RequestOutput(request.request_id, error=error))
+        for name in aborted:
+            self.engine.abort(name)
+        return outputs + self.engine.end_aborted()
 
     def _deliver(self, outputs: SequenceOf[RequestOutput]) -> None:
         for output in outputs:

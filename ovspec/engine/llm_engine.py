@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from openvino_genai import GenerationFinishReason
@@ -9,25 +10,25 @@ from openvino_genai import GenerationFinishReason
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.meter import Meter
 from ovspec.engine.modes import Mode
+from ovspec.engine.passes import Passes
 from ovspec.engine.planning import Planner
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
-from ovspec.engine.speculation import Chunk, Speculation, Step
-from ovspec.errors import InvalidValueError
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.engine.speculation import Speculation
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.warm_up import warm_up
-from ovspec.schedule.schedule import Plan
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
 
+_LOG = logging.getLogger(__name__)
 _UNLIMITED = 2**31 - 1
 MAX_NUM_SEQS = 256
 #: Microseconds after which no further pass of a step begins: the step's first token, and a request that
@@ -76,6 +77,7 @@ class LLMEngine:
         self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs, piece)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
+        self._passes = Passes(self._scheduler, self._speculation, self._planner)
         self._modes: dict[VerifyMode, Mode] = {}
         self._states: dict[str, RequestState] = {}
         self._meters: dict[int, Meter] = {}
@@ -88,6 +90,7 @@ class LLMEngine:
         if self.drafter:
             self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
 
+    @refuses_as_genai
     def check(self, request: Request) -> int:
         """The most tokens that the answer may have; any thread may ask.
 
@@ -162,10 +165,13 @@ class LLMEngine:
         """
         outputs = self._outputs
         outputs += self.end_aborted()
-        for state in [state for state in self._states.values() if state.sequence.finished]:
+        for state in [state for state in self._states.values() if state.ended]:
             outputs.append(self._last_output(state))  # a step was cut short after its last token
         for state in self._scheduler.admit():
-            self._begin(state)
+            with state.faults():
+                self._begin(state)
+            if state.error:
+                outputs.append(self._last_output(state))
         self._speculation.until = microseconds() + AT_ONCE
         try:
             decoding, reading = self._advance()
@@ -176,7 +182,7 @@ class LLMEngine:
             # What passes before have brought is handed out; the next step fails again.
             return [*outputs, state.take_output() if state.output.token_ids else self._fail(state)]
         for state in (*decoding, *reading):
-            if state.sequence.finished:
+            if state.ended:
                 outputs.append(self._last_output(state))
             elif state.output.token_ids or (state.request.reports_reading and state.unread):
                 outputs.append(state.take_output())
@@ -192,13 +198,20 @@ class LLMEngine:
         return outputs
 
     def generate(self, requests: Iterable[Request]) -> dict[str, list[int]]:
-        """Answer requests together, and nothing else; the tokens of each by its id."""
+        """Answer requests together, and nothing else; the tokens of each by its id.
+
+        Raises:
+            Exception: what one of them failed with; all have ended then.
+        """
         answers: dict[str, list[int]] = {}
         for request in requests:
             self.add_request(request)
             answers[request.request_id] = []
         while self.has_unfinished_requests:
             for output in self.step():
+                if output.error is not None:
+                    self.drop_all(output.error)
+                    raise output.error
                 answers[output.request_id] += output.token_ids
         return answers
 
@@ -231,18 +244,19 @@ class LLMEngine:
         """Share of the cache's blocks that running requests hold."""
         return self.target.blocks.usage
 
-    def drop_all(self) -> None:
-        """End every request at once, after a step that failed; their blocks are free then."""
+    def drop_all(self, error: Exception) -> list[RequestOutput]:
+        """End every request with an error, after a step that failed itself; their last outputs."""
         self.recover()
-        self._outputs = []
+        outputs, self._outputs = self._outputs, []
         for state in list(self._states.values()):
-            self._end(state)
+            state.error = error
+            outputs.append(self._last_output(state))
+        return outputs
 
     def recover(self) -> None:
         """After a step that was cut short: go on from the tokens that every request has."""
         for state in self._states.values():
-            state.sequence.trim_caches()
-            del state.provisional_writers[len(state.sequence.provisional) :]
+            state.go_on()
 
     @property
     def num_preemptions(self) -> int:
@@ -273,13 +287,11 @@ class LLMEngine:
 
     def _fail(self, state: RequestState) -> RequestOutput:
         """End a request that does not fit in the cache."""
-        error = RuntimeError(
+        state.error = RuntimeError(
             f"the KV cache is full after {len(state.sequence.tokens)} tokens of one request: cache_size "
             f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompts"
         )
-        output = self._last_output(state)
-        output.error = error
-        return output
+        return self._last_output(state)
 
     def _mode(self, verify: VerifyMode) -> Mode:
         if verify not in self._modes:
@@ -290,45 +302,32 @@ class LLMEngine:
         """Schedule and run a pass; the requests that decoded in it, and those whose prompts it read."""
         decoding, chunks = self._scheduler.schedule()
         if decoding or chunks:
-            self._run(decoding, chunks)
+            self._passes.run(decoding, chunks)
         reading = [chunk.state for chunk in chunks]
         for state in (*decoding, *reading):
-            self._publish(state)
+            if not state.error:
+                with state.faults():
+                    self._publish(state)
         return decoding, reading
 
     def _goes_on(self, decoding: list[RequestState]) -> bool:
         """Whether the only request there is can decode on; nobody else waits for the end of the step."""
         if len(decoding) != 1 or len(self._states) != 1:
             return False
-        return not (decoding[0].sequence.finished or decoding[0].aborted)
-
-    def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
-        started = microseconds()
-        held = [len(state.output.token_ids) for state in decoding]
-        self._speculation.most_draft = self._scheduler.draft_room(decoding, chunks)
-        plans = self._planner.plan(decoding)
-        step = self._speculation.step(decoding, plans, chunks)
-        duration = microseconds() - started
-        read = sum(chunk.tokens for chunk in chunks)
-        if decoding:
-            self._scheduler.costs.observe(duration / step.passes, read)
-            _record(step, decoding, plans, held, duration)
-            reading = self._scheduler.costs.reading(step.verify_duration, read)
-            self._planner.observe(decoding, step, duration, reading)
-        for chunk in chunks:
-            state = chunk.state
-            state.read_duration += step.verify_duration
-            if state.output.token_ids:
-                state.meter.count_first_token(1e6 * state.request.arrival_time, state.read_duration)
+        return not (decoding[0].ended or decoding[0].aborted)
 
     def _last_output(self, state: RequestState) -> RequestOutput:
         """End a request; taken before, so that Ctrl-C loses no output of a request that has ended."""
         output = state.take_output()
-        self._end(state)
+        try:
+            self._free(state)
+        except Exception:
+            _LOG.exception("ovspec: request %r was not freed", output.request_id)
+        self._forget(state)
         return output
 
-    def _end(self, state: RequestState) -> None:
-        """Forget a request; its caches are as its final tokens, and free unless they are the caller's."""
+    def _free(self, state: RequestState) -> None:
+        """Its caches are as its final tokens, and free unless they are the caller's."""
         sequence, request = state.sequence, state.request
         sequence.take_back()
         sequence.trim_caches()
@@ -336,47 +335,13 @@ class LLMEngine:
             self.target.release(sequence.target)
             if self.drafter:
                 self.drafter.release(sequence)
+
+    def _forget(self, state: RequestState) -> None:
         state.meter.raw.acceptance_collapses = max(
             state.meter.raw.acceptance_collapses, state.schedule.collapses
         )
         self._planner.forget(state)
         self._scheduler.remove(state)
-        del self._states[request.request_id]
+        del self._states[state.request.request_id]
         if not any(other.meter is state.meter for other in self._states.values()):
-            del self._meters[id(request.metrics)]
-
-
-def _record(
-    step: Step, decoding: list[RequestState], plans: list[Plan], held: list[int], duration: float
-) -> None:
-    """Count a pass in the metrics of every call that had requests in it.
-
-    Args:
-        step, decoding, plans: of the pass.
-        held: tokens that the output of each request had before.
-        duration: of it all, microseconds.
-    """
-    models = step.draft_model_duration + step.verify_duration + step.commit_duration
-    of_calls: dict[int, list[int]] = {}
-    for index, state in enumerate(decoding):
-        of_calls.setdefault(id(state.meter), []).append(index)
-    for indices in of_calls.values():
-        meter = decoding[indices[0]].meter
-        metrics: RawPerfMetrics = meter.raw
-        asked = max(plans[index].num_assistant_tokens for index in indices)
-        metrics.num_assistant_tokens += [asked] * step.passes
-        for index in indices:
-            metrics.count_draft(step.depths[index], step.accepted[index], step.proposed[index])
-        if step.draft_duration:
-            metrics.draft_durations.append(step.draft_duration)
-        metrics.verify_durations += [step.verify_duration / step.passes] * step.passes
-        commits = [step.commits[index] for index in indices if index in step.commits]
-        if commits:
-            metrics.commit_durations.append(step.commit_duration)
-            metrics.provisional_lengths.append(sum(count for count, _ in commits))
-            metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
-        metrics.sampling_durations += [step.sampling_duration / step.passes] * step.passes
-        metrics.inference_durations += [models / step.passes] * step.passes
-        metrics.host_durations += [(duration - models) / step.passes] * step.passes
-        emitted = sum(len(decoding[index].output.token_ids) - held[index] for index in indices)
-        meter.count_tokens(emitted, len(indices), step.passes)
+            del self._meters[id(state.request.metrics)]

@@ -19,7 +19,6 @@ from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
-from ovspec.sampling.tree_acceptance import depth
 from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
 from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
@@ -86,6 +85,12 @@ class Step:
     sampling_duration: float = 0.0
     passes: int = 1
 
+    def count(self, proposal: Proposal, accepted: int) -> None:
+        """Count the draft of the next request, of which so many tokens were accepted."""
+        self.proposed.append(len(proposal.tokens))
+        self.depths.append(proposal.depth)
+        self.accepted.append(accepted)
+
 
 class Speculation:
     """Advances requests by one pass, several plain ones, and dense ones where provisional tokens are due.
@@ -129,14 +134,19 @@ class Speculation:
         started = microseconds()
         count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
         for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
-            nodes = self._take(state, proposal, logits[index], limit == DENSE, step)
-            self.verifier.show(index, state.sequence, nodes)
+            nodes = list[int]()
+            with state.faults():
+                nodes = self._take(state, proposal, logits[index], limit == DENSE)
+                self.verifier.show(index, state.sequence, nodes)
+            step.count(proposal, len(nodes))
         for index, chunk in enumerate(chunks, len(decoding)):
-            self.verifier.show(index, chunk.state.sequence, ())
+            with chunk.state.faults():
+                self.verifier.show(index, chunk.state.sequence, ())
         for state, rows in zip(ends, read, strict=True):
-            state.emit([next_token(state.sequence, rows[0])], ["target"], rows, [0])
+            with state.faults():
+                state.emit([next_token(state.sequence, rows[0])], ["target"], rows, [0])
         step.sampling_duration = microseconds() - started
-        due = [index for index, s in enumerate(decoding) if is_due(s, plans[index].commit_interval)]
+        due = [i for i, s in enumerate(decoding) if not s.ended and is_due(s, plans[i].commit_interval)]
         if due:
             outcomes, step.commit_duration = commit(self.verifier, [decoding[index] for index in due])
             step.commits = dict(zip(due, outcomes, strict=True))
@@ -239,7 +249,7 @@ class Speculation:
         return min(limits)
 
     def _take(
-        self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool, step: Step
+        self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool
     ) -> list[int]:
         """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
         sequence, parents = state.sequence, proposal.parents
@@ -250,13 +260,9 @@ class Speculation:
             path = accept_tree(sequence, proposal, parents, logits)
             self.verifier.keep(sequence, path.nodes)
             nodes, last = path.nodes, path.next_token
-        depth_ = len(proposal.tokens) if parents is None else depth(parents)
-        step.proposed.append(len(proposal.tokens))
-        step.depths.append(depth_)
-        step.accepted.append(len(nodes))
-        if depth_:
-            state.count_draft(depth_, len(nodes))
-            state.acceptance.observe(depth_, len(nodes))
+        if levels := proposal.depth:
+            state.count_draft(levels, len(nodes))
+            state.acceptance.observe(levels, len(nodes))
         tokens = [*(proposal.tokens[node] for node in nodes), last]
         whole = _ends_draft(nodes, proposal)
         writers: list[Writer] = ["draft" for _ in nodes]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openvino_genai
@@ -225,20 +225,25 @@ def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai
 
 
 def resolve(
-    config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int], has_draft: bool
+    config: openvino_genai.GenerationConfig,
+    eos_token_ids: Sequence[int],
+    has_draft: bool,
+    stops: Collection[int] | None = None,
 ) -> GenerationSettings:
     """Check a configuration and turn it into settings.
 
     Args:
         eos_token_ids: end-of-sequence ids of the model, the main one first, used if the configuration has
             none. If it has `stop_token_ids`, only the main one is added, as in openvino_genai.
+        stops: makes the settings of a client of OpenAI's interface, whose answer ends at these tokens as well
+            as at all end-of-sequence ids, and at these alone with `ignore_eos`. Penalties are subtracted.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
     """
     config = updated(config, {})
     check_supported(config)
-    eos = _eos(config, eos_token_ids)
+    eos = _eos(config, eos_token_ids) if stops is None else frozenset((*eos_token_ids, *stops))
     _validate(config, eos)
     if not has_draft:
         _refuse_drafting(config)
@@ -246,11 +251,12 @@ def resolve(
     tokens, threshold = _assistant_tokens(config, schedule) if has_draft else (0, 0.0)
     branching_factor, tree_depth = _tree(config, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
+    sampling = replace(sampling, subtracts_penalties=stops is not None)
     return GenerationSettings(
         sampling=sampling,
         max_new_tokens=_limit(config.max_new_tokens),
         max_length=_limit(config.max_length),
-        stop_token_ids=frozenset() if config.ignore_eos else sampling.stop_token_ids,
+        stop_token_ids=frozenset(stops or ()) if config.ignore_eos else sampling.stop_token_ids,
         stop_strings=tuple(sorted(config.stop_strings)),
         include_stop_str_in_output=config.include_stop_str_in_output,
         num_assistant_tokens_schedule=schedule,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from openvino_genai import GenerationConfig, Tokenizer
@@ -80,16 +81,40 @@ class Outline:
         Raises:
             ValueError: an unsupported or contradicting option.
         """
-        config = updated(self._config if config is None else config, kwargs)
-        settings = resolve(config, self._eos, self.drafts)
-        _check(settings, self._choice, self._verify, self._vocab_size)
+        return self._settings(updated(self._config if config is None else config, kwargs), None)
+
+    def client_settings(self, fields: Mapping[str, Any], stops: Collection[int]) -> GenerationSettings:
+        """The settings for a client of OpenAI's interface; see `resolve`.
+
+        Args:
+            fields: of the configuration, by their names.
+            stops: tokens that the client names.
+
+        Raises:
+            ValueError: as `settings`.
+        """
+        return self._settings(updated(self._config, dict(fields)), stops)
+
+    def _settings(self, config: GenerationConfig, stops: Collection[int] | None) -> GenerationSettings:
+        settings = resolve(config, self._eos, self.drafts, stops)
+        _check(settings, self._choice, self._verify)
+        # Those that nothing stops at are suppressed before `min_new_tokens` all the same.
+        stops, least = settings.sampling.stop_token_ids, settings.sampling.min_new_tokens
+        if unknown := sorted(token for token in stops if token >= self._vocab_size):
+            name = "eos_token_id" if config.eos_token_id == unknown[0] else "stop_token_ids"
+            raise InvalidValueError(
+                f"{name}: {unknown[0]} is no token of this model; ids are 0 to {self._vocab_size - 1}"
+            )
+        if least and len(stops) == self._vocab_size:
+            raise InvalidValueError(
+                f"stop_token_ids: they are all {len(stops)} tokens of this model, of which none may come "
+                f"before the first {least}; leave some out"
+            )
         return settings
 
 
-def _check(
-    settings: GenerationSettings, choice: DrafterChoice | None, verify: VerifyMode, vocab_size: int
-) -> None:
-    """Refuse n-grams without prompt lookup, a lossy acceptance beside commits, and unknown stop tokens."""
+def _check(settings: GenerationSettings, choice: DrafterChoice | None, verify: VerifyMode) -> None:
+    """Refuse n-grams without prompt lookup, and a lossy acceptance beside commits."""
     if settings.max_ngram_size and not isinstance(choice, (PromptLookup, Auto)):
         raise InvalidValueError(
             f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
@@ -99,9 +124,4 @@ def _check(
         raise InvalidValueError(
             f"acceptance_threshold={settings.acceptance_threshold:g} contradicts verify='commit', which "
             "is exact: leave one of them out"
-        )
-    unknown = sorted(token for token in settings.stop_token_ids if token >= vocab_size)
-    if unknown:
-        raise InvalidValueError(
-            f"stop_token_ids: {unknown[0]} is no token of this model, which has {vocab_size}"
         )

@@ -1,4 +1,4 @@
-"""Logits processors that depend on the context: stop-token suppression and OpenVINO GenAI's penalties."""
+"""Logits processors that depend on the context: stop-token suppression and penalties."""
 
 from __future__ import annotations
 
@@ -118,9 +118,18 @@ class LogitsProcessor:
         generated = np.flatnonzero(counts)
         ids, counts = ids[generated], counts[generated]
         if params.presence_penalty != 0.0:
-            _shrink(row, ids, np.float64(np.float32(params.presence_penalty)))
+            self._lower(row, ids, np.float64(np.float32(params.presence_penalty)))
         if params.frequency_penalty != 0.0:
-            _shrink(row, ids, np.float64(np.float32(params.frequency_penalty)) * counts)
+            self._lower(row, ids, np.float64(np.float32(params.frequency_penalty)) * counts)
+
+    def _lower(
+        self, row: NDArray[np.float32], ids: NDArray[np.int64], amount: np.float64 | NDArray[np.float64]
+    ) -> None:
+        """Take `amount` from `row[ids]`, or from its magnitude, in place, with one rounding."""
+        values = row[ids].astype(np.float64)
+        less = values - amount
+        subtracts = self._params.subtracts_penalties
+        row[ids] = less if subtracts else np.where(values >= 0, less, values + amount)
 
     def _push(self, token: int) -> None:
         token = int(token)
@@ -148,14 +157,6 @@ class LogitsProcessor:
         if self._counts[slot] == 0 and slot >= self._num_prompt:
             del self._slots[token]
             self._used -= 1
-
-
-def _shrink(
-    row: NDArray[np.float32], ids: NDArray[np.int64], amount: np.float64 | NDArray[np.float64]
-) -> None:
-    """Subtract `amount` from the magnitude of `row[ids]`, in place, with one rounding."""
-    values = row[ids].astype(np.float64)
-    row[ids] = np.where(values >= 0, values - amount, values + amount)
 
 
 def _inside(ids: NDArray[np.int64], row: NDArray[np.float32]) -> NDArray[np.int64]:

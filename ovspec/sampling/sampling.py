@@ -24,6 +24,7 @@ MAX_SEED = 2**64 - 1
 _PREFIX_BLOCK = 256
 # Below this size a sort is as fast as the partitions that avoid it.
 _SORTED_POOL = 1024
+_OWN = "subtracts_penalties"  # the only parameter that OpenVINO GenAI does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,10 @@ class SamplingParams:
             prompt and output; 1 is off.
         presence_penalty: in [-2, 2]. Taken from the *magnitude* of the logits of generated tokens: subtracted
             from non-negative, added to negative logits, as OpenVINO GenAI does. (A positive value therefore
-            raises a negative logit; other engines always subtract.) 0 is off.
+            raises a negative logit.) 0 is off.
         frequency_penalty: in [-2, 2]. As `presence_penalty`, times the number of occurrences in the output.
+        subtracts_penalties: presence and frequency penalty are subtracted from a logit whatever its sign, as
+            OpenAI does.
         min_new_tokens: no token of `stop_token_ids` is chosen before this many tokens were generated.
         stop_token_ids: end-of-sequence and stop tokens.
         rng_seed: seed of the random streams, 0 to 2**64 - 1.
@@ -64,6 +67,7 @@ class SamplingParams:
     min_new_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     rng_seed: int = 0
+    subtracts_penalties: bool = False
 
     def __post_init__(self) -> None:
         positive, keeps, off = "a positive finite number", "keeps every token", "switches it off"
@@ -114,7 +118,7 @@ class SamplingParams:
             "structured_output_config must be None; constrain the output with OpenVINO GenAI's own pipelines",
         )
         named = set() if config.eos_token_id == -1 else {config.eos_token_id}
-        values = {entry.name: getattr(config, entry.name) for entry in fields(cls)}
+        values = {entry.name: getattr(config, entry.name) for entry in fields(cls) if entry.name != _OWN}
         values["stop_token_ids"] = frozenset(named | set(config.stop_token_ids) | set(eos_token_ids))
         return cls(**values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -10,12 +11,15 @@ from types import TracebackType
 from starlette.requests import ClientDisconnect
 
 from ovspec.engine.request import Request
+from ovspec.errors import EngineClosedError, InvalidValueError
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.backend import Answers
 from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock
 from ovspec.serve.limits import Slot
 from ovspec.serve.stream import Mailbox, OutputStream
+
+_LOG = logging.getLogger(__name__)
 
 
 class Answering:
@@ -52,14 +56,16 @@ class Answering:
         )
         # One timer for the whole answer: one for each token would take as long as the token's text.
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds, self._ready.put_nowait, late)
-        for request, stream in zip(self._requests, self._streams, strict=True):
-            try:
+        try:
+            self._timer = loop.call_later(self._seconds, self._ready.put_nowait, late)
+            for request, stream in zip(self._requests, self._streams, strict=True):
+                self._running.add(request.request_id)
                 self._engine.submit(request, partial(self._mailbox.post, stream))
-            except (ValueError, RuntimeError) as error:
-                self._end()
+        except BaseException as error:
+            self._end()
+            if isinstance(error, Exception):
                 raise refusal(error) from error
-            self._running.add(request.request_id)
+            raise
         return self
 
     async def __aexit__(
@@ -70,11 +76,14 @@ class Answering:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._running:
-            self._engine.abort(list(self._running))
         for stream in self._streams:
-            stream.clock.end("abort")
             stream.slot.free()
+        try:
+            if self._running:
+                self._engine.abort(list(self._running))
+        finally:
+            for stream in self._streams:
+                stream.clock.end("abort")
 
     def hang_up(self) -> None:
         """The client has gone: `deltas` ends with `ClientDisconnect`."""
@@ -97,7 +106,7 @@ class Answering:
             if output.finished:
                 self._running.discard(request_id)
             if output.error is not None:
-                raise refusal(output.error)
+                raise refusal(output.error) from output.error
             if choice.finish_reason is not None:
                 continue
             delta = choice.add(output)
@@ -112,7 +121,13 @@ class Answering:
 
 
 def refusal(error: Exception) -> ApiError:
-    """What a client is told about a request that the engine gave up."""
-    if isinstance(error, ValueError):
+    """What a client is told about a request that the engine did not take, or gave up.
+
+    Only what names the client's own value is the client's fault.
+    """
+    if isinstance(error, InvalidValueError):
         return ApiError(400, str(error))
+    _LOG.error("ovspec: a request failed", exc_info=error)
+    if isinstance(error, EngineClosedError):
+        return ApiError(503, f"{error}; try again later", code="engine_closed")
     return ApiError(500, f"the engine failed: {type(error).__name__}", code="engine_error")

@@ -44,6 +44,9 @@ class _Running:
 class Batch:
     """Answers the entries of a batch, in the order in which they end.
 
+    An entry that the engine could not answer, by no fault of the entry's, is tried again alone at the end.
+    What fails then too is not written, so that a later run tries it.
+
     Args:
         write: takes name, status and body of every answer.
         ahead: answers that the engine knows of at a time, so that it never waits for the next one.
@@ -53,32 +56,48 @@ class Batch:
         self._model, self._engine, self._write, self._ahead = model, engine, write, ahead
         self._outputs: queue.SimpleQueue[RequestOutput] = queue.SimpleQueue()
         self._running: dict[str, tuple[_Running, int]] = {}
+        self._failed: list[BatchEntry] = []
 
-    def run(self, entries: Iterable[BatchEntry]) -> None:
-        """Answer all entries.
+    def run(self, entries: Iterable[BatchEntry]) -> int:
+        """Answer all entries; how many were tried again.
 
         Raises:
-            RuntimeError: the engine failed; what is written stays.
+            RuntimeError: the engine has ended; what is written stays.
         """
-        left = iter(entries)
         try:
-            while self._fill(left):
-                self._take(self._outputs.get())
+            self._answer(entries, self._ahead)
+            again, self._failed = self._failed, []
+            self._answer(again, 1)
+            return len(again)
         finally:
             if self._running:
                 self._engine.abort(list(self._running))
 
-    def _fill(self, left: Iterator[BatchEntry]) -> bool:
+    def _answer(self, entries: Iterable[BatchEntry], ahead: int) -> None:
+        left = iter(entries)
+        while self._fill(left, ahead):
+            self._take(self._outputs.get())
+
+    def _fill(self, left: Iterator[BatchEntry], ahead: int) -> bool:
         """Submit entries until enough are in work; return whether any is."""
-        while len(self._running) < self._ahead:
+        while len(self._running) < ahead:
             entry = next(left, None)
             if entry is None:
                 break
             try:
                 self._submit(entry)
             except ApiError as error:
-                self._write(entry.custom_id, error.status, error.body())
+                self._refuse(entry, error)
         return bool(self._running)
+
+    def _refuse(self, entry: BatchEntry, error: ApiError) -> None:
+        """Write what is wrong with an entry; what is wrong here is none of its answers."""
+        if error.status < 500:
+            self._write(entry.custom_id, error.status, error.body())
+            return
+        if not self._engine.lives:
+            raise RuntimeError(f"{entry.custom_id}: {error.message}") from error
+        self._failed.append(entry)
 
     def _submit(self, entry: BatchEntry) -> None:
         if entry.url not in _BODIES:
@@ -94,7 +113,7 @@ class Batch:
         for request in call.requests:
             try:
                 self._engine.submit(request, self._outputs.put)
-            except ValueError as error:
+            except Exception as error:
                 self._forget(running)
                 raise refusal(error) from error
 
@@ -103,11 +122,8 @@ class Batch:
         if running is None:
             return  # of a request that a stop string ended
         if output.error is not None:
-            if not isinstance(output.error, ValueError):
-                raise RuntimeError(f"{running.entry.custom_id}: the engine failed") from output.error
             self._forget(running)
-            error = refusal(output.error)
-            self._write(running.entry.custom_id, error.status, error.body())
+            self._refuse(running.entry, refusal(output.error))
             return
         delta = running.call.choices[index].add(output)
         running.deltas[index].extend(delta)
@@ -141,13 +157,13 @@ class BatchModel:
         self._engine, self._ahead = pipeline.engine, 2 * max_num_seqs
         self._engine.engine.max_num_seqs = max_num_seqs
 
-    def answer(self, entries: Iterable[BatchEntry], write: Write) -> None:
-        """Answer entries; `write` takes name, status and body of each as it ends.
+    def answer(self, entries: Iterable[BatchEntry], write: Write) -> int:
+        """Answer entries; `write` takes name, status and body of each as it ends. How many were tried again.
 
         Raises:
-            RuntimeError: the engine failed.
+            RuntimeError: the engine has ended.
         """
-        Batch(self._model, self._engine, write, self._ahead).run(entries)
+        return Batch(self._model, self._engine, write, self._ahead).run(entries)
 
     def close(self) -> None:
         """End the engine."""

@@ -73,13 +73,14 @@ class BatchOutput:
 
     Attributes:
         done: names of the requests that are answered already.
+        refused: those of them whose answer is an error.
 
     Raises:
         ValueError: another run writes it, or it belongs to another batch.
     """
 
     def __init__(self, path: Path, entries: list[BatchEntry]) -> None:
-        self._path = path
+        self._path, self.refused = path, set[str]()
         try:
             self._file: BinaryIO = path.open("ab+")
         except OSError as error:
@@ -103,7 +104,8 @@ class BatchOutput:
             try:
                 answer = json.loads(line)
                 name = answer["custom_id"] if "response" in answer else None
-            except (ValueError, KeyError, TypeError):
+                status = answer["response"].get("status_code") if name else None
+            except (ValueError, KeyError, TypeError, AttributeError):
                 name = None
             if name not in known:
                 shown = "no answer of a batch"
@@ -111,6 +113,8 @@ class BatchOutput:
                     shown = f"an answer to {name!r}, which is not asked"
                 raise ValueError(f"{self._path}, line {number}: {shown}; give another file, or move this one")
             done.add(name)
+            if status != 200:
+                self.refused.add(name)
         if whole < len(data):
             if not data[whole:].startswith(_BEGIN[: len(data) - whole]):
                 raise ValueError(f"{self._path}: its last line is no answer of a batch; give another file")
@@ -133,3 +137,6 @@ class BatchOutput:
         self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+        self.done.add(custom_id)
+        if status != 200:
+            self.refused.add(custom_id)

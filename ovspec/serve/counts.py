@@ -82,8 +82,8 @@ class Counts:
         return generate_latest(self._registry)
 
     def add(self, name: str, amount: float) -> None:
-        """Raise a counter."""
-        self._counters[name].inc(amount)
+        """Raise a counter; it never goes down."""
+        self._counters[name].inc(max(0.0, amount))
 
     def time(self, name: str, seconds: float) -> None:
         """Add to a histogram."""
@@ -91,7 +91,7 @@ class Counts:
 
     def drafted(self, before: RequestMetrics, now: RequestMetrics) -> None:
         """Count what a step drafted."""
-        if now.num_drafts == before.num_drafts:
+        if now.num_drafts <= before.num_drafts:
             return
         for counter, field in (
             ("spec_decode_num_drafts", "num_drafts"),
@@ -101,7 +101,7 @@ class Counts:
             self.add(counter, getattr(now, field) - getattr(before, field))
         accepted = (metrics.num_accepted_tokens_per_pos for metrics in (now, before))
         for position, (count, earlier) in enumerate(zip_longest(*accepted, fillvalue=0)):
-            if count != earlier:
+            if count > earlier:
                 self._per_position.labels(self._model, str(position)).inc(count - earlier)
 
     def ended(self, reason: str, metrics: RequestMetrics) -> None:
@@ -140,7 +140,8 @@ class AnswerClock:
                 self._counts.time("inter_token_latency_seconds", (now - self._last) / new)
         self._counts.add("generation_tokens", new)
         self._tokens += new
-        self._metrics = output.metrics
+        if output.error is None or output.metrics.num_drafts > self._metrics.num_drafts:
+            self._metrics = output.metrics  # what failed elsewhere may come without
         self._last = now
 
     def end(self, reason: str) -> None:

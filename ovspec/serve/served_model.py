@@ -148,12 +148,10 @@ class ServedModel:
         if max_tokens is not None:
             fields["max_new_tokens"] = max_tokens
         fields.setdefault("rng_seed", secrets.randbits(63))
-        if body.stop_token_ids is not None:
-            fields["stop_token_ids"] = {*config.stop_token_ids, *body.stop_token_ids}
         if body.num_assistant_tokens:
             fields["num_assistant_tokens"] = body.num_assistant_tokens
         try:
-            settings = self.requests.settings(**fields)
+            settings = self.requests.client_settings(fields, body.stop_token_ids or ())
         except (ValueError, RuntimeError) as error:
             if not raised_by_us(error):
                 raise

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import deque
 
 from ovspec.engine.request import RequestOutput
 from ovspec.serve.counts import AnswerClock
 from ovspec.serve.limits import Slot
+
+_LOG = logging.getLogger(__name__)
 
 
 class Mailbox:
@@ -35,7 +38,11 @@ class Mailbox:
         with self._lock:
             posted, self._posted, self._scheduled = self._posted, deque(), False
         for stream, output in posted:
-            stream.put(output)
+            try:
+                stream.put(output)
+            except Exception:
+                # The other requests get theirs.
+                _LOG.exception("ovspec: an output of request %r failed", output.request_id)
 
 
 class OutputStream:
@@ -59,14 +66,14 @@ class OutputStream:
 
     def put(self, output: RequestOutput) -> None:
         """Add an output; called in the event loop."""
-        self.clock.output(output)
-        if output.finished:
-            self.slot.free()
         if self._waiting is None:
             self._waiting = output
             self._ready.put_nowait(self)
         else:
             self._waiting = joined(self._waiting, output)
+        if output.finished:
+            self.slot.free()
+        self.clock.output(output)  # last: the reader has the output, whatever becomes of the counters
 
     def take(self) -> RequestOutput:
         """What has come since the last call."""

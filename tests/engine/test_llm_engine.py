@@ -127,6 +127,30 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(drafter: str) -> N
     engine_of()  # without the limit, for other tests
 
 
+@pytest.mark.parametrize("drafter", [None, "prompt_lookup"])
+@pytest.mark.parametrize("verify", ["dense", SPARSE, COMMIT], ids=["dense", "sparse", "commit"])
+def test_six_requests_with_a_cache_for_two(drafter: str | None, verify: Any) -> None:
+    """What a preempted request wrote by sparse passes is read densely: a lossy text may change then."""
+
+    def request(number: int) -> Request:
+        asked = Case(number, {"max_new_tokens": 60}, verify).request(str(number))
+        asked.prompt_token_ids = asked.prompt_token_ids[: 20 + number]
+        return asked
+
+    want = {}
+    for number in range(6):
+        want |= engine_of(drafter, prefix_cache_bytes=0).generate([request(number)])
+    engine = engine_of(drafter, cache_bytes=7 * family("llama").target.cache.block_bytes)
+    found = engine.generate([request(number) for number in range(6)])
+    assert engine.num_preemptions > 0 and engine.kv_cache_usage == 0.0
+    if verify is SPARSE:
+        assert [len(answer) for answer in found.values()] == [60] * 6
+        assert sum(found[name] == want[name] for name in want) >= 6 - engine.num_preemptions
+    else:
+        assert found == want
+    engine_of()  # without the limit, for other tests
+
+
 def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_that_outgrows_the_cache_fails() -> None:
     target = family("llama").target
     engine = engine_of(cache_bytes=2 * target.cache.block_bytes)

@@ -45,6 +45,11 @@ BAD_OPTIONS = {
     "no tokens": ({"max_new_tokens": 0}, "max_new_tokens"),
     "max length": ({"max_new_tokens": 2**64 - 1, "max_length": 1}, "max_length=1: the prompt alone has"),
     "threshold": ({"assistant_confidence_threshold": -0.5}, "assistant_confidence_threshold=-0.5"),
+    "stop token that nothing stops at": (
+        {"stop_token_ids": {4096}, "ignore_eos": True, "max_new_tokens": 4},
+        "stop_token_ids: 4096 is no token of this model",
+    ),
+    "eos token": ({"eos_token_id": 5000}, "eos_token_id: 5000 is no token of this model"),
     "stop token": ({"stop_token_ids": {4096}}, "stop_token_ids: 4096 is no token of this model"),
     "wrong type": ({"top_p": "high"}, "top_p='high'"),
     "empty stop string": ({"stop_strings": {""}}, "stop_strings"),

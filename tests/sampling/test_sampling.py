@@ -33,6 +33,7 @@ PENALTIES = {
     "presence": {"presence_penalty": 0.7},
     "frequency": {"frequency_penalty": 0.35},
     "negative_frequency": {"frequency_penalty": -1.1},
+    "openais": {"presence_penalty": 0.7, "frequency_penalty": -0.3, "subtracts_penalties": True},
     "all_three": {"repetition_penalty": 1.2, "presence_penalty": -0.4, "frequency_penalty": 0.6},
 }
 
@@ -47,10 +48,11 @@ def reference_penalties(
     for token in set(prompt) | set(generated):
         row[token] *= params.repetition_penalty if row[token] < 0 else 1 / params.repetition_penalty
     for token in set(generated):
-        row[token] += -params.presence_penalty if row[token] >= 0 else params.presence_penalty
+        rises = row[token] < 0 and not params.subtracts_penalties
+        row[token] += params.presence_penalty if rises else -params.presence_penalty
     for token in set(generated):
         amount = params.frequency_penalty * list(generated).count(token)
-        row[token] += -amount if row[token] >= 0 else amount
+        row[token] += amount if row[token] < 0 and not params.subtracts_penalties else -amount
     return np.array(row)
 
 

@@ -54,7 +54,8 @@ def test_answers_are_those_of_the_server(
     ]
     asked.write_text("\n".join([*requests(4, 12), "", *more]), encoding="utf-8")
     run = ovspec(*arguments(demo_ir, asked, written, "--chat-template", template))
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 3, run.stderr
+    assert "7 answered (none lossy), 2 refused; " in run.stderr.splitlines()[-1]
     found = answers(written)
     assert len(found) == 9
     assert found["wrong"]["status_code"] == 400 and found["path"]["status_code"] == 404

@@ -134,6 +134,21 @@ def test_penalties_change_the_text(served: Served) -> None:
     assert client.completions.create(**options, presence_penalty=0.0).choices[0].text == plain
 
 
+def test_a_stop_token_ends_an_answer_that_ignores_the_end_of_text(served: Served) -> None:
+    body = {"model": "demo", "prompt": PROMPTS[0], **GREEDY, "max_tokens": 40, "ignore_eos": True}
+    shown = served.post("/v1/completions", {**body, "logprobs": 0})[1]["choices"][0]["text"]
+    tokens = served.post("/tokenize", {"prompt": shown, "add_special_tokens": False})[1]["tokens"]
+    stop = tokens[9]
+    for least in (0, 20):
+        status, answer = served.post(
+            "/v1/completions", {**body, "stop_token_ids": [stop], "min_tokens": least}
+        )
+        ended = answer["usage"]["completion_tokens"]
+        assert status == 200 and ended >= least
+        if not least:
+            assert ended == tokens.index(stop) + 1 and answer["choices"][0]["finish_reason"] == "stop"
+
+
 def test_logprobs_are_the_targets_for_accepted_drafts_too(served: Served) -> None:
     client = served.client()
     options = {**GREEDY, "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 32}

@@ -34,6 +34,11 @@ FIELDS = {
     "stop": ({"stop": [""]}, "stop"),
     "stops": ({"stop": ["a"] * 17}, "stop"),
     "stop token": ({"stop_token_ids": [4096]}, "stop_token_ids"),
+    "stop token that nothing stops at": (
+        {"stop_token_ids": [0, 4096], "ignore_eos": True, "min_tokens": 1, "max_tokens": 8},
+        "stop_token_ids",
+    ),
+    "no token before the stop": ({"stop_token_ids": list(range(4096)), "min_tokens": 1}, "stop_token_ids"),
     "top_logprobs": ({"top_logprobs": 2}, "top_logprobs"),
     "many top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),

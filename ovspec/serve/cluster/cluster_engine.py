@@ -12,6 +12,7 @@ from ray.exceptions import RayActorError
 
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput
+from ovspec.errors import EngineClosedError
 from ovspec.generation.metrics import RawPerfMetrics
 
 # A request that ends its replica so often is the reason for it.
@@ -46,7 +47,7 @@ class ClusterEngine:
             RuntimeError: it has ended.
         """
         if not self.lives:
-            raise RuntimeError("the server ends: it takes no requests")
+            raise EngineClosedError("the server ends: it takes no requests")
         task = asyncio.get_running_loop().create_task(self._answer(request, on_output))
         self._tasks[request.request_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(request.request_id, None))
@@ -77,10 +78,10 @@ class ClusterEngine:
                 stream.cancel()
                 raise
             except Exception as error:
-                on_output(RequestOutput(request.request_id, error=error))
+                on_output(RequestOutput(request.request_id, metrics=metrics, error=error))
                 return
         lost = RuntimeError(f"{_MOST_TRIES} replicas ended while they answered this request")
-        on_output(RequestOutput(request.request_id, error=lost))
+        on_output(RequestOutput(request.request_id, metrics=before, error=lost))
 
 
 def added(first: RequestMetrics, then: RequestMetrics) -> RequestMetrics:

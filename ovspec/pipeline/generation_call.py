@@ -17,6 +17,7 @@ from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.streamer import OutputStream, Streamer
+from ovspec.generation.token_text import GraphText
 from ovspec.runtime.clock import microseconds
 
 
@@ -96,7 +97,10 @@ class GenerationCall:
         if self._stream.takes_text or settings.stop_strings:
             for answer in self.answers:
                 answer.detokenizer = IncrementalDetokenizer(
-                    self._tokenizer, settings.stop_strings, settings.include_stop_str_in_output
+                    GraphText(self._tokenizer),
+                    settings.stop_strings,
+                    settings.include_stop_str_in_output,
+                    to_token_end=True,
                 )
         for request in requests:
             request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6

@@ -47,7 +47,8 @@ class Call:
         logprobs = _logprobs(body)
         objects: Objects
         if isinstance(body, ChatBody):
-            prompts, field = [model.tokens_of_chat(body.messages)], "messages"
+            field = "messages"
+            prompts = [model.tokens_of_chat(body.messages, body.special_tokens_in_content)]
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
             objects = ChatObjects(model.name, logprobs)
         else:

@@ -95,9 +95,10 @@ class GenerationCall:
             )
         self.answers = [Answer(len(request.prompt_token_ids)) for request in requests]
         if self._stream.takes_text or settings.stop_strings:
+            decoder = GraphText(self._tokenizer)
             for answer in self.answers:
                 answer.detokenizer = IncrementalDetokenizer(
-                    GraphText(self._tokenizer),
+                    decoder,
                     settings.stop_strings,
                     settings.include_stop_str_in_output,
                     to_token_end=True,

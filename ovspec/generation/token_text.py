@@ -1,73 +1,144 @@
-"""Text of tokens without a call of the tokenizer's graph, where the tokens are bytes."""
+"""Text of tokens: of several, and of one behind others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
-import numpy as np
 import openvino_genai
 
-# A row of every token is decoded at once; larger vocabularies in several.
-_CHECKED_ROWS = 8192
+from ovspec.generation.token_bytes import TokenBytes, bytes_of_name, names_of
 
 
 class DecodesTokens(Protocol):
     """What turns tokens into text."""
 
+    @property
+    def cleans_up(self) -> bool:
+        """Whether a space may vanish when punctuation comes behind it."""
+
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`."""
+        """The text of `tokens`, without the special ones."""
+
+    def shows(self, token: int) -> bool:
+        """Whether a token may be seen in a text; a special one is not."""
 
 
-class TokenText:
-    """Turns tokens into text, and knows the bytes of each.
-
-    A detokenizer of OpenVINO is a graph, and a call takes longer than a server has for a token. In the
-    vocabularies of byte-level BPE a token is a fixed sequence of bytes, and text is the bytes of the tokens
-    one after the other. Whether that holds is tried on the whole vocabulary; where it does not, the graph
-    is called.
-    """
+class GraphText:
+    """Text by calls of the tokenizer's graph."""
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._bytes = _byte_tokens(tokenizer)
-        self._texts: dict[int, str] = {}
+
+    @cached_property
+    def cleans_up(self) -> bool:
+        """As of `DecodesTokens`, tried on a text."""
+        tokens = self._tokenizer.encode("a .", add_special_tokens=False).input_ids.data
+        return not str(self.decode(tokens.reshape(-1).tolist())).endswith("a .")
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of several tokens, without the special ones."""
+        return str(self._tokenizer.decode(list(tokens))) if tokens else ""
+
+    def shows(self, token: int) -> bool:
+        """Only the graph knows."""
+        return True
+
+
+class Piece(NamedTuple):
+    """What a token adds behind others.
+
+    Attributes:
+        text: a special token has its name; a part of a character is written as `bytes:\\xe4\\xbd`.
+        data: the token's bytes.
+    """
+
+    text: str
+    data: bytes
+
+
+class TokenText:
+    """Turns tokens into text, and names each of them.
+
+    A detokenizer of OpenVINO is a graph, and a call takes longer than a server has for a token. Where text
+    is the bytes of the tokens one after the other (`TokenBytes`), no graph is called.
+    """
+
+    def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
+        self._tokenizer, self._graph = tokenizer, GraphText(tokenizer)
+        self._bytes = TokenBytes.of(tokenizer)
+        self._names: dict[int, str] = {}
+
+    @cached_property
+    def cleans_up(self) -> bool:
+        """As of `DecodesTokens`."""
+        return self._graph.cleans_up if self._bytes is None else self._bytes.cleans
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of several tokens, without the special ones."""
+        return self._graph.decode(tokens) if self._bytes is None else self._bytes.decode(tokens)
+
+    def shows(self, token: int) -> bool:
+        """As of `DecodesTokens`."""
+        return self._bytes is None or self._bytes.of_token(token) != b""
+
+    def pieces(self, before: Sequence[int], tokens: Sequence[int]) -> list[Piece]:
+        """What each of `tokens` would add behind `before`, the last tokens of prompt and answer."""
         if self._bytes is None:
-            return str(self._tokenizer.decode(list(tokens)))
-        # A model may have more tokens than its tokenizer, to fill a multiple of some number.
-        known = [token for token in tokens if token < len(self._bytes)]
-        return b"".join([self._bytes[token] for token in known]).decode("utf-8", "replace")
+            return self._by_graph(before, tokens)
+        known = b"".join(map(self._bytes.of_token, before))
+        return [self._piece(self._bytes, known, token) for token in tokens]
 
-    def text(self, token: int) -> str:
-        """One token as text; a special one by its name."""
-        if token not in self._texts:
-            self._texts[token] = str(self._tokenizer.decode([token], skip_special_tokens=False))
-        return self._texts[token]
+    def _piece(self, table: TokenBytes, known: bytes, token: int) -> Piece:
+        data = table.of_token(token)
+        if not data:
+            name = self._name(token)
+            return Piece(name, name.encode())
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return Piece(_escaped(data), data)
+        if table.strips or table.cleans:
+            text = added(table.text(known), table.text(known + data))
+        return Piece(text, text.encode())
 
-    def bytes(self, token: int) -> bytes:
-        """One token as bytes; a special one by its name."""
-        known = b"" if self._bytes is None or token >= len(self._bytes) else self._bytes[token]
-        return known or self.text(token).encode()
+    def _by_graph(self, before: Sequence[int], tokens: Sequence[int]) -> list[Piece]:
+        known, found = self.decode(before), []
+        for token, whole in zip(tokens, self._tokenizer.decode([[*before, t] for t in tokens]), strict=True):
+            text = added(known, whole) or self._name(token)
+            data = bytes_of_name(self._vocabulary[token]) if "�" in text else text.encode()
+            found.append(Piece(text if data == text.encode() else _escaped(data), data))
+        return found
+
+    @cached_property
+    def _vocabulary(self) -> list[bytes]:
+        return names_of(self._tokenizer)
+
+    def _name(self, token: int) -> str:
+        """A token by itself; a special one by its name."""
+        if token not in self._names:
+            self._names[token] = str(self._tokenizer.decode([token], skip_special_tokens=False))
+        return self._names[token]
 
 
-def _byte_tokens(tokenizer: openvino_genai.Tokenizer) -> list[bytes] | None:
-    """The bytes of every token that is shown; `None` if text is not simply these."""
-    vocabulary: dict[bytes, int] = tokenizer.get_vocab()
-    if not vocabulary:
-        return None
-    table = [b""] * (max(vocabulary.values()) + 1)
-    for name, token in vocabulary.items():
-        table[token] = name
-    for start in range(0, len(table), _CHECKED_ROWS):
-        rows = range(start, min(start + _CHECKED_ROWS, len(table)))
-        for token, text in zip(rows, tokenizer.decode([[token] for token in rows]), strict=True):
-            if text == "":
-                table[token] = b""  # a special token
-            elif text != table[token].decode("utf-8", "replace"):
-                return None
-    shuffled = np.random.default_rng(0).permutation(len(table)).tolist()
-    joined = b"".join([table[token] for token in shuffled]).decode("utf-8", "replace")
-    return table if tokenizer.decode(shuffled) == joined else None
+def added(before: str, whole: str) -> str:
+    """What `whole` adds behind `before`.
+
+    The longer text may lack spaces of the shorter one, which punctuation has taken, and may have a character
+    where that had a part of one.
+    """
+    if whole.startswith(before):
+        return whole[len(before) :]
+    at = 0
+    for character in before:
+        if whole[at : at + 1] == character:
+            at += 1
+        elif character != " ":
+            break
+    return whole[at:]
+
+
+def _escaped(data: bytes) -> str:
+    """Bytes that are no text, in OpenAI's form."""
+    return "bytes:" + "".join(chr(one) if 32 <= one < 127 else f"\\x{one:02x}" for one in data)

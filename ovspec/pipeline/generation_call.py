@@ -18,6 +18,7 @@ from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.streamer import OutputStream, Streamer
+from ovspec.generation.token_text import GraphText
 from ovspec.runtime.clock import microseconds
 
 PromptProgress: TypeAlias = "Callable[[int, int], object]"
@@ -101,9 +102,13 @@ class GenerationCall:
             )
         self.answers = [Answer(len(request.prompt_token_ids)) for request in requests]
         if self._stream.takes_text or settings.stop_strings:
+            decoder = GraphText(self._tokenizer)
             for answer in self.answers:
                 answer.detokenizer = IncrementalDetokenizer(
-                    self._tokenizer, settings.stop_strings, settings.include_stop_str_in_output
+                    decoder,
+                    settings.stop_strings,
+                    settings.include_stop_str_in_output,
+                    to_token_end=True,
                 )
         for request in requests:
             request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6

@@ -9,6 +9,7 @@ from openvino_genai import GenerationConfig, Tokenizer
 
 from ovspec.drafters import Auto, DrafterChoice, PromptLookup
 from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
 from ovspec.verify.commit_verify import CommitVerify
@@ -42,6 +43,7 @@ class Outline:
         self._verify = verify
         self._choice, self._vocab_size = choice, info.vocab_size
         self._tokenizer = tokenizer or read_tokenizer(info.folder)
+        self._chat_prompts = ChatPrompts(self._tokenizer, info.folder)
         config = read_generation_config(info.folder)
         self._eos = eos_token_ids(info, config, self._tokenizer)
         self._config = config if self.drafts else without_assistant(config)
@@ -60,6 +62,11 @@ class Outline:
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
+
+    @property
+    def chat_prompts(self) -> ChatPrompts:
+        """What makes token ids of chats."""
+        return self._chat_prompts
 
     def get_generation_config(self) -> GenerationConfig:
         """A copy of the configuration that calls start from."""

@@ -28,7 +28,6 @@ from ovspec.generation.inputs import (
     check_texts,
     check_tokenizer,
     read_tokenizer,
-    templated,
     texts_of,
     token_rows,
     tokenized,
@@ -354,7 +353,7 @@ class LLMPipeline(Outline):
         Raises:
             ValueError: the model has no chat template, or the history no message.
         """
-        prompt = tokenized(self._tokenizer, templated(self._tokenizer, history), special_tokens=False)
+        prompt = self._chat_prompts.tokenized(self._chat_prompts.templated(history))
         return len(prompt) + new_tokens <= self.max_model_len
 
     def _generate(
@@ -376,8 +375,8 @@ class LLMPipeline(Outline):
         if given > 1 and self._chat.history is not None:
             raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
         with call.timed("chat_template_durations"):
-            text = templated(self._tokenizer, history)
+            text = self._chat_prompts.templated(history)
         with call.timed("tokenization_durations"):
-            prompt = tokenized(self._tokenizer, text, special_tokens=False)
+            prompt = self._chat_prompts.tokenized(text)
         self._generate([prompt], settings, call)
         return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)

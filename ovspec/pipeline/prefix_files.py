@@ -8,7 +8,7 @@ from openvino_genai import ChatHistory
 
 from ovspec.engine.request import Request
 from ovspec.errors import refuses_as_genai
-from ovspec.generation.inputs import check_texts, templated, tokenized
+from ovspec.generation.inputs import check_texts, tokenized
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache_file import load_prefix as load
 from ovspec.runtime.cache_file import save_prefix as save
@@ -29,16 +29,13 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
         ValueError: the text is shorter than a block, or the model has no chat template.
     """
     check_texts([text])
-    tokenizer = pipeline.get_tokenizer()
+    prompts = pipeline.chat_prompts
     if is_system_message:
-        first, second = (
-            tokenized(tokenizer, templated(tokenizer, _chat(text, word)), special_tokens=False)
-            for word in ("a", "Why?")
-        )
+        first, second = (prompts.tokenized(prompts.templated(_chat(text, word))) for word in ("a", "Why?"))
         same = next((i for i, pair in enumerate(zip(first, second, strict=False)) if len(set(pair)) > 1), 0)
         tokens = first[:same]
     else:
-        tokens = tokenized(tokenizer, text, special_tokens=True)
+        tokens = tokenized(pipeline.get_tokenizer(), text, special_tokens=True)
     with pipeline.alone("save_prefix"):
         if tokens:
             settings = pipeline.settings(max_new_tokens=1, do_sample=False)

@@ -213,6 +213,7 @@ class ChatBody(GenerationBody):
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, strict=True)
+    special_tokens_in_content: Flag = False
     logprobs: Flag | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
     tools: OffList = None

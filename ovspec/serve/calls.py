@@ -47,14 +47,15 @@ class Call:
         logprobs = _logprobs(body)
         objects: Objects
         if isinstance(body, ChatBody):
-            prompts, field = [model.tokens_of_chat(body.messages)], "messages"
+            field = "messages"
+            prompts = [model.tokens_of_chat(body.messages, body.special_tokens_in_content)]
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = ChatObjects(model.name, model.token_text, logprobs)
+            objects = ChatObjects(model.name, logprobs)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-            objects = CompletionObjects(model.name, model.token_text, logprobs)
+            objects = CompletionObjects(model.name, logprobs)
         settings = model.settings(body, max_tokens)
         name, verify = model.verify_mode(body.verify)
         both = isinstance(body, ChatBody) and body.max_tokens is None
@@ -78,7 +79,17 @@ class Call:
             for index in range(body.n)
         ]
         stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
-        choices = [Choice(model.token_text, *stops) for _ in requests]
+        # The text of a completion goes on behind its prompt; that of a message begins anew.
+        choices = [
+            Choice(
+                model.token_text,
+                *stops,
+                logprobs=logprobs,
+                min_tokens=settings.sampling.min_new_tokens,
+                prompt=() if isinstance(body, ChatBody) else request.prompt_token_ids,
+            )
+            for request in requests
+        ]
         total = sum(len(prompt) for prompt in prompts)
         return cls(body, objects, requests, choices, total, name, settings.num_assistant_tokens)
 

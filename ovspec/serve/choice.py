@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ovspec.engine.request import RequestMetrics, RequestOutput, TokenLogprobs, Writer
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.results import FINISH_WORDS
-from ovspec.generation.token_text import TokenText
+from ovspec.generation.token_text import Piece, TokenText
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLogprobs:
+    """Log probabilities at one position, with the names of the tokens.
+
+    Attributes:
+        piece: the token that stands there.
+        offset: where it begins in the answer's text.
+        logprob: of this token.
+        top: the most probable ones, the highest first: id, name, log probability.
+    """
+
+    piece: Piece
+    offset: int
+    logprob: float
+    top: list[tuple[int, Piece, float]]
 
 
 @dataclass(slots=True)
@@ -18,7 +36,7 @@ class Delta:
         text: what can be shown now.
         tokens: the new tokens that belong to the answer.
         pieces: the same text, token by token, with who wrote each; empty unless they were asked for.
-        logprobs: of `tokens`; empty unless they were asked for.
+        logprobs: of all tokens whose place in the text is known now; empty unless they were asked for.
         finish_reason: OpenAI's word for why the answer ended, or `None`.
         blocks_read: as of `RequestOutput`.
     """
@@ -26,7 +44,7 @@ class Delta:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     pieces: list[tuple[str, Writer]] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[NamedLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     blocks_read: list[float] | None = None
 
@@ -42,6 +60,8 @@ class Choice:
 
     Args:
         token_by_token: whether every token's own text is wanted.
+        logprobs: how many alternatives to name with each token; `None`: no log probabilities.
+        min_tokens, prompt: as of `IncrementalDetokenizer`.
 
     Attributes:
         num_tokens: tokens so far, those of a stop string included.
@@ -55,9 +75,18 @@ class Choice:
         stop_strings: tuple[str, ...] = (),
         include_stop_string: bool = False,
         token_by_token: bool = False,
+        *,
+        logprobs: int | None = None,
+        min_tokens: int = 0,
+        prompt: Sequence[int] = (),
     ) -> None:
-        self._detokenizer = IncrementalDetokenizer(token_text, stop_strings, include_stop_string)
-        self._token_by_token = token_by_token
+        self._token_text = token_text
+        self._detokenizer = IncrementalDetokenizer(
+            token_text, stop_strings, include_stop_string, prompt=prompt, min_tokens=min_tokens
+        )
+        self._token_by_token, self._logprobs = token_by_token, logprobs
+        self._named: list[tuple[Piece, TokenLogprobs, list[Piece]]] = []
+        self._num_placed = 0
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.metrics = RequestMetrics()
@@ -77,26 +106,48 @@ class Choice:
         self.metrics = output.metrics
         if self.finish_reason is not None:
             return delta
-        if self._token_by_token:
-            for token, writer in zip(output.token_ids, output.writers, strict=True):
-                piece = self._detokenizer.update([token])
-                delta.pieces.append((piece, writer))
-                delta.text += piece
-                if self._detokenizer.stopped:
-                    break
-            taken = len(delta.pieces)
+        before = self._detokenizer.num_seen
+        if self._token_by_token or self._logprobs is not None:
+            self._add_each(output, delta)
         else:
-            before = self._detokenizer.num_seen
             delta.text = self._detokenizer.update(output.token_ids)
-            taken = self._detokenizer.num_seen - before
-        delta.tokens, delta.logprobs = output.token_ids[:taken], output.logprobs[:taken]
+        taken = self._detokenizer.num_seen - before
+        delta.tokens = output.token_ids[:taken]
         self.num_tokens += taken
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
         elif output.finished:
             self._finish(delta, FINISH_WORDS[output.finish_reason] or "stop")
+        delta.logprobs = self._placed()
         delta.finish_reason = self.finish_reason
         return delta
+
+    def _add_each(self, output: RequestOutput, delta: Delta) -> None:
+        for index, (token, writer) in enumerate(zip(output.token_ids, output.writers, strict=True)):
+            if self._logprobs is not None:
+                self._name(token, output.logprobs[index], self._logprobs)
+            piece = self._detokenizer.update([token])
+            delta.text += piece
+            if self._token_by_token:
+                delta.pieces.append((piece, writer))
+            if self._detokenizer.stopped:
+                break
+
+    def _name(self, token: int, logprobs: TokenLogprobs, count: int) -> None:
+        asked = [token, *(other for other, _ in logprobs.top[:count])]
+        first, *others = self._token_text.pieces(self._detokenizer.window, asked)
+        self._named.append((first, logprobs, others))
+
+    def _placed(self) -> list[NamedLogprobs]:
+        """Of the tokens named so far, those whose place in the text is known now."""
+        ends, found = self._detokenizer.ends, []
+        for piece, logprobs, others in self._named[: len(ends) + 1 - self._num_placed]:
+            offset = ends[self._num_placed - 1] if self._num_placed else 0
+            top = [(token, other, value) for (token, value), other in zip(logprobs.top, others, strict=False)]
+            found.append(NamedLogprobs(piece, offset, logprobs.logprob, top))
+            self._num_placed += 1
+        del self._named[: len(found)]
+        return found
 
     def _finish(self, delta: Delta, reason: str) -> None:
         """Show what was held back."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from ovspec.engine.request import RequestMetrics, TokenLogprobs
-from ovspec.generation.token_text import TokenText
-from ovspec.serve.choice import Choice, Delta
+from ovspec.engine.request import RequestMetrics
+from ovspec.generation.token_text import Piece
+from ovspec.serve.choice import Choice, Delta, NamedLogprobs
 
 Json = dict[str, Any]
 
@@ -19,9 +19,9 @@ Json = dict[str, Any]
 class Objects(ABC):
     """Makes the objects of one answer to a request."""
 
-    def __init__(self, prefix: str, kind: str, model: str, tokens: TokenText, logprobs: int | None) -> None:
+    def __init__(self, prefix: str, kind: str, model: str, logprobs: int | None) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
-        self._tokens, self._logprobs = tokens, logprobs
+        self._logprobs = logprobs
         #: The fields that all chunks of a stream have alike.
         self.fields: Json = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
@@ -54,8 +54,8 @@ class ChatObjects(Objects):
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
     """
 
-    def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
-        super().__init__("chatcmpl", "chat.completion.chunk", model, tokens, logprobs)
+    def __init__(self, model: str, logprobs: int | None) -> None:
+        super().__init__("chatcmpl", "chat.completion.chunk", model, logprobs)
 
     def first(self, index: int) -> Json | None:
         """The role of the message."""
@@ -87,25 +87,20 @@ class ChatObjects(Objects):
         if self._logprobs is None:
             return None
         content = [
-            {**self._entry(token, entry.logprob), "top_logprobs": self._top(entry)}
-            for token, entry in zip(delta.tokens, delta.logprobs, strict=True)
+            {
+                **_entry(one.piece, one.logprob),
+                "top_logprobs": [_entry(piece, value) for _, piece, value in one.top],
+            }
+            for one in delta.logprobs
         ]
         return {"content": content, "refusal": None}
-
-    def _top(self, entry: TokenLogprobs) -> list[Json]:
-        return [self._entry(token, logprob) for token, logprob in entry.top[: self._logprobs]]
-
-    def _entry(self, token: int, logprob: float) -> Json:
-        known = self._tokens
-        return {"token": known.text(token), "logprob": logprob, "bytes": list(known.bytes(token))}
 
 
 class CompletionObjects(Objects):
     """Objects of `/v1/completions`; arguments as of `ChatObjects`."""
 
-    def __init__(self, model: str, tokens: TokenText, logprobs: int | None) -> None:
-        super().__init__("cmpl", "text_completion", model, tokens, logprobs)
-        self._offsets: dict[int, int] = {}
+    def __init__(self, model: str, logprobs: int | None) -> None:
+        super().__init__("cmpl", "text_completion", model, logprobs)
 
     def chunk(self, index: int, delta: Delta) -> Json:
         """New text."""
@@ -120,28 +115,36 @@ class CompletionObjects(Objects):
         return {**self.fields, "choices": entries, "usage": usage, "metrics": metrics}
 
     def _choice(self, index: int, text: str, delta: Delta, reason: str | None) -> Json:
-        logprobs = self._logprobs_of(index, delta)
+        logprobs = self._logprobs_of(delta)
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return {**choice, **self._origins(delta)}
 
-    def _logprobs_of(self, index: int, delta: Delta) -> Json | None:
+    def _logprobs_of(self, delta: Delta) -> Json | None:
         if self._logprobs is None:
             return None
-        texts, offsets, known = [], [], self._tokens
-        for token in delta.tokens:
-            texts.append(known.text(token))
-            offsets.append(self._offsets.setdefault(index, 0))
-            self._offsets[index] += len(texts[-1])
-        top = [
-            {known.text(token): logprob for token, logprob in entry.top[: self._logprobs]}
-            for entry in delta.logprobs
-        ]
         return {
-            "tokens": texts,
-            "token_logprobs": [entry.logprob for entry in delta.logprobs],
-            "top_logprobs": top if self._logprobs else None,
-            "text_offset": offsets,
+            "tokens": [one.piece.text for one in delta.logprobs],
+            "token_logprobs": [_finite(one.logprob) for one in delta.logprobs],
+            "top_logprobs": [_by_name(one) for one in delta.logprobs] if self._logprobs else None,
+            "text_offset": [one.offset for one in delta.logprobs],
         }
+
+
+def _entry(piece: Piece, logprob: float) -> Json:
+    return {"token": piece.text, "logprob": _finite(logprob), "bytes": list(piece.data)}
+
+
+def _by_name(one: NamedLogprobs) -> Json:
+    """The most probable tokens by their names; of tokens with one name, the others go by their id."""
+    found: Json = {}
+    for token, piece, value in one.top:
+        found[f"token_id:{token}" if piece.text in found else piece.text] = _finite(value)
+    return found
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; vLLM writes the same number for it."""
+    return max(logprob, -9999.0)
 
 
 def usage_of(num_prompt_tokens: int, choices: Sequence[Choice], n: int) -> Json:

@@ -13,7 +13,7 @@ from openvino_genai import ChatHistory
 
 from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.inputs import templated, tokenized
+from ovspec.generation.inputs import tokenized
 from ovspec.generation.token_text import TokenText
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
@@ -72,15 +72,19 @@ class ServedModel:
         """Token ids of a text."""
         return tokenized(self.tokenizer, text, special_tokens)
 
-    def tokens_of_chat(self, messages: Sequence[Message]) -> list[int]:
+    def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
         """Token ids of a chat through the model's template.
+
+        Args:
+            special_tokens: whether the names of special tokens in messages become these tokens.
 
         Raises:
             ApiError: 400, the model has no template, or it does not take these messages.
         """
+        prompts = self.requests.chat_prompts
         history = ChatHistory([{"role": message.role, "content": message.text} for message in messages])
         try:
-            text = templated(self.tokenizer, history)
+            text = prompts.templated(history, special_tokens)
         except (ValueError, RuntimeError) as error:
             if raised_by_us(error):
                 message = "this model has no chat template; use /v1/completions"
@@ -89,7 +93,7 @@ class ServedModel:
                     f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
                 )
             raise ApiError(400, message, "messages") from error
-        return self.tokens_of(text, special_tokens=False)
+        return prompts.tokenized(text)
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
         """Refuse a prompt that can never be answered, or an answer that is too long for it.

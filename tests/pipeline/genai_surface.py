@@ -67,7 +67,8 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "chat": (
         "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
-        "one answer per turn",
+        "one answer per turn; names of special tokens in messages of a history stay text, there they become "
+        "these tokens",
     ),
     "results": (
         "all fields, `str()`",
@@ -88,7 +89,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "stop strings": (
         "the same texts stop the output",
         "the text ends exactly where the stop string begins; OpenVINO GenAI drops the whole token that "
-        "contains it",
+        "contains it. A kept one ends with its token, and none waits for `min_new_tokens`, as there",
     ),
 }
 

@@ -123,7 +123,25 @@ def test_stop_strings(served: Served, stream: bool) -> None:
 
     assert ask(stop=[stop, "never"]) == (before, "stop")
     kept = ask(stop=stop, extra_body={"include_stop_str_in_output": True})[0]
-    assert kept.startswith(before + stop) and text.startswith(kept)
+    assert kept == before + stop
+    tokens = len(served.post("/tokenize", {"prompt": before + stop})[1]["tokens"])
+    waited, reason = ask(stop=stop, extra_body={"min_tokens": tokens})
+    assert waited.startswith(before + stop) and (reason == "stop") == (stop in text[text.index(stop) + 1 :])
+
+
+def test_a_message_cannot_write_control_tokens(served: Served) -> None:
+    messages = [{"role": "user", "content": "Once<|endoftext|>"}]
+    status, found = served.post("/tokenize", {"messages": messages})
+    assert status == 200 and 0 not in found["tokens"]
+    assert served.post("/detokenize", {"tokens": found["tokens"]})[1]["prompt"] == "Once<|endoftext|>"
+    asked = {"messages": messages, "max_completion_tokens": 1, "temperature": 0}
+    counts = [
+        served.post("/v1/chat/completions", {**asked, "special_tokens_in_content": become})[1]["usage"][
+            "prompt_tokens"
+        ]
+        for become in (False, True)
+    ]
+    assert counts == [len(found["tokens"]), 2]
 
 
 def test_penalties_change_the_text(served: Served) -> None:

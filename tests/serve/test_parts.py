@@ -7,51 +7,26 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Sequence
 
 import openvino_genai
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from openvino_genai import GenerationConfig, GenerationFinishReason
 
-from ovspec.engine.request import Request, RequestMetrics, RequestOutput
-from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import CompletionBody
-from ovspec.serve.choice import Choice
+from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.limits import Admission, Limits
-from ovspec.serve.objects import metrics_of
+from ovspec.serve.objects import ChatObjects, CompletionObjects, metrics_of
 from ovspec.serve.stream import Mailbox, OutputStream, joined
 from ovspec_models import demo_pair_path
 
 TOKENIZER = openvino_genai.Tokenizer(str(demo_pair_path()))
 TEXT = TokenText(TOKENIZER)
-
-
-@given(st.lists(st.integers(0, 4095), max_size=40))
-@settings(max_examples=60, deadline=None)
-def test_bytes_of_tokens_give_the_tokenizers_text(tokens: list[int]) -> None:
-    assert TEXT._bytes is not None
-    assert TEXT.decode(tokens) == (TOKENIZER.decode(tokens) if tokens else "")
-
-
-def test_a_token_that_only_the_model_has_has_no_text() -> None:
-    known = TOKENIZER.encode(" cat", add_special_tokens=False).input_ids.data.reshape(-1).tolist()
-    assert TEXT.decode([*known, 10**6]) == TEXT.decode(known) and TEXT.bytes(10**6) == b""
-
-
-@given(st.text(max_size=60), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
-def test_pieces_join_to_the_text(text: str, step: int) -> None:
-    tokens = (
-        TOKENIZER.encode(text, add_special_tokens=False).input_ids.data.reshape(-1).tolist() if text else []
-    )
-    detokenizer = IncrementalDetokenizer(TEXT)
-    pieces = [detokenizer.update(tokens[at : at + step]) for at in range(0, len(tokens), step)]
-    assert "".join([*pieces, detokenizer.finish()]) == TEXT.decode(tokens)
 
 
 class NoBytes:
@@ -68,12 +43,16 @@ class NoBytes:
 
 def test_other_vocabularies_are_left_to_the_tokenizer() -> None:
     text = TokenText(NoBytes())
-    assert text._bytes is None and text.decode([0, 0]) == "thethe" and text.bytes(0) == b"the"
+    assert text._bytes is None and text.decode([0, 0]) == "thethe"
+    assert text.pieces([], [0]) == [("the", b"the")]
 
 
-def output(tokens: list[int], ends: bool = False, **counts: object) -> RequestOutput:
+def output(
+    tokens: list[int], ends: bool = False, logprobs: Sequence[TokenLogprobs] = (), **counts: object
+) -> RequestOutput:
     reason = GenerationFinishReason.LENGTH if ends else GenerationFinishReason.NONE
-    return RequestOutput("r", tokens, ["target"] * len(tokens), [], reason, RequestMetrics(**counts))
+    writers = ["target"] * len(tokens)
+    return RequestOutput("r", tokens, writers, list(logprobs), reason, RequestMetrics(**counts))
 
 
 @pytest.mark.parametrize("token_by_token", [False, True])
@@ -87,6 +66,51 @@ def test_a_choice_ends_at_its_stop_string(token_by_token: bool) -> None:
     assert choice.add(output([5, 6], ends=True)).tokens == []
     if token_by_token:
         assert "".join(piece for piece, _ in first.pieces + rest.pieces) == "She had a cat"
+
+
+def encoded(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False).input_ids.data.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 100])
+def test_log_probabilities_have_their_place_in_the_text(steps: int) -> None:
+    tokens = encoded("a 🙂 is not a bird")
+    named = [TokenLogprobs(-1.0, ((token, -1.0), (7, -2.0))) for token in tokens]
+    choice, whole = Choice(TEXT, logprobs=2), Delta()
+    for at in range(0, len(tokens), steps):
+        part = slice(at, at + steps)
+        delta = choice.add(output(tokens[part], at + steps >= len(tokens), named[part]))
+        whole.extend(delta)
+    assert len(whole.logprobs) == len(tokens) and choice.text == "a 🙂 is not a bird"
+    found = CompletionObjects("m", 2).whole([choice], [whole], {}, {})["choices"][0]["logprobs"]
+    for token, name, offset in zip(tokens, found["tokens"], found["text_offset"], strict=True):
+        if name.startswith("bytes:"):
+            assert offset in (1, 2) and TEXT.decode([token]).endswith("�")
+        else:
+            assert choice.text.startswith(name, offset) and name == TEXT.decode([token])
+    entries = ChatObjects("m", 2).whole([choice], [whole], {}, {})["choices"][0]["logprobs"]["content"]
+    assert bytes(value for entry in entries for value in entry["bytes"]).decode() == choice.text
+
+
+def test_tokens_of_one_name_keep_their_log_probabilities() -> None:
+    """Two tokens of the demo's vocabulary that add the same text."""
+    top = ((5, -0.5), (5, -1.0), (6, -float("inf")))
+    choice = Choice(TEXT, logprobs=3)
+    delta = choice.add(output([5], True, [TokenLogprobs(-0.5, top)]))
+    found = CompletionObjects("m", 3).chunk(0, delta)["choices"][0]["logprobs"]["top_logprobs"][0]
+    assert found == {TEXT.decode([5]): -0.5, "token_id:5": -1.0, TEXT.decode([6]): -9999.0}
+
+
+def test_stop_strings_count_from_min_tokens_on() -> None:
+    tokens = encoded("She had a cat and a dog and a bird and")
+    choice = Choice(TEXT, (" and",), min_tokens=5)
+    assert choice.add(output(tokens)).text == "She had a cat and a dog" and choice.finish_reason == "stop"
+
+
+def test_a_kept_stop_string_ends_the_text() -> None:
+    choice = Choice(TEXT, (" a c",), include_stop_string=True)
+    assert choice.add(output(encoded("She had a cat and"))).text == choice.text == "She had a c"
+    assert choice.num_tokens == 4
 
 
 def test_a_reader_that_is_late_gets_one_output() -> None:

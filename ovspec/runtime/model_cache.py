@@ -75,7 +75,7 @@ class ModelCache:
         self._place = Path(str(settings["CACHE_DIR"]))
         one = backends.linear == "stock" and takes_one_thread(core, self._settings)
         chosen = {"graph": backends.graph, "properties": self._settings, "one_thread": one}
-        self._entry = self._place / entry_name(core, folder, backends.device, chosen)
+        self._entry = self._place / entry_name(folder, backends.device, chosen)
         self._weights = weights_of(folder)
         checksums.remember(self._entry / _CHECKSUMS)
         self._identity = identity(folder)

@@ -70,7 +70,7 @@ def _from_openvino(path: Path) -> dict[int, Token]:
 
     try:
         vocab = Tokenizer(str(path.parent)).get_vocab()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:
         message = f"the OpenVINO tokenizer in '{path.parent}' cannot be read ({last_line(error)}); {_AGAIN}"
         raise ValueError(message) from error
     return {index: token for token, index in vocab.items()}

@@ -51,7 +51,8 @@ def read_ir(core: ov.Core, xml: Path) -> ov.Model:
             raise ValueError(f"{xml} is no XML; {remedy}")
     try:
         return core.read_model(xml)
-    except (RuntimeError, MemoryError) as error:  # sizes read from a damaged file
+    # Sizes read from a damaged file, and OpenVINO's message with a name out of it that is no text.
+    except (RuntimeError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(f"{xml} or its .bin file can't be read ({last_line(error)}); {remedy}") from error
 
 

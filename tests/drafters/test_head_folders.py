@@ -181,3 +181,13 @@ def test_a_damaged_ir_is_refused_in_one_line(models: Pair, tmp_path: Path) -> No
         (folder / name).unlink()
         (folder / name).write_bytes(whole[:size])
         assert "openvino_model.xml" in refusal(models, folder)
+    # OpenVINO's message has the name of the node in it, which is no text.
+    folder = exported(models, tmp_path / "name")
+    whole = (folder / "openvino_model.xml").read_bytes()
+    (folder / "openvino_model.xml").unlink()
+    broken = whole.replace(b'type="ReadValue"', b'type="ReadV\xb0lue"')
+    (folder / "openvino_model.xml").write_bytes(broken)
+    assert str(folder) in refusal(models, folder)
+    # A head without an output that is read.
+    (folder / "openvino_model.xml").write_bytes(whole.replace(b'names="logits"', b'names="other"'))
+    assert "the head can't be loaded" in refusal(models, folder)

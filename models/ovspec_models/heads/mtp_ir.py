@@ -29,7 +29,7 @@ def read_mtp_ir(folder: Path) -> HeadCheckpoint:
     """
     try:
         model = ov.Core().read_model(folder / MTP_IR)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(
             f"head '{folder}': {MTP_IR} can't be read ({last_line(error)}); export it again"
         ) from error

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ovspec_models.json_file import read_json
 from ovspec_models.model_info import is_checkpoint, refuse_gguf
+from ovspec_models.reasons import first_line, packages_to_install, reason
 from ovspec_models.tokenizer_check import compare_vocabularies
 
 _TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
@@ -46,13 +47,13 @@ class Checkpoint:
         location, is_local = _locate(model, argument)
         if is_local:
             _check_files(Path(location), argument)
-        from transformers import AutoConfig, AutoTokenizer
-
         options: dict[str, Any] = {
             "trust_remote_code": trust_remote_code,
             "cache_dir": None if cache_dir is None else str(cache_dir),
         }
         try:
+            from transformers import AutoConfig, AutoTokenizer
+
             config = AutoConfig.from_pretrained(location, **options)
             tokenizer = AutoTokenizer.from_pretrained(location, **options)
         except Exception as error:  # what a file of unexpected contents raises has no class in common
@@ -121,12 +122,10 @@ def _check_files(folder: Path, argument: str) -> None:
     index = folder / "model.safetensors.index.json"
     named: set[str] = set()
     if index.is_file():
-        try:
-            named = {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{argument}: {index} can't be read ({first_line(error)}); get it again"
-            ) from error
+        files = read_json(index, "get it again").get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+            raise ValueError(f"{argument}: {index} has no weight_map from weights to files; get it again")
+        named = set(files.values())
     for name in sorted(named | {path.name for path in folder.glob("*.safetensors")}):
         try:
             with safe_open(folder / name, "numpy"):
@@ -148,7 +147,7 @@ def _is_whole_pickle(path: Path) -> bool:
 
 
 def _unreadable(argument: str, location: str, is_local: bool, error: Exception) -> str:
-    cause = first_line(error)
+    cause = reason(error)
     if "custom code" in cause or "trust_remote_code" in str(error):
         return (
             f"{argument} '{location}' comes with code of its own, which would run on this machine; read it, "
@@ -157,22 +156,9 @@ def _unreadable(argument: str, location: str, is_local: bool, error: Exception) 
     if is_local:
         return (
             f"{argument} '{location}' cannot be read by transformers: {cause}; "
-            "check config.json and the tokenizer"
+            f"{packages_to_install(error) or 'check config.json and the tokenizer'}"
         )
     return (
         f"{argument} '{location}' is neither a folder nor a model that the Hugging Face Hub gives: {cause}; "
         "check the name, the network and, for a gated model, `hf auth login`"
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, with the next one where it ends in a colon.
-
-    It is the exception's type where it has no text, and begins with it where the text is a key alone.
-    """
-    if isinstance(error, KeyError):
-        return f"{type(error).__name__} {error}"
-    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".;: ")

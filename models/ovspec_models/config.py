@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.files import replace_file
+from ovspec_models.json_file import read_json
 from ovspec_models.sparse_verify import SparseVerify, is_int
 
 CONFIG_NAME = "ovspec_config.json"
@@ -80,12 +81,7 @@ class OvspecConfig:
         path = Path(folder) / CONFIG_NAME
         if not path.exists():
             return None
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            message = f"{path}: not valid JSON ({error}); restore the file, or delete it to use the defaults"
-            raise ValueError(message) from None
-        _need(isinstance(data, dict), path, "(top level)", data, "a JSON object")
+        data = read_json(path, "restore the file, or delete it to use the defaults")
         _check_version(path, data)
         top = _section(path, "", OvspecConfig, data)
         top["model"] = ModelSection(**_section(path, "model", ModelSection, top["model"]))

@@ -14,13 +14,14 @@ from packaging.requirements import Requirement
 
 from ovspec_models._quiet import LogCollector, library_output
 from ovspec_models.bake import BAKED, bake_operations
-from ovspec_models.checkpoint import Checkpoint, first_line
+from ovspec_models.checkpoint import Checkpoint
 from ovspec_models.compressed_model import compress_folder, compressed_before_saved
 from ovspec_models.config import CreatedBy, OvspecConfig
 from ovspec_models.load_report import unfit_weights
 from ovspec_models.model_card import model_card
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.new_folder import check_new_folder, new_folder
+from ovspec_models.reasons import packages_to_install, reason
 from ovspec_models.tokenizer_check import check_same_token_ids
 from ovspec_models.version_caps import lifted_caps
 from ovspec_models.weight_options import WeightOptions
@@ -173,10 +174,10 @@ def require_export_packages() -> None:
         import optimum.exporters.openvino  # noqa: F401
         import torch  # noqa: F401
         import transformers  # noqa: F401
-    except ImportError as error:
+    except Exception as error:  # of packages that do not fit each other any class
         raise RuntimeError(
-            f"exporting needs torch, optimum-intel, nncf and transformers ({first_line(error)}); "
-            f"install them: {_install_command()}"
+            f"exporting needs torch, optimum-intel, nncf and transformers ({reason(error)}); "
+            f"{packages_to_install(error) or f'install them: {_install_command()}'}"
         ) from error
 
 
@@ -237,12 +238,12 @@ def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:
     except Exception as error:
         what = f"'{part.checkpoint.name}' as {loading.task}"
         raise RuntimeError(
-            f"optimum-intel could not export {what}: {first_line(error)}; {_remedy(error, part)}"
+            f"optimum-intel could not export {what}: {reason(error)}; {_remedy(error, part)}"
         ) from error
 
 
 def _remedy(error: Exception, part: _Part) -> str:
-    if "group size" in first_line(error):
+    if "group size" in reason(error):
         return "give a group_size that divides the model's sizes, or -1 for one group per row"
     if part.checkpoint.quantised is not None:
         kind = part.checkpoint.quantised
@@ -250,7 +251,7 @@ def _remedy(error: Exception, part: _Part) -> str:
     if _is_failed_write(error):
         free = shutil.disk_usage(part.folder).free / 1e6
         return f"writing failed with {free:,.0f} MB left; make room there, or choose another out"
-    return "run with verbose=True for its full output"
+    return packages_to_install(error) or "run with verbose=True for its full output"
 
 
 def _is_failed_write(error: Exception) -> bool:

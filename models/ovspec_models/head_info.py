@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from ovspec_models.json_file import read_json
 from ovspec_models.sparse_verify import is_int
 
 # Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
 # first that matches counts.
-_KINDS = ("eagle3", "dflash", "medusa", "hydra", "mtp", "eagle")
+_KINDS = ("eagle3", "dflash2", "dflash", "medusa", "hydra", "mtp", "eagle")
 #: Kinds whose published config.json has no sizes; they are read from the weights.
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
+_MOST = 2**31 - 1
+_AGAIN = "get the head again"
 #: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
 MTP_IR = "openvino_mtp_model.xml"
 #: Keys of config.json that `ovspec export` adds.
@@ -90,7 +92,7 @@ class HeadInfo:
             folder=path,
             kind=kind,
             boundaries=boundaries_of(config),
-            target_layers=int(config.get(TARGET_LAYERS) or config.get("num_target_layers") or 0),
+            target_layers=_layers(path, config),
             target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
@@ -124,8 +126,21 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
         # Here a number means the output of that layer, and so the boundary after it.
         outputs = _nested(config, "eagle_config").get(BOUNDARIES)
         outputs = outputs or _nested(config, _DFLASH).get("target_layer_ids")
-        ids = [number + 1 for number in outputs] if outputs else None
-    return tuple(map(int, ids)) if ids else None
+        ids = [number + 1 for number in outputs] if _are_numbers(outputs) else outputs
+    if not ids:
+        return None
+    if not _are_numbers(ids):
+        raise ValueError(f"the layers of the target that the head reads are {ids!r}, expected numbers")
+    return tuple(ids)
+
+
+def _are_numbers(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(is_int(value) and 0 <= value < _MOST for value in values)
+
+
+def _layers(folder: Path, config: dict[str, Any]) -> int:
+    name = TARGET_LAYERS if config.get(TARGET_LAYERS) else "num_target_layers"
+    return _number(folder, name, config.get(name), "") if config.get(name) else 0
 
 
 def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
@@ -146,10 +161,9 @@ def _nested(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return with_layer_sizes(read_json(folder / "config.json", _AGAIN))
+    except ValueError:
         return {}  # `ModelInfo.read` says what is wrong
-    return with_layer_sizes(config) if isinstance(config, dict) else {}
 
 
 def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
@@ -160,6 +174,6 @@ def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
 def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
-    if not is_int(value) or value < 1:
+    if not is_int(value) or not 1 <= value <= _MOST:
         raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
     return value

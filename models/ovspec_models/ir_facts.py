@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # As OpenVINO writes them. Parsing the whole file takes as long as reading the model.
-_CONSTANT = re.compile(rb'type="Const"[^>]*>\s*<data ([^>]*)>')
-_ATTRIBUTE = re.compile(rb'([\w ]+?)="([^"]*)"')
-_OPTIONS = re.compile(rb"<runtime_options>(.*?)</runtime_options>", re.DOTALL)
-_OPTION = re.compile(rb'<(\w+) value="([^"]*)"')
-_ENCODING = re.compile(rb'^\s*<\?xml[^>]*encoding="([^"]*)"')
+# Bounds keep the time for a damaged file linear in its size.
+_CONSTANT = re.compile(rb'type="Const"[^>]{0,4096}>\s{0,256}<data ([^>]{0,4096})>')
+_ATTRIBUTE = re.compile(rb'\b(\w{1,64})="([^"]*)"')
+_OPTION = re.compile(rb'<(\w{1,256}) value="([^"]*)"')
+_ENCODING = re.compile(rb'^\s{0,256}<\?xml[^>]{0,256}encoding="([^"]*)"')
+_DIGITS = 18
 _END = b"</net>"
 
 
@@ -49,10 +50,20 @@ class IrFacts:
         """
         text = xml.read_bytes()
         constants, fault = _constants(text)
-        options = _OPTIONS.search(text)
-        found = _OPTION.findall(options[1]) if options else []
+        found = _OPTION.findall(_between(text, b"<runtime_options>", b"</runtime_options>"))
         named = {name.decode(): value.decode(errors="replace") for name, value in found}
         return cls(constants, named, _fault(text) or fault)
+
+
+def _between(text: bytes, begin: bytes, end: bytes) -> bytes:
+    """What is between two marks; nothing without both."""
+    _, found, rest = text.partition(begin)
+    inside, closed, _ = rest.partition(end) if found else (b"", b"", b"")
+    return inside if closed else b""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def _fault(text: bytes) -> str | None:
@@ -71,12 +82,9 @@ def _constants(text: bytes) -> tuple[tuple[IrConstant, ...], str | None]:
     """The constants, and what is wrong with the first bad one."""
     constants, seen, fault = [], set[str](), None
     for found in _CONSTANT.finditer(text):
-        data = {
-            name.strip().decode(): value.decode(errors="replace")
-            for name, value in _ATTRIBUTE.findall(found[1])
-        }
+        data = {name.decode(): value.decode(errors="replace") for name, value in _ATTRIBUTE.findall(found[1])}
         dims = [dim.strip() for dim in data.get("shape", "").split(",") if dim.strip()]
-        if not all(dim.isdigit() for dim in dims):
+        if not all(map(_is_number, dims)):
             fault = fault or f"a constant of shape {data['shape']!r}"
             continue
         place = data.get("offset", "")
@@ -86,5 +94,7 @@ def _constants(text: bytes) -> tuple[tuple[IrConstant, ...], str | None]:
             seen.add(place)
         size = data.get("size", "")
         shape = tuple(map(int, dims))
-        constants.append(IrConstant(data.get("element_type", ""), shape, int(size) if size.isdigit() else 0))
+        constants.append(
+            IrConstant(data.get("element_type", ""), shape, int(size) if _is_number(size) else 0)
+        )
     return tuple(constants), fault

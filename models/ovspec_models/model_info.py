@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from ovspec_models.config import ModelSection, OvspecConfig
 from ovspec_models.ir_facts import IrFacts
+from ovspec_models.json_file import read_json
 from ovspec_models.sparse_verify import is_int
 from ovspec_models.weight_sizes import WeightSizes
 
@@ -42,6 +42,8 @@ _CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
+# No model has so many: a number that is damaged would fill the memory.
+_MOST, _MOST_OF_ALL = {"num_hidden_layers": 10_000}, 2**31 - 1
 _BLOCK_SIZE = 32  # tokens per KV cache block of the CPU plugin
 _IR_NAMES = {
     "f64": "fp64",
@@ -178,14 +180,7 @@ class ModelInfo:
 def read_shape(folder: Path) -> dict[str, Any]:
     """Return the shape fields of ModelInfo from ``folder/config.json`` (ValueError if it cannot be used)."""
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error}); {_AGAIN}") from None
-    if not isinstance(config, dict):
-        raise ValueError(
-            f"{path}: holds {type(config).__name__}, expected a JSON object; export the model again"
-        )
+    config = read_json(path, _AGAIN)
     nested = config.get("text_config") or config.get("llm_config")
     text: dict[str, Any] = {**config, **nested} if isinstance(nested, dict) else config
     # A checkpoint with its own code may name none.
@@ -290,17 +285,16 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
         value = config.get(key)
         if value is None:
             continue
-        if not is_int(value) or value <= 0:
-            raise ValueError(
-                f"{path}: {key} is {value!r}, expected a positive integer; export the model again"
-            )
+        if not is_int(value) or not 0 < value <= (most := _MOST.get(name, _MOST_OF_ALL)):
+            shown = repr(value) if not is_int(value) or value <= 0 else f"above {most}"
+            raise ValueError(f"{path}: {key} is {shown}, expected a positive integer; export the model again")
         return value
     return None
 
 
 def _count(config: dict[str, Any], *names: str) -> int:
     values = (config.get(name) for name in names)
-    return next((v for v in values if is_int(v) and v > 0), 0)
+    return next((v for v in values if is_int(v) and 0 < v <= _MOST_OF_ALL), 0)
 
 
 def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> frozenset[int]:
@@ -339,7 +333,7 @@ def _state_values(text: dict[str, Any]) -> int:
 
 def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:
     types, given = text.get("layer_types"), text.get("sliding_window")
-    window = given if isinstance(given, int) and given > 0 else 0
+    window = given if is_int(given) and given > 0 else 0
     if isinstance(types, list):
         kept = [t for t in types if isinstance(t, str) and t.endswith("attention")]
         windows = [window if t == "sliding_attention" else 0 for t in kept if not t.startswith("linear")]

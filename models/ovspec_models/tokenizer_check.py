@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from ovspec_models.json_file import read_json
+from ovspec_models.sparse_verify import is_int
+
+_MOST_BYTES = 1 << 29
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
 Token: TypeAlias = str | bytes
 
@@ -67,20 +70,22 @@ def _from_openvino(path: Path) -> dict[int, Token]:
 
     try:
         vocab = Tokenizer(str(path.parent)).get_vocab()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:
         message = f"the OpenVINO tokenizer in '{path.parent}' cannot be read ({last_line(error)}); {_AGAIN}"
         raise ValueError(message) from error
     return {index: token for token, index in vocab.items()}
 
 
 def _from_tokenizer_json(path: Path) -> dict[int, Token]:
+    data = read_json(path, "export the model again", _MOST_BYTES)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
         vocab = data["model"]["vocab"]
         # BPE and WordPiece store a mapping; Unigram a list of [token, score] in the order of the ids.
         named = dict(vocab) if isinstance(vocab, dict) else {t: i for i, (t, _) in enumerate(vocab)}
         named.update({entry["content"]: entry["id"] for entry in data.get("added_tokens") or []})
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        if not all(is_int(index) and isinstance(token, str) for token, index in named.items()):
+            raise ValueError("a token that is no text, or an id that is no number")
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: cannot be read as a tokenizer ({error!r}); export the model again"
         ) from None

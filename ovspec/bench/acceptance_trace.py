@@ -93,7 +93,7 @@ class AcceptanceTrace:
             body = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ValueError(f"--acceptance {path}: {error.strerror}; {remedy}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"--acceptance {path} is no JSON ({error}); {remedy}") from error
         if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"--acceptance {path}: no trace of schema_version {SCHEMA_VERSION}; {remedy}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import ovspec
-from ovspec.bundle.files.check_files import MANIFEST, relative_files, sha256, this_machine
+from ovspec.bundle.files.check_files import FORMAT, MANIFEST, relative_files, sha256, this_machine
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
 from ovspec_models.config import CONFIG_NAME
@@ -24,7 +24,6 @@ from ovspec_models.head_info import HeadInfo, head_kind
 from ovspec_models.new_folder import check_new_folder, new_folder
 
 Wheels = Literal["installed", "index"]
-FORMAT = 1
 _SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.md")
 _IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
 # Files that the pipeline reads beside the IR, and notices that most licences require to be passed on.

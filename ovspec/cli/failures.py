@@ -58,6 +58,8 @@ def told(error: BaseException, flags: Mapping[str, str]) -> str:
 
 def internal_fault(error: BaseException, debug: bool) -> str:
     """Lines about a fault of ours: where it happened, and where to report it."""
+    from ovspec_models.reasons import cause
+
     trace, place = error.__traceback__, "an unknown place"
     while trace is not None:
         package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
@@ -65,8 +67,11 @@ def internal_fault(error: BaseException, debug: bool) -> str:
             place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     how = "with this traceback" if debug else "with the output of the same command and --debug"
+    message, inner = one_line(str(error)), cause(error)
+    if inner is not None and inner not in message:
+        message += f"; cause: {inner}"
     return (
-        f"ovspec: internal error: {type(error).__name__} in {place}: {one_line(str(error))}\n"
+        f"ovspec: internal error: {type(error).__name__} in {place}: {message}\n"
         f"This is a fault of ovspec, not of your input. Please report it {how} and the output of "
         f"`ovspec info` to {_report_to()}."
     )

@@ -13,12 +13,11 @@ import numpy as np
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Proposal
-from ovspec.drafters.head_fit import check_states, share_with_target
+from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo
@@ -53,8 +52,7 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     # With the exports of all heads; a pipeline without this head starts sooner.
     from ovspec_models.heads import open_dflash
 
-    core = openvino_core()
-    parts = split_head(open_dflash(core.read_model(info.folder / "openvino_model.xml"), info.folder))
+    parts = split_head(open_dflash(read_head(info), info.folder))
     check_states(info, parts, target, len(info.boundaries or ()))
     share_with_target(info, parts, target)
     runner = ModelRunner(parts.head, backends=backends)

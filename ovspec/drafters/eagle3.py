@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.drafters.head_fit import check_size, check_states
+from ovspec.drafters.head_fit import check_size, check_states, read_head
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.runtime.backends import Backends
@@ -42,13 +42,12 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     Raises:
         ValueError: it is no EAGLE-3 head, or one for another target.
     """
-    core = openvino_core()
-    parts = split_head(core.read_model(info.folder / "openvino_model.xml"))
+    parts = split_head(read_head(info))
     boundaries = info.boundaries or eagle3_boundaries(target.num_hidden_layers)
     check_states(info, parts, target, len(boundaries))
     embedded = parts.embedded
     if not info.own_embedding:
-        embedded = share_embedding(parts.head, read_model(core, target.folder))
+        embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
     check_size(info, parts, "embedding", embedded)
     ids = _target_ids(parts, info, target.vocab_size)
     own = ModelInfo.read(info.folder)

@@ -2,11 +2,57 @@
 
 from __future__ import annotations
 
-from ovspec.runtime.compile import read_model
+import openvino as ov
+
+from ovspec.runtime.compile import read_ir, read_model
 from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 from ovspec_transforms import HeadParts, share_embedding, share_output
+
+# Inputs of exported heads; of Hydra's, each head has two of its own, with its number.
+_INPUTS = (
+    *("input_ids", "inputs_embeds", "hidden_states", "attention_mask", "position_ids", "beam_idx"),
+    *("block_rows", "given", "tokens"),
+)
+# What exporters write into IR: of themselves, and for plugins.
+_FACTS = (
+    *("OpenVINO Runtime", "Runtime_version", "conversion_parameters", "optimum", "runtime_options"),
+    *("version", "nncf", "framework", "legacy_frontend", "MO_version", "is_new_api"),
+)
+# Names in the facts of a kind.
+_OF_KIND = ("mask_token_id", "target_layer_ids", "block_size")
+
+
+def read_head(info: HeadInfo) -> ov.Model:
+    """The IR of a head, of which everything is known.
+
+    Raises:
+        ValueError: it can't be read, or it asks for something that this kind of head does not compute: a
+            setting of config.json, an input or a fact of the IR.
+    """
+    # With the exports of all heads; a pipeline without a head starts sooner.
+    from ovspec_models.heads import check_settings
+
+    check_settings(info.folder, info.kind)
+    model = read_ir(openvino_core(), info.folder / "openvino_model.xml")
+    for port in model.inputs:
+        name = port.get_any_name()
+        if name.split(".")[0] not in _INPUTS:
+            raise ValueError(
+                f"'{info.folder}': the head has the input {name}, which is not known; take another head"
+            )
+    for name, value in model.get_rt_info().items():
+        if name in _FACTS or name == f"{info.kind}_mode":
+            continue
+        inside = value.keys() if name == info.kind and hasattr(value, "keys") else ()
+        unknown = [f"{name}.{inner}" for inner in inside if inner not in _OF_KIND] if inside else [name]
+        if unknown:
+            raise ValueError(
+                f"'{info.folder}': openvino_model.xml says {unknown[0]} of the head, which is not known; "
+                "take another head"
+            )
+    return model
 
 
 def check_states(info: HeadInfo, parts: HeadParts, target: ModelInfo, boundaries: int) -> None:

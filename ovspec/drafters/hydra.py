@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.drafters.head_fit import read_head
 from ovspec.drafters.hydra_heads import HydraHeads
 from ovspec.drafters.last_state import LastStateHead
 from ovspec.generation.sequence import Sequence
@@ -44,7 +45,7 @@ def load_hydra(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_ch
     from ovspec_models.heads import open_hydra
 
     core = openvino_core()
-    parts = open_hydra(core.read_model(info.folder / "openvino_model.xml"))
+    parts = open_hydra(read_head(info))
     embedding = embedding_of(read_model(core, target.folder))
     vocab_size = parts.heads[0].output(0).get_partial_shape()[-1].get_length()
     found = (parts.size, embedding.output(0).get_partial_shape()[-1].get_length(), vocab_size)

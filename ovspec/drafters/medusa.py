@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.head_fit import read_head
 from ovspec.drafters.last_state import LastStateHead
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
@@ -34,7 +35,7 @@ def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     Raises:
         ValueError: heads for another target.
     """
-    model = openvino_core().read_model(info.folder / "openvino_model.xml")
+    model = read_head(info)
     states, logits = model.input(0).get_partial_shape(), model.output("logits").get_partial_shape()
     found = (states[-1].get_length(), logits[-1].get_length())
     if found != (target.hidden_size, target.vocab_size):

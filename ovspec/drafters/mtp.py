@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovspec.drafters.head_fit import check_states, share_with_target
+from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.draft_runner import draft_runner
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
@@ -26,7 +25,7 @@ def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chun
     Raises:
         ValueError: a module of another target.
     """
-    parts = whole_head(openvino_core().read_model(info.folder / "openvino_model.xml"))
+    parts = whole_head(read_head(info))
     check_states(info, parts, target, 1)
     share_with_target(info, parts, target)
     own, ids = ModelInfo.read(info.folder), np.arange(target.vocab_size)

@@ -13,7 +13,14 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
 from ovspec_models import ModelInfo
+from ovspec_models.json_file import read_json
+from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import last_line
+
+# What openvino_genai's tokenizer reads beside its models; some hold whole vocabularies.
+_READ_BY_GENAI = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.json", "config.json")
+_MOST_BYTES, _MOST_TOKENS = 1 << 28, 2**31
+_AGAIN = "copy it again, or export the model again: `ovspec export -m ... OUT`"
 
 
 def texts_of(inputs: object) -> list[str]:
@@ -138,12 +145,14 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
         ValueError: one of them is missing or can't be read.
     """
     check_tokenizer(models_path)
+    for name in _READ_BY_GENAI:  # its reader ends the process where a file is nested a million times
+        if (models_path / name).exists():
+            read_json(models_path / name, _AGAIN, _MOST_BYTES)
     try:
         return openvino_genai.Tokenizer(str(models_path))
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # lengths read from a damaged file
         raise ValueError(
-            f"the tokenizer in {models_path} can't be read: {last_line(error)}; copy it again, or export the "
-            "model again: `ovspec export -m ... OUT`"
+            f"the tokenizer in {models_path} can't be read: {last_line(error)}; {_AGAIN}"
         ) from error
 
 
@@ -154,13 +163,18 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
         ValueError: it cannot be read, or has an unsupported option.
     """
     path = models_path / "generation_config.json"
-    if not path.is_file():
+    if not path.exists():
         return GenerationConfig()
+    remedy = "correct the file or remove it"
+    eos = read_json(path, remedy).get("eos_token_id")
+    for token in eos if isinstance(eos, list) else [eos]:
+        if token is not None and not (is_int(token) and -1 <= token < _MOST_TOKENS):
+            raise ValueError(f"{path}: eos_token_id is {eos!r}, expected token ids; {remedy}")
     try:
         config = GenerationConfig(str(path))
         check_supported(config)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: {last_line(error)}; correct the file or remove it") from error
+        raise ValueError(f"{path}: {last_line(error)}; {remedy}") from error
     return config
 
 

@@ -11,6 +11,7 @@ from ovspec.drafters.eagle3 import eagle3_boundaries, load_eagle3
 from ovspec.drafters.hydra import load_hydra
 from ovspec.drafters.medusa import load_medusa
 from ovspec.drafters.mtp import load_mtp
+from ovspec.errors import raised_by_us
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
@@ -21,6 +22,7 @@ from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
 from ovspec_models.head_info import HeadInfo, head_kind
+from ovspec_transforms import last_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,14 @@ class HeadChoices:
         Raises:
             ValueError: the head does not fit the target, or a setting that can't be served.
         """
-        return _KINDS[self.head.kind].load(self.head, self.target, self.backends, prefill_chunk)
+        try:
+            return _KINDS[self.head.kind].load(self.head, self.target, self.backends, prefill_chunk)
+        except RuntimeError as error:
+            if raised_by_us(error):
+                raise
+            raise ValueError(
+                f"'{self.head.folder}': the head can't be loaded ({last_line(error)}); export it again"
+            ) from error
 
 
 def draft_choices(

@@ -1,27 +1,32 @@
-"""Files of cached prefixes: keys and values of a text, for a later start with the same model."""
+"""Cached prefixes in files: keys and values of a text, for a later start with the same model."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import openvino as ov
 
 import ovspec_ops
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.checksums import checksum
+from ovspec.runtime.compile import precision_name
+from ovspec.runtime.devices import processor
 from ovspec.runtime.model_identity import identity
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec_models.files import replace_file
+from ovspec.runtime.prefix_file import PrefixFile
 
-_FORMAT = "ovspec prefix cache 2"
-_LONG_ROPE = "long RoPE"
-_TOKENS = "token_ids"
+# Properties of a compiled model that change what it computes, where the device has them.
+_ARITHMETIC = (
+    *("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
+    *("CPU_DENORMALS_OPTIMIZATION", "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE", "ENABLE_TENSOR_PARALLEL"),
+)
+# Given properties that are no part of the identity: a place, and what has a part of its own.
+_OWN_PART = ("CACHE_DIR", "INFERENCE_NUM_THREADS", *_ARITHMETIC)
 
 
 def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[int]) -> int:
@@ -35,26 +40,22 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
 
     Raises:
         ValueError: not one whole block of the text is cached, or it takes more to go on behind a text.
+        OSError: the file can't be written.
     """
-    from safetensors.numpy import save
-
     _check_cache(path, runner)
     sequence = CachedSequence()
-    # The last token of a text is never taken from a cache.
-    found = runner.share(sequence, [*tokens, 0])
-    if not found:
-        raise ValueError(
-            f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
-        )
-    content: dict[str, NDArray[Any]] = {
-        spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs
-    }
-    content[_TOKENS] = np.array(tokens[:found], np.int64)
-    long_rope = str(sequence.long_rope)
-    runner.release(sequence)
-    known = {"format": _FORMAT, "checksum": _checksum(content), **_identity(folder, runner)}
-    known[_LONG_ROPE] = long_rope
-    replace_file(path, save(content, known))
+    try:
+        # The last token of a text is never taken from a cache.
+        found = runner.share(sequence, [*tokens, 0])
+        if not found:
+            raise ValueError(
+                f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
+            )
+        blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs}
+        made_with, held = _identity(folder, runner), np.array(tokens[:found], np.int64)
+        PrefixFile(held, blocks, sequence.long_rope, made_with).write(path)
+    finally:
+        runner.release(sequence)
     return found
 
 
@@ -68,35 +69,30 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
         Tokens that prompts may now begin with.
 
     Raises:
-        ValueError: a file that can't be read, is damaged, or belongs to another model, setting or version; as
-            `save_prefix`.
+        ValueError: a file that can't be read, is damaged, or belongs to another model, setting, machine or
+            version; as `save_prefix`.
     """
     _check_cache(path, runner)
-    content, known = _read(path)
-    if known.get("format") != _FORMAT or _TOKENS not in content:
-        raise ValueError(f"{path} is no prefix cache: write one with `ovspec cache save`")
-    for part, text in _identity(folder, runner).items():
-        if known.get(part) != text:
-            raise ValueError(f"{path} was made with another {part}: write it again with `ovspec cache save`")
-    if known.get("checksum") != _checksum(content):
-        raise ValueError(f"{path} is damaged: write it again with `ovspec cache save`")
-    tokens = content[_TOKENS].tolist()
-    sequence = CachedSequence(long_rope=known.get(_LONG_ROPE) == "True")
-    blocks = runner.blocks.missing(sequence, len(tokens))
-    spare = runner.blocks.spare
+    file, specs = PrefixFile.read(path), runner.cache.specs
+    sizes = {spec.name: math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs}
+    file.check(path, _identity(folder, runner), sizes, runner.block_size)
+    length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope)
+    blocks, spare = runner.blocks.missing(sequence, length), runner.blocks.spare
     if blocks > min(runner.blocks.max_cached, blocks if spare is None else spare):
         raise ValueError(
-            f"{path} has {len(tokens)} tokens, more than the prefix cache keeps: raise cache_size, or "
-            "shorten the text"
+            f"{path} has {length} tokens, more than the prefix cache keeps: raise cache_size, or shorten the "
+            "text"
         )
-    runner.cache.ensure(runner.blocks.required([(sequence, len(tokens))]))
-    runner.blocks.reserve(sequence, len(tokens))
-    for spec in runner.cache.specs:
-        runner.cache.write(spec.name, sequence.table, content[spec.name])
-    sequence.length = len(tokens)
-    runner.publish(sequence, tokens)
-    runner.release(sequence)
-    return len(tokens)
+    runner.cache.ensure(runner.blocks.required([(sequence, length)]))
+    try:
+        runner.blocks.reserve(sequence, length)
+        for spec in specs:
+            runner.cache.write(spec.name, sequence.table, file.blocks[spec.name])
+        sequence.length = length
+        runner.publish(sequence, file.tokens.tolist())
+    finally:
+        runner.release(sequence)
+    return length
 
 
 def _check_cache(path: Path, runner: ModelRunner) -> None:
@@ -107,39 +103,40 @@ def _check_cache(path: Path, runner: ModelRunner) -> None:
         )
 
 
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}; write one with `ovspec cache save`") from error
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): write it again with `ovspec cache save`") from error
-
-
 def _identity(folder: Path, runner: ModelRunner) -> dict[str, str]:
-    """All that keys and values depend on beside the tokens, a text per part."""
+    """All that keys and values depend on beside the tokens, a text per part.
+
+    A norm's or a softmax's kernel is OpenVINO's, chosen by the processor, also where our operations compute
+    all products. How OpenVINO's own products are split among threads changes their sums.
+    """
     backends = runner.backends
     specs = [(spec.name, spec.element_type.get_type_name(), spec.block_shape) for spec in runner.cache.specs]
-    settings = {name: str(value) for name, value in backends.properties.items() if name != "CACHE_DIR"}
-    device = runner.compiled.get_property("EXECUTION_DEVICES")
+    given = {name: str(value) for name, value in backends.properties.items() if name not in _OWN_PART}
     return {
         **identity(folder),
         # By content, not by times of files: the file may come from another machine.
         "ovspec": version("ovspec"),
         "native library": checksum(ovspec_ops.extension_path()),
-        "setting": json.dumps([backends.graph, settings], sort_keys=True, default=str),
+        "instruction set": ovspec_ops.active_isa() if backends.native else "none of ovspec's",
+        "processor": processor(backends.device),
+        "number of threads": _threads(runner),
+        **{name: precision_name(value) for name, value in _arithmetic(runner.compiled).items()},
+        **{name: _text(value) for name, value in backends.graph.items()},
+        **given,
         "prefill": str(runner.attention.prefill or "dense"),
         "cache layout": json.dumps(specs),
-        "device": str(device),
     }
 
 
-def _checksum(content: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.blake2b(digest_size=32)
-    for name in sorted(content):
-        digest.update(f"{name} {content[name].shape}".encode())
-        digest.update(np.ascontiguousarray(content[name]).data)
-    return digest.hexdigest()
+def _arithmetic(compiled: ov.CompiledModel) -> dict[str, object]:
+    known = set(compiled.get_property("SUPPORTED_PROPERTIES"))
+    return {name: compiled.get_property(name) for name in _ARITHMETIC if name in known}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _threads(runner: ModelRunner) -> str:
+    """The number of threads where sums depend on it: in OpenVINO's own products and attention."""
+    return str(runner.compiled.get_property("INFERENCE_NUM_THREADS")) if runner.identity_breakers else "any"

@@ -40,7 +40,7 @@ def remember(record: Path) -> None:
     try:
         kept = json.loads(record.read_text(encoding="utf-8"))
         _TAKEN.update({tuple(map(int, key)): str(value) for key, value in kept})
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return
 
 

@@ -33,18 +33,27 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
     info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
     if config is not None and config.operations:
         ovspec_ops.load(core)
-    xml = models_path / "openvino_model.xml"
+    model = read_ir(core, models_path / "openvino_model.xml")
+    check_config(info, model)
+    return model
+
+
+def read_ir(core: ov.Core, xml: Path) -> ov.Model:
+    """Read a file of OpenVINO IR and the weights beside it.
+
+    Raises:
+        ValueError: it can't be read.
+    """
     remedy = "copy it again, or export the model again: `ovspec export -m ... OUT`"
     with xml.open("rb") as file:
         # OpenVINO would try its readers of other formats on a file that is not XML, with confusing errors.
         if not file.read(64).lstrip().startswith(b"<"):
             raise ValueError(f"{xml} is no XML; {remedy}")
     try:
-        model = core.read_model(xml)
-    except RuntimeError as error:
+        return core.read_model(xml)
+    # Sizes read from a damaged file, and OpenVINO's message with a name out of it that is no text.
+    except (RuntimeError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(f"{xml} or its .bin file can't be read ({last_line(error)}); {remedy}") from error
-    check_config(info, model)
-    return model
 
 
 def compile_paged(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
 _SPREAD = ("MULTI", "HETERO", "BATCH", "AUTO_BATCH")
+# Variables by which oneDNN takes other kernels than the processor's best.
+_OF_ONEDNN = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
 
 
 @functools.cache
@@ -25,6 +28,20 @@ def is_cpu(device: str) -> bool:
 def is_gpu(device: str) -> bool:
     """Whether a device has its own memory, as a GPU."""
     return device.split(".")[0] == "GPU"
+
+
+@functools.cache
+def processor(device: str) -> str:
+    """By what OpenVINO chooses its kernels: the processor's name, its instructions, limits set for oneDNN."""
+    core = openvino_core()
+    parts = [core.get_property(device, "FULL_DEVICE_NAME").strip()]
+    parts += sorted(core.get_property(device, "OPTIMIZATION_CAPABILITIES"))
+    if is_cpu(device):  # clouds give processors of several kinds one name
+        compiled = core.compile_model(smallest_model(), device)
+        said = compiled.get_property("RUNTIME_REQUIREMENTS")
+        parts += [part for part in said.split(";") if part.startswith("isa=")]
+        parts += [f"{name}={os.environ[name]}" for name in _OF_ONEDNN if name in os.environ]
+    return ", ".join(parts)
 
 
 @functools.cache

@@ -75,7 +75,7 @@ class ModelCache:
         self._place = Path(str(settings["CACHE_DIR"]))
         one = backends.linear == "stock" and takes_one_thread(core, self._settings)
         chosen = {"graph": backends.graph, "properties": self._settings, "one_thread": one}
-        self._entry = self._place / entry_name(core, folder, backends.device, chosen)
+        self._entry = self._place / entry_name(folder, backends.device, chosen)
         self._weights = weights_of(folder)
         checksums.remember(self._entry / _CHECKSUMS)
         self._identity = identity(folder)
@@ -93,7 +93,7 @@ class ModelCache:
         try:
             record = json.loads((self._entry / _RECORD).read_text(encoding="utf-8"))
             return (record["refused"],) if record["identity"] == self._identity else ()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return ()
 
     def compile(self, build: Build, probe: Probe) -> tuple[ov.CompiledModel, GraphFacts]:
@@ -136,7 +136,7 @@ class ModelCache:
             with suppress(OSError):  # the next start reads the files again
                 checksums.keep(self._entry / _CHECKSUMS, [self._weights, self._entry / _BLOB])
             return self._import(self._entry / _BLOB), facts
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _UnusableError(f"it is damaged ({last_line(error)})") from error
 
     def _import(self, blob: Path) -> ov.CompiledModel:

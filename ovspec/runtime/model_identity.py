@@ -16,12 +16,13 @@ import ovspec_ops
 import ovspec_transforms
 from ovspec.runtime.checksums import checksum
 from ovspec.runtime.compile import precision_name
+from ovspec.runtime.devices import processor
 from ovspec_models import ModelInfo
 
 _CONFIGS = ("config.json", "ovspec_config.json")
 
 
-def entry_name(core: ov.Core, folder: Path, device: str, choices: Mapping[str, object]) -> str:
+def entry_name(folder: Path, device: str, choices: Mapping[str, object]) -> str:
     """Name of the entry of one model with one set of choices on this processor.
 
     Args:
@@ -31,8 +32,7 @@ def entry_name(core: ov.Core, folder: Path, device: str, choices: Mapping[str, o
     asked = {
         "folder": str(folder.resolve()),
         "device": device,
-        "processor": core.get_property(device, "FULL_DEVICE_NAME"),
-        "capabilities": sorted(core.get_property(device, "OPTIMIZATION_CAPABILITIES")),
+        "processor": processor(device),
         "choices": choices,
     }
     text = json.dumps(asked, sort_keys=True, default=precision_name)

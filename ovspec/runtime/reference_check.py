@@ -158,5 +158,5 @@ def _known(record: Path | None) -> float | None:
     """The verdict that CACHE_DIR keeps, if it can be read."""
     try:
         return float(json.loads(record.read_text(encoding="utf-8"))["difference"]) if record else None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

@@ -36,7 +36,8 @@ def bundle(tmp_path: Path) -> Path:
         f"model/{path.name}": {"size": path.stat().st_size, "sha256": script.sha256(path)}
         for path in model.iterdir()
     }
-    (tmp_path / "manifest.json").write_text(json.dumps({"draft_model": None, "files": files}))
+    said = {"format": script.FORMAT, **script.this_machine(), "draft_model": None, "files": files}
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
     (tmp_path / "venv").mkdir()
     return tmp_path
 

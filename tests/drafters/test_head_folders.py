@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import openvino as ov
 import pytest
 from commands import ovspec as command
 from drafters.eagle3_models import BOUNDARIES, CONFIG, DRAFTED, HIDDEN, LAYERS, VOCAB, Pair, Reference, pair
+from openvino import opset15 as ops
 from safetensors.torch import load_file, save_file
 from settings import F32
 
@@ -145,3 +147,47 @@ def test_sizes_of_the_layers_in_an_object_of_their_own(models: Pair, tmp_path: P
     load(models, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert written["architectures"] == CONFIG["architectures"]
+
+
+def test_an_ir_that_asks_for_more_than_is_known(models: Pair, tmp_path: Path) -> None:
+    """optimum-intel, or a later version of it, may have written what this version would not do."""
+    assert "norm_before_fc of config.json is True, only False is known" in refusal(
+        models, exported(models, tmp_path / "setting", norm_before_fc=True)
+    )
+    model = ov.Core().read_model(models.folder / "draft" / "openvino_model.xml")
+    config = (models.folder / "draft" / "config.json").read_text()
+
+    def saved(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        ov.save_model(model, tmp_path / name / "openvino_model.xml", compress_to_fp16=False)
+        (tmp_path / name / "config.json").write_text(config)
+        return tmp_path / name
+
+    load(models, saved("same"))
+    model.set_rt_info("4", ["eagle3", "window"])
+    assert "openvino_model.xml says eagle3.window of the head" in refusal(models, saved("fact"))
+    model.set_rt_info("True", ["later"])
+    assert "says" in refusal(models, saved("facts"))
+    more = ops.parameter([-1], name="depth")
+    more.output(0).set_names({"depth"})
+    model.add_parameters([more])
+    assert "the head has the input depth, which is not known" in refusal(models, saved("input"))
+
+
+def test_a_damaged_ir_is_refused_in_one_line(models: Pair, tmp_path: Path) -> None:
+    for name, size in (("openvino_model.xml", 2000), ("openvino_model.bin", 10)):
+        folder = exported(models, tmp_path / name)
+        whole = (folder / name).read_bytes()
+        (folder / name).unlink()
+        (folder / name).write_bytes(whole[:size])
+        assert "openvino_model.xml" in refusal(models, folder)
+    # OpenVINO's message has the name of the node in it, which is no text.
+    folder = exported(models, tmp_path / "name")
+    whole = (folder / "openvino_model.xml").read_bytes()
+    (folder / "openvino_model.xml").unlink()
+    broken = whole.replace(b'type="ReadValue"', b'type="ReadV\xb0lue"')
+    (folder / "openvino_model.xml").write_bytes(broken)
+    assert str(folder) in refusal(models, folder)
+    # A head without an output that is read.
+    (folder / "openvino_model.xml").write_bytes(whole.replace(b'names="logits"', b'names="other"'))
+    assert "the head can't be loaded" in refusal(models, folder)

@@ -175,10 +175,10 @@ CHECKPOINTS: dict[str, tuple[Change, list[str]]] = {
     "header of nothing": (write("model.safetensors", b"\0" * 64), ["cut short or damaged"]),
     "empty weights": (write("model.safetensors", b""), ["cut short or damaged"]),
     "lost shard": (lose_a_shard, ["model-00002-of-00002.safetensors is missing"]),
-    "broken index": (write("model.safetensors.index.json", b"[]"), ["index.json can't be read"]),
+    "broken index": (write("model.safetensors.index.json", b"[]"), ["index.json: holds list"]),
     "index of numbers": (
         write("model.safetensors.index.json", b'{"weight_map": {"lm_head.weight": 3}}'),
-        ["3 is missing, cut short or damaged"],
+        ["index.json has no weight_map from weights to files"],
     ),
     "cut pickle": (as_pickle(0.9), ["pytorch_model.bin is cut short or damaged; get it again"]),
     "empty pickle": (as_pickle(0.0), ["pytorch_model.bin is cut short or damaged; get it again"]),

@@ -2,6 +2,7 @@
 
 from ovspec_models.heads.export import HEAD_KINDS as HEAD_KINDS
 from ovspec_models.heads.export import add_head as add_head
+from ovspec_models.heads.export import check_settings as check_settings
 from ovspec_models.heads.export import check_target as check_target
 from ovspec_models.heads.export import export_head as export_head
 from ovspec_models.heads.export import open_head as open_head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,32 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import with_layer_sizes
+from ovspec_models.json_file import read_json
 from ovspec_models.shapes import ModelShape, RopeScaling
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import decompression_convert
 
+_MOST, _MOST_REAL = 2**31 - 1, 1e30
+_SHOWN = 80
+#: Layers that a head may have; a damaged number would fill the memory with names of weights.
+MOST_LAYERS = 256
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+class NotedWeights(dict[str, NDArray[Any]]):
+    """Weights by name, which notes those that are read.
+
+    Attributes:
+        read: their names.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
+        super().__init__(arrays or {})
+        self.read = set[str]()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        self.read.add(name)
+        return super().__getitem__(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +53,7 @@ class HeadCheckpoint:
 
     folder: Path
     config: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
+    arrays: NotedWeights
 
     @classmethod
     def read(
@@ -52,43 +72,83 @@ class HeadCheckpoint:
         config = read_config(path)
         return cls(path, config, _arrays(path, reads(config)))
 
-    def shape(self, draft_vocab_size: int, layers: int = 1, qk_norm: bool = False) -> ModelShape:
+    def shape(
+        self, draft_vocab_size: int, layers: int = 1, qk_norm: bool = False, partial: bool = False
+    ) -> ModelShape:
         """The sizes of its layers.
 
         Args:
             draft_vocab_size: tokens that it can draft.
             layers: how many.
             qk_norm: whether queries and keys pass a norm.
+            partial: whether the graph can give rotary positions to some channels of a head only.
 
         Raises:
             ValueError: a size is missing or wrong, or rotary positions of a kind that is not known.
         """
-        config = self.config
-        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        rope = self.rope()
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", "llama3"):
             raise ValueError(f"head '{self.folder}': rope_type {kind!r} is not known, expected llama3")
+        if not partial and rope.get("partial_rotary_factor") not in (None, 1):
+            raise ValueError(
+                f"head '{self.folder}': partial_rotary_factor is {rope['partial_rotary_factor']!r}, only 1.0 "
+                "is known; take another head"
+            )
+        heads, hidden = self.count("num_attention_heads"), self.count("hidden_size")
+        kv_heads = self.count("num_key_value_heads", heads)
+        scaling = {name: self.number(name, None, rope) for name in _LLAMA3} if kind == "llama3" else None
         try:
-            heads = config["num_attention_heads"]
             return ModelShape(
                 name="head",
                 model_type="llama",
-                hidden_size=config["hidden_size"],
-                intermediate_size=config["intermediate_size"],
+                hidden_size=hidden,
+                intermediate_size=self.count("intermediate_size"),
                 num_hidden_layers=layers,
                 num_attention_heads=heads,
-                num_key_value_heads=config.get("num_key_value_heads") or heads,
-                head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-                max_position_embeddings=config.get("max_position_embeddings") or 2048,
-                rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 1e4),
+                num_key_value_heads=kv_heads,
+                head_dim=self.count("head_dim", hidden // heads),
+                max_position_embeddings=self.count("max_position_embeddings", 2048),
+                rope_theta=self.number("rope_theta", self.number("rope_theta", 1e4, rope)),
                 qk_norm=qk_norm,
                 tie_word_embeddings=False,
                 vocab_size=draft_vocab_size,
-                rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
-                rope_scaling=RopeScaling(**{n: rope[n] for n in _LLAMA3}) if kind == "llama3" else None,
+                rms_norm_eps=self.number("rms_norm_eps", 1e-6),
+                rope_scaling=RopeScaling(**scaling) if scaling else None,  # type: ignore[arg-type]
             )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"head '{self.folder}': config.json lacks {error}; get it again") from error
+        except ValueError as error:
+            raise ValueError(f"head '{self.folder}': config.json: {error}") from error
+
+    def rope(self) -> dict[str, Any]:
+        """What config.json says of rotary positions.
+
+        Raises:
+            ValueError: it is no object.
+        """
+        for name in ("rope_scaling", "rope_parameters"):
+            if value := self.config.get(name):
+                if not isinstance(value, dict):
+                    raise ValueError(
+                        f"head '{self.folder}': {name} of config.json is {_shown(value)}, expected an object"
+                    )
+                return value
+        return {}
+
+    def check_all_read(self, ignored: Callable[[str], bool]) -> None:
+        """Refuse a head with weights that its graph does not hold.
+
+        Args:
+            ignored: by name, whether a weight changes nothing in the graph.
+
+        Raises:
+            ValueError: it names the first of them.
+        """
+        left = [name for name in self.arrays if name not in self.arrays.read and not ignored(name)]
+        if left:
+            raise ValueError(
+                f"head '{self.folder}' has the weight {left[0]}, which this kind of head does not read, and "
+                "might draft wrongly without it; is it of another kind?"
+            )
 
     def array(self, *names: str, dims: tuple[int, ...] | None = None) -> NDArray[Any]:
         """The weight that has one of these names.
@@ -139,18 +199,47 @@ class HeadCheckpoint:
             )
         return first.shape
 
-    def count(self, key: str) -> int:
-        """A number of at least 1 in config.json.
+    def count(self, key: str, default: int | None = None, most: int = _MOST) -> int:
+        """A number of 1 to `most` in config.json, or the default where it says none.
 
         Raises:
             ValueError: it is none.
         """
         value = self.config.get(key)
-        if not is_int(value) or value < 1:
+        if value is None and default is not None:
+            return default
+        if not is_int(value) or not 1 <= value <= most:
+            up_to = "" if most == _MOST else f" up to {most}"
             raise ValueError(
-                f"head '{self.folder}': {key} of config.json is {value!r}, expected a positive integer"
+                f"head '{self.folder}': {key} of config.json is {_shown(value)}, expected a positive "
+                f"integer{up_to}"
             )
         return value
+
+    def number(self, key: str, default: float | None, config: Mapping[str, Any] | None = None) -> float:
+        """A positive number in config.json, or in an object of it; the default where it says none.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = (self.config if config is None else config).get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_REAL:
+            raise ValueError(
+                f"head '{self.folder}': {key} of config.json is {_shown(value)}, expected a positive number"
+            )
+        return value if key == "original_max_position_embeddings" else float(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a weight is one that older versions of transformers saved and config.json determines."""
+    return name.endswith("rotary_emb.inv_freq")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -159,11 +248,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: it can't be read.
     """
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"head '{folder}': config.json can't be read ({error}); get it again") from error
-    return with_layer_sizes(config)
+    return with_layer_sizes(read_json(folder / "config.json", "get it again"))
 
 
 class CheckpointWeights:
@@ -202,7 +287,7 @@ def head_model(
     return model
 
 
-def _arrays(folder: Path, reads: Callable[[str], bool]) -> dict[str, NDArray[Any]]:
+def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
     """Weights of a folder; NumPy has no bf16, torch reads it."""
     import torch
     from safetensors import safe_open
@@ -227,7 +312,9 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> dict[str, NDArray[Any
         raise ValueError(
             f"head '{folder}' has no weights of its kind in *.safetensors, *.bin or *.pt; get them too"
         )
-    return {
-        name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-        for name, tensor in tensors.items()
-    }
+    return NotedWeights(
+        {
+            name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+            for name, tensor in tensors.items()
+        }
+    )

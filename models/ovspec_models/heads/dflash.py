@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, boundaries_of
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.settings import OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
 from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
@@ -25,6 +26,11 @@ from ovspec_transforms import BLOCK_ROWS
 
 _EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_attn"
 _WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
+_BLOCK = ("block_size", "mask_token_id")
+DFLASH_SETTINGS = HeadSettings(
+    read=(*OF_LAYERS, "num_hidden_layers", *_BLOCK),
+    inside={"dflash_config": ("target_layer_ids", *_BLOCK)},
+)
 
 
 def dflash_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
@@ -85,15 +91,9 @@ def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
     """The sizes of the layers.
 
     Raises:
-        ValueError: as `HeadCheckpoint.shape`, or no number of layers, or layers with a window.
+        ValueError: as `HeadCheckpoint.shape`, or no number of layers.
     """
-    config, where = checkpoint.config, f"head '{checkpoint.folder}'"
-    layers = checkpoint.count("num_hidden_layers")
-    if "sliding_attention" in (config.get("layer_types") or ()):
-        raise ValueError(
-            f"{where} has layers with a sliding window, which DFlash does not know yet; take a head without"
-        )
-    return checkpoint.shape(1, layers, qk_norm=True)
+    return checkpoint.shape(1, checkpoint.count("num_hidden_layers", most=MOST_LAYERS), qk_norm=True)
 
 
 def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
@@ -106,11 +106,6 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     boundaries = boundaries_of(config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
-    unknown = [name for name in checkpoint.arrays if name.endswith((_OUTPUT, _EMBEDDING, ".bias"))]
-    if unknown:
-        raise ValueError(
-            f"{where} has the weight {unknown[0]}, which a DFlash head does not read; is it of another kind?"
-        )
     arrays: dict[str, NDArray[Any]] = {}
     for name, wanted in dflash_weights(shape, len(boundaries)).items():
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)

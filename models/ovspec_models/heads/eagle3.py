@@ -9,8 +9,9 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import OWN_EMBEDDING
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.head_info import BOUNDARIES, OWN_EMBEDDING
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
+from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
 from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
@@ -26,6 +27,23 @@ _PARTS = (
     *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
 )
 _EMBEDDING = "embed_tokens.weight"
+EAGLE3_SETTINGS = HeadSettings(
+    read=(*OF_LAYERS, "draft_vocab_size"),
+    values={
+        **AS_COMPUTED,
+        "num_hidden_layers": (1,),
+        "norm_before_residual": (False, True),
+        "norm_before_fc": (False,),
+        "fc_norm": (False,),
+        "norm_output": (False,),
+        "eagle_config.use_aux_hidden_state": (True,),
+        "eagle_config.use_input_layernorm_in_first_layer": (True,),
+        "eagle_config.use_last_layernorm": (True,),
+        "eagle_config.use_mtp_layernorm": (False,),
+        "eagle_config.norm_before_fc": (False,),
+    },
+    inside={"eagle_config": (BOUNDARIES,)},
+)
 
 
 def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
@@ -86,6 +104,11 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     if _EMBEDDING not in arrays:
         arrays[_EMBEDDING] = np.zeros((1, len(arrays["norm.weight"])), np.float32)
     return arrays
+
+
+def eagle3_ignores(name: str) -> bool:
+    """Whether a weight changes nothing: which tokens it can draft, d2t says too."""
+    return name.removeprefix("model.") == "t2d" or is_buffer(name)
 
 
 def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:

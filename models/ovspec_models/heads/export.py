@@ -21,13 +21,27 @@ from ovspec_models.head_info import (
     boundaries_of,
     checkpoint_kind,
 )
-from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
-from ovspec_models.heads.dflash import dflash_arrays, dflash_facts, dflash_model
-from ovspec_models.heads.eagle3 import eagle3_arrays, eagle3_facts, eagle3_model
-from ovspec_models.heads.hydra import HYDRA_TAKES, hydra_arrays, hydra_facts, hydra_model, hydra_reads
-from ovspec_models.heads.medusa import medusa_arrays, medusa_facts, medusa_model
-from ovspec_models.heads.mtp import mtp_arrays, mtp_facts, mtp_model, mtp_reads
+from ovspec_models.heads.checkpoint import HeadCheckpoint, is_buffer, read_config
+from ovspec_models.heads.dflash import DFLASH_SETTINGS, dflash_arrays, dflash_facts, dflash_model
+from ovspec_models.heads.eagle3 import (
+    EAGLE3_SETTINGS,
+    eagle3_arrays,
+    eagle3_facts,
+    eagle3_ignores,
+    eagle3_model,
+)
+from ovspec_models.heads.hydra import (
+    HYDRA_SETTINGS,
+    HYDRA_TAKES,
+    hydra_arrays,
+    hydra_facts,
+    hydra_model,
+    hydra_reads,
+)
+from ovspec_models.heads.medusa import MEDUSA_SETTINGS, medusa_arrays, medusa_facts, medusa_model
+from ovspec_models.heads.mtp import MTP_SETTINGS, mtp_arrays, mtp_facts, mtp_ignores, mtp_model, mtp_reads
 from ovspec_models.heads.mtp_ir import read_mtp_ir
+from ovspec_models.heads.settings import HeadSettings
 from ovspec_models.model_info import ModelInfo, read_shape
 
 
@@ -39,6 +53,8 @@ class _Kind:
         arrays: its weights by name; it refuses a checkpoint that is not whole.
         facts: what config.json of the exported folder says beside the published one.
         model: its graph, in a weight format.
+        settings: what of config.json it follows.
+        ignores: whether a weight that it does not hold changes nothing.
         reads: by config.json, which weights of the checkpoint are read.
         takes: what of the target's config.json it is made by, where its own does not say it.
         trained: whether `ovspec train-head` trains it.
@@ -47,17 +63,21 @@ class _Kind:
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
     facts: Callable[[HeadCheckpoint], dict[str, Any]]
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
+    settings: HeadSettings
+    ignores: Callable[[str], bool] = is_buffer
     reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
     takes: tuple[str, ...] = ()
     trained: bool = False
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, trained=True),
-    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model),
-    "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, mtp_reads),
-    "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model),
-    "hydra": _Kind(hydra_arrays, hydra_facts, hydra_model, hydra_reads, HYDRA_TAKES),
+    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, EAGLE3_SETTINGS, eagle3_ignores, trained=True),
+    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model, DFLASH_SETTINGS),
+    "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, MTP_SETTINGS, mtp_ignores, mtp_reads),
+    "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model, MEDUSA_SETTINGS),
+    "hydra": _Kind(
+        hydra_arrays, hydra_facts, hydra_model, HYDRA_SETTINGS, reads=hydra_reads, takes=HYDRA_TAKES
+    ),
 }
 #: The kinds of heads that can be exported.
 HEAD_KINDS = tuple(_KINDS)
@@ -82,8 +102,19 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
         checkpoint = read_mtp_ir(folder)
     else:
         checkpoint = HeadCheckpoint.read(folder, _KINDS[kind].reads)
+    check_settings(folder, kind)
     _KINDS[kind].arrays(checkpoint)
+    checkpoint.check_all_read(_KINDS[kind].ignores)
     return checkpoint
+
+
+def check_settings(folder: Path, kind: str) -> None:
+    """Refuse a head whose config.json asks for something that this kind of head does not compute.
+
+    Raises:
+        ValueError: it names the setting.
+    """
+    _KINDS[kind].settings.check(folder, read_config(folder))
 
 
 def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, TARGET_SIZE
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.decoder import decoder_layer, kv_states, parameter, shared_inputs, text_inputs
 from ovspec_models.synthetic.layers import i64, linear, rms_norm
@@ -31,6 +32,10 @@ HYDRA_TAKES = (
 )
 _HEADS, _LAYERS, _FORM = "hydra_num_heads", "hydra_num_layers", "hydra_head_arch"
 _FORMS = ("mlp", "prefix-mlp")
+HYDRA_SETTINGS = HeadSettings(
+    read=(_HEADS, _LAYERS, _FORM, "grounded_heads", "hidden_state_offset", *OF_LAYERS),
+    values={**AS_COMPUTED, "num_hidden_layers": (1,)},
+)
 _PREFIX = "prefix_embeding_layer."  # as published
 _PARTS = (
     *("input_layernorm", "post_attention_layernorm"),
@@ -182,7 +187,7 @@ def hydra_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
 def _check_config(checkpoint: HeadCheckpoint) -> None:
     config, where = checkpoint.config, f"head '{checkpoint.folder}'"
     for key in (_HEADS, _LAYERS):
-        checkpoint.count(key)
+        checkpoint.count(key, most=MOST_LAYERS)
     if config.get(_FORM) not in _FORMS:
         raise ValueError(
             f"{where}: {_FORM} of config.json is {config.get(_FORM)!r}, which is not known; known: "

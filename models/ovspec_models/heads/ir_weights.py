@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import boundaries_of
-from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
+from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
 from ovspec_models.heads.dflash import dflash_graph, dflash_shape
 from ovspec_transforms import BLOCK_ROWS
 from ovspec_transforms.graph import evaluate
@@ -34,11 +34,12 @@ def open_dflash(model: ov.Model, folder: Path) -> ov.Model:
     """
     if any(BLOCK_ROWS in port.get_names() for port in model.inputs):
         return model
-    head = HeadCheckpoint(folder, read_config(folder), {})
+    head = HeadCheckpoint(folder, read_config(folder), NotedWeights())
     shape, boundaries = dflash_shape(head), boundaries_of(head.config) or ()
-    return dflash_graph(
-        shape, IrWeights(model, folder, shape.hidden_size), len(boundaries) * shape.hidden_size
-    )
+    weights = IrWeights(model, folder, shape.hidden_size, shape.head_dim)
+    graph = dflash_graph(shape, weights, len(boundaries) * shape.hidden_size)
+    weights.check_all_read()
+    return graph
 
 
 class IrWeights:
@@ -48,11 +49,29 @@ class IrWeights:
         model: the IR.
         folder: of it, for messages.
         hidden_size: of the rows that stand for the target's.
+        head_dim: values of an attention head.
     """
 
-    def __init__(self, model: ov.Model, folder: Path, hidden_size: int) -> None:
-        self._folder, self._hidden_size = folder, hidden_size
+    def __init__(self, model: ov.Model, folder: Path, hidden_size: int, head_dim: int) -> None:
+        self._model, self._folder, self._hidden_size = model, folder, hidden_size
+        self._sizes, self._read = (hidden_size, head_dim), set[str]()
         self._layers, self._norms = module_weights(model)
+
+    def check_all_read(self) -> None:
+        """Refuse an IR with weights that the graph made of it does not hold.
+
+        Raises:
+            ValueError: it names the first module of them.
+        """
+        products = [name for name, node in self._layers.items() if _is_weight(node)]
+        # A vector of another size is of rotary positions.
+        norms = [name for name, factor in self._norms.items() if len(factor) in self._sizes]
+        left = [name for name in (*products, *norms, *other_weights(self._model)) if name not in self._read]
+        if left:
+            raise ValueError(
+                f"'{self._folder}' has weights of {left[0]}, which a DFlash head does not read, and might "
+                "draft wrongly without them; take another head"
+            )
 
     def vector(self, name: str, rank: int) -> ov.Node:
         """A norm's weight, f32 ``[1, ..., 1, size]`` of the given rank."""
@@ -75,6 +94,7 @@ class IrWeights:
             raise ValueError(
                 f"'{self._folder}' has no weight {name}; it is no DFlash head as optimum-intel 2.2 exports it"
             )
+        self._read.add(module)
         return weights[module]
 
 
@@ -93,6 +113,21 @@ def module_weights(model: ov.Model) -> tuple[dict[str, ov.Node], dict[str, NDArr
         elif node.get_type_name() == "Multiply" and (factor := _factor(node)) is not None:
             norms[module] = factor
     return layers, norms
+
+
+def other_weights(model: ov.Model) -> list[str]:
+    """Names of an IR's nodes with weights of kinds that no head is known to have: convolutions and biases."""
+    found = []
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        if kind.endswith("Convolution") or (kind == "Add" and _factor(node) is not None):
+            found.append(node.get_friendly_name())
+    return found
+
+
+def _is_weight(product: ov.Node) -> bool:
+    """Whether a product is with a constant, and not one of two computed values, as in attention."""
+    return evaluate(product.input(1).get_source_output().get_node()) is not None
 
 
 def _factor(node: ov.Node) -> NDArray[np.float32] | None:

@@ -10,10 +10,16 @@ from openvino import opset15 as ops
 
 from ovspec_models.head_info import TARGET_SIZE
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.synthetic.decoder import parameter
 from ovspec_models.synthetic.layers import i64_scalar, linear
 
 _HEADS, _LAYERS = "medusa_num_heads", "medusa_num_layers"
+# The heads have no layers of a decoder: what config.json says of such is of the target.
+MEDUSA_SETTINGS = HeadSettings(
+    read=(_HEADS, _LAYERS, *OF_LAYERS, *AS_COMPUTED, "num_hidden_layers", "layer_types", "sliding_window"),
+    values={},
+)
 
 
 def medusa_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.head_info import OWN_EMBEDDING, TARGET_LAYERS
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
+from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.decoder import (
     decoder_layer,
@@ -36,6 +37,34 @@ _NAMES = {
     "eh_proj": ("eh_proj", "fc"),
     "norm": ("shared_head.norm", "norm"),
 }
+# Of the target in whose config.json the module lies: layers of another kind, experts, images.
+_OF_TARGET = (
+    *("layer_types", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "mamba_ssm_dtype"),
+    *("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    *(
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "num_experts",
+        "num_experts_per_tok",
+    ),
+    *("norm_topk_prob", "shared_expert_intermediate_size", "router_aux_loss_coef", "output_router_logits"),
+    *("n_routed_experts", "n_shared_experts", "first_k_dense_replace", "routed_scaling_factor", "n_group"),
+    *("topk_group", "topk_method", "scoring_func", "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size"),
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+)
+MTP_SETTINGS = HeadSettings(
+    # A gate's rows are in the weight of the queries.
+    read=(*OF_LAYERS, "num_hidden_layers", "partial_rotary_factor", "attn_output_gate", *_OF_TARGET),
+    values={
+        **{name: values for name, values in AS_COMPUTED.items() if name != "partial_rotary_factor"},
+        "mtp_num_hidden_layers": (1,),
+        "num_nextn_predict_layers": (1,),
+        "mtp_use_dedicated_embeddings": (False,),
+        "rope_interleave": (False,),
+    },
+)
 # Whose norms multiply by 1 + weight.
 _ONE_MORE = ("qwen3_next", "qwen3_5")
 
@@ -120,6 +149,11 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def mtp_ignores(name: str) -> bool:
+    """Whether a weight is a copy of the target's embedding or output layer, or the frequencies of an IR."""
+    return name.endswith((_EMBEDDING, "shared_head.head.weight", "rotary_emb.weight")) or is_buffer(name)
+
+
 def mtp_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says in place of the target's."""
     return {
@@ -134,13 +168,18 @@ def mtp_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
 
 def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
     return checkpoint.shape(
-        1, qk_norm=any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.arrays)
+        1, qk_norm=any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.arrays), partial=True
     )
 
 
 def _rotated(checkpoint: HeadCheckpoint) -> int:
     """Channels of a head that have rotary positions."""
-    config = checkpoint.config
-    rope = config.get("rope_parameters") or {}
-    share = config.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0
-    return int(_shape(checkpoint).head_dim * share)
+    rope = checkpoint.rope()
+    share = checkpoint.number("partial_rotary_factor", checkpoint.number("partial_rotary_factor", 1.0, rope))
+    channels = int(_shape(checkpoint).head_dim * min(share, 1.0))
+    if channels < 2 or channels % 2:
+        raise ValueError(
+            f"head '{checkpoint.folder}': partial_rotary_factor {share:g} gives {channels} channels of a "
+            "head positions, expected an even number"
+        )
+    return channels

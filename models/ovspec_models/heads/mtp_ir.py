@@ -12,8 +12,8 @@ import numpy as np
 import openvino as ov
 
 from ovspec_models.head_info import MTP_IR
-from ovspec_models.heads.checkpoint import HeadCheckpoint, read_config
-from ovspec_models.heads.ir_weights import module_weights
+from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
+from ovspec_models.heads.ir_weights import module_weights, other_weights
 from ovspec_transforms import last_line
 from ovspec_transforms.graph import evaluate
 
@@ -29,10 +29,15 @@ def read_mtp_ir(folder: Path) -> HeadCheckpoint:
     """
     try:
         model = ov.Core().read_model(folder / MTP_IR)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(
             f"head '{folder}': {MTP_IR} can't be read ({last_line(error)}); export it again"
         ) from error
+    if other := other_weights(model):
+        raise ValueError(
+            f"head '{folder}': {MTP_IR} has the weights {other[0]}, which MTP does not know; take another "
+            "head"
+        )
     layers, norms = module_weights(model)
     arrays = {
         f"mtp.{name}.weight": factor - 1 for name, factor in norms.items()
@@ -43,4 +48,4 @@ def read_mtp_ir(folder: Path) -> HeadCheckpoint:
             continue  # a product of two computed values, as in attention
         values = np.array(weight.data, np.float32)
         arrays[f"mtp.{name}.weight"] = values if layer.get_attributes()["transpose_b"] else values.T
-    return HeadCheckpoint(folder, read_config(folder), arrays)
+    return HeadCheckpoint(folder, read_config(folder), NotedWeights(arrays))

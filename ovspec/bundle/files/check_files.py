@@ -15,10 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+FORMAT = 1
 MANIFEST = "manifest.json"
 CHECKED = "checked.json"
 VENV = "venv"  # install.sh installs here; pip has checked these files
 _CHUNK = 1 << 20
+# Any value may be of any type, a number too large, and a file nested too deeply.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def sha256(path: Path) -> str:
@@ -60,7 +63,7 @@ def known_signatures(folder: Path, digest: str) -> dict[str, list[int]]:
     try:
         known = json.loads((folder / VENV / CHECKED).read_text(encoding="utf-8"))
         return dict(known["files"]) if known["manifest"] == digest else {}
-    except (OSError, ValueError, LookupError, TypeError):
+    except _DAMAGED:
         return {}  # nothing was compared yet, or the note about it is damaged: all files are read
 
 
@@ -80,15 +83,22 @@ def check_files(folder: Path, everything: bool = True) -> dict[str, Any]:
     The content of a file is compared with the manifest once; after that a file that has the size, times and
     inode that it had is taken for the same, unless `everything` is to be read.
 
-    Raises ValueError, in one line, naming a file that is missing, changed or not in the manifest.
+    Raises ValueError, in one line, naming a file that is missing, changed or not in the manifest, or the
+    manifest, where it can't be read or is of another format.
     """
     path, remedy = folder / MANIFEST, "copy the bundle again"
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']!r}, this script reads {FORMAT}")
+        if not all(isinstance(manifest[name], str) for name in this_machine()):
+            raise ValueError("it does not say for which machine the bundle is")
+        if not isinstance(manifest["draft_model"], (str, type(None))):
+            raise ValueError(f"draft_model {manifest['draft_model']!r}")
         listed: dict[str, dict[str, Any]] = manifest["files"]
         wanted = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} can't be read ({error}); {remedy}") from None
+    except _DAMAGED as error:
+        raise ValueError(f"{path} can't be read ({type(error).__name__}: {error}); {remedy}") from None
     present = relative_files(folder)
     for name in sorted(wanted.keys() - present):
         raise ValueError(f"{folder / name} is missing; {remedy}")

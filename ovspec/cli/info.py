@@ -208,6 +208,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "weight_format": model.weight_format(),
         "weight_bytes": model.weight_bytes,
         **{name: getattr(model, name) for name in _SHAPE},
+        **({"no_more_positions": model.why_no_more_positions} if model.why_no_more_positions else {}),
         "sliding_windows": sorted({window for window in model.layer_windows if window}),
         "layers_with_window": sum(1 for window in model.layer_windows if window),
         "kv_cache_bytes_per_token_u8": model.kv_cache_bytes_per_token("u8", "BY_TOKEN"),

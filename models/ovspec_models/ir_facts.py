@@ -14,6 +14,7 @@ _OPTIONS = re.compile(rb"<runtime_options>(.*?)</runtime_options>", re.DOTALL)
 _OPTION = re.compile(rb'<(\w+) value="([^"]*)"')
 _ENCODING = re.compile(rb'^\s*<\?xml[^>]*encoding="([^"]*)"')
 _END = b"</net>"
+_STATE = re.compile(rb'variable_shape="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,16 @@ class IrFacts:
         found = _OPTION.findall(options[1]) if options else []
         named = {name.decode(): value.decode(errors="replace") for name, value in found}
         return cls(constants, named, _fault(text) or fault)
+
+
+def state_shapes(xml: Path) -> list[tuple[int, ...]]:
+    """Shapes of the states that an IR file keeps between passes; -1 where a dimension is not fixed.
+
+    Raises:
+        OSError: the file can't be opened.
+    """
+    found = (match.decode(errors="replace").split(",") for match in _STATE.findall(xml.read_bytes()))
+    return [tuple(int(dim) if dim.strip().isdigit() else -1 for dim in dims) for dims in found]
 
 
 def _fault(text: bytes) -> str | None:

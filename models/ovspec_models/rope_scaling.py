@@ -55,8 +55,8 @@ def _scalings(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     value = text.get(name) or {}
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {value!r}, expected a JSON object")
-    nested = [part for part in value.values() if isinstance(part, dict)]
-    return nested if nested and len(nested) == len(value) else [value]
+    parts: list[Mapping[str, Any]] = [part for part in value.values() if isinstance(part, dict)]
+    return parts if parts and len(parts) == len(value) else [value]
 
 
 def _kind(scaling: Mapping[str, Any]) -> Any:

@@ -210,8 +210,9 @@ def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:
     source, remote_code = part.checkpoint.location, loading.trust_remote_code
     ov_config = options.to_optimum(source, part.group_size)
     quantization = None if ov_config is None else ov_config.quantization_config
-    if quantization is not None and options.weight_format == "int4":
-        loading.report(f"compressing {part.checkpoint.name} to int4 in groups of {quantization.group_size}")
+    size = getattr(quantization, "group_size", None)
+    if size is not None and options.weight_format == "int4":
+        loading.report(f"compressing {part.checkpoint.name} to int4 in groups of {size}")
     compressed = compressed_before_saved(
         source,
         quantization,

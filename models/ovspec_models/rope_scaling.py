@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from ovspec_models.sparse_verify import is_int
@@ -69,6 +70,6 @@ def _product(original: Any, factor: Any) -> int | None:
     if not is_int(original) or original <= 0:
         raise ValueError(f"original_max_position_embeddings is {original!r}, expected a positive integer")
     number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-    if not number or not math.isfinite(factor) or factor <= 0:
+    if not number or not 0 < factor < math.inf:
         raise ValueError(f"the factor of rope_scaling is {factor!r}, expected a number above 0")
-    return int(original * factor)
+    return math.floor(original * Fraction(factor))  # a product of large numbers is no float

@@ -24,7 +24,7 @@ def attention_on(device: str, asked: Attention | None, model: str | Path | ov.Mo
     Raises:
         ValueError: the user asks for our operation, which does not take the heads of the model.
     """
-    if asked == "stock" or not is_cpu(device):
+    if asked not in (None, "native") or not is_cpu(device):  # `AttentionConfig` refuses other names
         return asked or "stock"
     why = why_not_native(model)
     if asked and why:

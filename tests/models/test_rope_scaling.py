@@ -27,6 +27,7 @@ WINDOWED = {"rope_type": "default", "rope_theta": 1e4}
         pytest.param({"rope_scaling": {**YARN, "factor": None}}, 512, id="DeepSeek: no factor"),
         pytest.param({"rope_parameters": YARN, "original_max_position_embeddings": 256}, 1024, id="outside"),
         pytest.param({"rope_scaling": LINEAR}, 1280, id="linear"),
+        pytest.param({"rope_scaling": {**YARN, "factor": 10**400}}, 512 * 10**400, id="a large factor"),
         pytest.param({"rope_parameters": {"rope_theta": 1e4, **LINEAR}}, 1280, id="linear, transformers 5"),
         pytest.param(
             {"rope_parameters": {"full_attention": YARN, "sliding_attention": WINDOWED}}, 2048, id="by layer"

@@ -68,6 +68,7 @@ def export_model(
     """
     options = WeightOptions(**weights)
     _check_request(Path(out), operations, allow_partial, task)
+    group_sizes = [options.group_size_of(source, cache_dir) for source in (model, draft_model) if source]
     report = progress or _say_nothing
     report("loading the packages of the export")
     require_export_packages()
@@ -79,9 +80,9 @@ def export_model(
         if draft is not None:
             target.check_draft(draft)
     with new_folder(Path(out), loading.warn) as staging:
-        pair = [_Part("target", target, staging)]
+        pair = [_Part("target", target, staging, group_sizes[0])]
         if draft is not None:
-            pair.append(_Part("draft", draft, staging / DRAFT_FOLDER))
+            pair.append(_Part("draft", draft, staging / DRAFT_FOLDER, group_sizes[1]))
         _write_pair(pair, options, loading, operations, allow_partial)
         if finish is not None:
             finish(staging)
@@ -90,11 +91,12 @@ def export_model(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One model of the pair, and the folder that it is exported to."""
+    """One model of the pair, the folder that it is exported to, and the size of its groups in int4."""
 
     role: str
     checkpoint: Checkpoint
     folder: Path
+    group_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,11 @@ def _export_one(part: _Part, options: WeightOptions, loading: _Loading) -> None:
     from optimum.exporters.openvino import main_export
 
     source, remote_code = part.checkpoint.location, loading.trust_remote_code
-    ov_config = options.to_optimum(source)
+    ov_config = options.to_optimum(source, part.group_size)
     quantization = None if ov_config is None else ov_config.quantization_config
+    size = getattr(quantization, "group_size", None)
+    if size is not None and options.weight_format == "int4":
+        loading.report(f"compressing {part.checkpoint.name} to int4 in groups of {size}")
     compressed = compressed_before_saved(
         source,
         quantization,

@@ -15,6 +15,7 @@ _OPTION = re.compile(rb'<(\w{1,256}) value="([^"]*)"')
 _ENCODING = re.compile(rb'^\s{0,256}<\?xml[^>]{0,256}encoding="([^"]*)"')
 _DIGITS = 18
 _END = b"</net>"
+_STATE = re.compile(rb'variable_shape="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,16 @@ def _between(text: bytes, begin: bytes, end: bytes) -> bytes:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def state_shapes(xml: Path) -> list[tuple[int, ...]]:
+    """Shapes of the states that an IR file keeps between passes; -1 where a dimension is not fixed.
+
+    Raises:
+        OSError: the file can't be opened.
+    """
+    found = (match.decode(errors="replace").split(",") for match in _STATE.findall(xml.read_bytes()))
+    return [tuple(int(dim) if _is_number(dim.strip()) else -1 for dim in dims) for dims in found]
 
 
 def _fault(text: bytes) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from ovspec_models.config import ModelSection, OvspecConfig
 from ovspec_models.ir_facts import IrFacts
 from ovspec_models.json_file import read_json
+from ovspec_models.rope_scaling import scaled_positions, why_no_more
 from ovspec_models.sparse_verify import is_int
 from ovspec_models.weight_sizes import WeightSizes
 
@@ -69,12 +70,13 @@ class ModelInfo:
     """Facts about one model folder.
 
     ``weight_bytes`` is the size of ``openvino_model.bin``. ``vocab_size`` is the model's, which may be padded
-    past the tokenizer's. ``max_position_embeddings`` is ``None`` where config.json states no limit, as in
-    families with ALiBi. ``eos_token_ids`` are those of config.json, empty where it names none.
-    ``layer_windows`` is the sliding window of every layer with a cache, 0 for none. ``hidden_size`` to
-    ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``: numbers that its layers
-    of linear attention hold of a text of any length. ``shared_bytes``: weights of another folder that it
-    computes with too.
+    past the tokenizer's. ``max_position_embeddings`` counts the scaling of rotary embeddings; it is ``None``
+    where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
+    texts end there where the model's scaling goes on. ``eos_token_ids`` are those of config.json, empty
+    where it names none. ``layer_windows`` is the sliding window of every layer with a cache, 0 for none.
+    ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
+    numbers that its layers of linear attention hold of a text of any length. ``shared_bytes``: weights of
+    another folder that it computes with too.
     """
 
     folder: Path
@@ -97,6 +99,7 @@ class ModelInfo:
     has_tokenizer: bool
     has_detokenizer: bool
     shared_bytes: int = 0
+    why_no_more_positions: str = ""
 
     @classmethod
     def read(cls, folder: str | Path) -> ModelInfo:
@@ -198,7 +201,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "num_key_value_heads": _kv_heads(path, text, heads),
         "head_dim": head_dim,
         "vocab_size": _number(path, text, "vocab_size"),
-        "max_position_embeddings": _optional_number(path, text, "max_position_embeddings"),
+        **_positions(path, text, model_type),
         "eos_token_ids": _eos_token_ids(path, config, text),
         "layer_windows": _layer_windows(path, text, model_type, layers),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
@@ -290,6 +293,17 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
             raise ValueError(f"{path}: {key} is {shown}, expected a positive integer; export the model again")
         return value
     return None
+
+
+def _positions(path: Path, text: dict[str, Any], model_type: str) -> dict[str, Any]:
+    stated = _optional_number(path, text, "max_position_embeddings")
+    try:
+        return {
+            "max_position_embeddings": scaled_positions(text, stated, model_type),
+            "why_no_more_positions": why_no_more(text),
+        }
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; correct it, or export the model again") from None
 
 
 def _count(config: dict[str, Any], *names: str) -> int:

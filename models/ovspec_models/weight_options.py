@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ovspec_models.calibration_texts import check_dataset, read_dataset
+from ovspec_models.group_size import group_size_for
 from ovspec_models.sparse_verify import is_int
 
 WEIGHT_FORMATS = ("fp32", "fp16", "bf16", "int8", "int4")
 BACKUP_PRECISIONS = ("none", "int8_sym", "int8_asym")
+_ROW = -1  # one group a row
 _INT4_ONLY = (
     *("group_size", "ratio", "all_layers", "dataset"),
     *("awq", "scale_estimation", "gptq", "backup_precision"),
@@ -25,9 +28,10 @@ class WeightOptions:
 
     * `weight_format`: ``fp32``, ``fp16``, ``bf16`` (in optimum-cli a default only), ``int8``, ``int4``;
       ``None`` is optimum-intel's default (the checkpoint's precision, int8 above 1e9 parameters).
-    * `group_size`, `ratio`, `all_layers`, `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`,
-      `scale_estimation`, `gptq`, `dataset` (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file
-      with a text in every line, plain or JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
+    * `group_size` (``None``: 128, or the largest that divides all rows), `ratio`, `all_layers`,
+      `backup_precision` (``none``, ``int8_sym``, ``int8_asym``), `awq`, `scale_estimation`, `gptq`, `dataset`
+      (``wikitext2``, ``c4``, ``c4-new``, ``gsm8k``, ``auto``, a file with a text in every line, plain or
+      JSONL, or a list of texts): int4 only. `sym`: int4 and int8.
     """
 
     weight_format: str | None = None
@@ -101,8 +105,16 @@ class WeightOptions:
                 "or to a name such as 'wikitext2'"
             )
 
-    def to_optimum(self, model: str) -> Any:
+    def group_size_of(self, model: str | Path, cache_dir: str | Path | None) -> int:
+        """Return the size of int4 groups for a checkpoint; ValueError as `group_size_for`."""
+        if self.weight_format != "int4":
+            return _ROW
+        return group_size_for(model, self.group_size, self.ratio in (None, 1.0), cache_dir)
+
+    def to_optimum(self, model: str, group_size: int) -> Any:
         """Return optimum-intel's ``OVConfig`` for `model` (its ID or path), or ``None`` for the default.
+
+        `group_size`: that of `group_size_of`.
 
         An int8 or int4 export without further options takes optimum-intel's tuned configuration of that
         model where it has one, as ``optimum-cli`` does.
@@ -121,18 +133,16 @@ class WeightOptions:
             tuned = get_default_quantization_config(model, self.weight_format)
             if tuned is not None:
                 return OVConfig(quantization_config=tuned)
-        return OVConfig(quantization_config=OVWeightQuantizationConfig(**self._quantization_arguments()))
+        return OVConfig(quantization_config=OVWeightQuantizationConfig(**self._arguments(group_size)))
 
-    def _quantization_arguments(self) -> dict[str, Any]:
+    def _arguments(self, group_size: int) -> dict[str, Any]:
         if self.weight_format == "int8":
-            return {"bits": 8, "dtype": "int8", "sym": self.sym, "group_size": -1, "ratio": 1.0}
+            return {"bits": 8, "dtype": "int8", "sym": self.sym, "group_size": _ROW, "ratio": 1.0}
         return {
             "bits": 4,
             "dtype": "int4",
             "sym": self.sym,
-            # optimum-cli fills in 128 when no option at all is given, else leaves the size to NNCF (128 too,
-            # unless the data type needs another).
-            "group_size": self.group_size if self.given() else 128,
+            "group_size": group_size,
             "ratio": 1.0 if self.ratio is None else self.ratio,
             "all_layers": self.all_layers or None,
             "dataset": None if self.dataset is None else read_dataset(self.dataset),

@@ -14,11 +14,14 @@ from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
 
 DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
+MOST_CONTEXT, MOST_BUDGET = 16384, 2048  # of the defaults
 
 
 @click.command()
 @source_options
-@default_option("--context", 16384, "Tokens in the cache.")
+@typed_option(
+    "--context", int, f"Tokens in the cache.  [default: {MOST_CONTEXT}, or what the model has positions for]"
+)
 @default_option(
     "--acceptance",
     "synthetic:3/4",
@@ -27,7 +30,11 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
     metavar="TRACE",
 )
 @default_option("--mode", DEFAULT_MODES, f"What to time: {', '.join(MODES)}.")
-@default_option("--budget", 2048, "Tokens that a sparse pass reads.")
+@typed_option(
+    "--budget",
+    int,
+    f"Tokens that a sparse pass reads.  [default: an eighth of the context, at most {MOST_BUDGET}]",
+)
 @typed_option("--commit-interval", int, "Provisional tokens before a dense pass.  [adaptive]")
 @default_option("--draft-budget", 512, "Tokens that a pass of sparse_self reads.")
 @default_option("--max-new-tokens", 128, "Tokens of a generation.")
@@ -36,9 +43,11 @@ DEFAULT_MODES = "stock_plain,stock_speculative,dense,commit"
 @property_option
 @json_option
 def decode(
+    context: int | None,
     acceptance: str,
     mode: str,
-    budget: int,
+    budget: int | None,
+    max_new_tokens: int,
     commit_interval: int | None,
     properties: tuple[str, ...],
     json_path: str | None,
@@ -49,13 +58,20 @@ def decode(
     Passes are real. A trace decides which drafts are accepted, in every mode alike. The stock modes use
     OpenVINO's own attention at the plugin's defaults, in the same decoding loop.
     """
+    source = read_source(options)
+    if context is None:
+        context = max(1, min(MOST_CONTEXT, source.max_position_embeddings - max_new_tokens))
+    if budget is None:
+        budget = max(1, min(MOST_BUDGET, context // 8))
     bench = DecodeBench(
-        source=read_source(options),
+        source=source,
+        context=context,
         trace=AcceptanceTrace.of(acceptance),
         sparse=sparse_from(options | {"budget": budget}),
         interval=commit_interval,
         modes=tuple(mode.split(",")),
         properties=properties_from(properties),
-        **{name: options[name] for name in ("context", "draft_budget", "max_new_tokens", "repeat")},
+        max_new_tokens=max_new_tokens,
+        **{name: options[name] for name in ("draft_budget", "repeat")},
     )
     run_and_show(bench, json_path, "native" in {MODES[name] for name in bench.modes}, DecodeReport)

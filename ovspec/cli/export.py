@@ -41,7 +41,11 @@ _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
     click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     "Weights.  [default: optimum-intel's choice]",
 )
-@typed_option("--group-size", int, "int4: weights that share a scale.")
+@typed_option(
+    "--group-size",
+    int,
+    "int4: weights that share a scale.  [default: 128, or the largest that divides all rows]",
+)
 @typed_option("--ratio", float, "int4: share of the layers that gets int4, the rest int8.")
 @click.option("--sym", is_flag=True, help="Symmetric quantization.")
 @click.option("--all-layers", is_flag=True, help="int4: embeddings and the last layer too.")

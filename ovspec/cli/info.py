@@ -27,6 +27,7 @@ from ovspec.eval.tables import table_of
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
+from ovspec.runtime.native_attention import why_not_native
 from ovspec.runtime.promises import promises
 from ovspec.runtime.row_check import check_rows
 from ovspec.runtime.row_rounding import row_bits
@@ -225,12 +226,14 @@ def family_facts(model: ModelInfo) -> dict[str, object]:
 
 def model_facts(model: ModelInfo) -> dict[str, object]:
     """Shape, sizes and settings of a model folder."""
-    config = OvspecConfig.load(model.folder)
+    config, heads = OvspecConfig.load(model.folder), why_not_native(model.folder)
     return {
         "model_type": model.model_type,
         "weight_format": model.weight_format(),
         "weight_bytes": model.weight_bytes,
         **{name: getattr(model, name) for name in _SHAPE},
+        **({"attention": f"OpenVINO's: the model has {heads}"} if heads else {}),
+        **({"no_more_positions": model.why_no_more_positions} if model.why_no_more_positions else {}),
         "sliding_windows": sorted({window for window in model.layer_windows if window}),
         "layers_with_window": sum(1 for window in model.layer_windows if window),
         "kv_cache_bytes_per_token_u8": model.kv_cache_bytes_per_token("u8", "BY_TOKEN"),

@@ -104,8 +104,11 @@ def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
     return [row[keep].tolist() for row, keep in zip(rows, mask, strict=True)]
 
 
-def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: int) -> None:
+def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: int, why: str = "") -> None:
     """Refuse prompts that the model cannot process.
+
+    Args:
+        why: why there are no more positions, where a user may expect them.
 
     Raises:
         ValueError: no prompts, an empty one, one without room for an answer, or ids outside the vocabulary.
@@ -117,7 +120,8 @@ def check_prompts(prompts: Sequence[Sequence[int]], positions: int, vocab_size: 
             raise InvalidValueError("inputs: a prompt has no tokens; give some text")
         if len(prompt) >= positions:
             raise InvalidValueError(
-                f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions; shorten it"
+                f"inputs: the prompt has {len(prompt)} tokens, the model {positions} positions"
+                f"{why and f' ({why})'}; shorten it"
             )
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             raise InvalidValueError(

@@ -152,7 +152,9 @@ def plan_memory(
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise ValueError(f"max_context={context!r}: expected a number of tokens of at least 1")
     if info.max_position_embeddings is not None and context > info.max_position_embeddings:
-        raise ValueError(f"max_context={context}: the model has {info.max_position_embeddings} positions")
+        why = info.why_no_more_positions
+        has = f"the model has {info.max_position_embeddings} positions{why and f'; {why}'}"
+        raise ValueError(f"max_context={context}: {has}")
     given = [(info, backends), *([(draft, draft_backends)] if draft else [])]
     models = []
     for model, how in given:

@@ -9,12 +9,13 @@ from typing import ClassVar
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.routing import sparse_attention
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.draft_runner import draft_properties, draft_runner, reads_all
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.native_attention import attention_on
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
 from ovspec_models.sparse_verify import SparseVerify
@@ -57,7 +58,7 @@ class AssistantChoices:
         info = ModelInfo.read(draft.models_path)
         device = resolve_device(draft.device or device)
         # Our operations run on CPU; a draft elsewhere takes what its device has.
-        backend = attention_on(device, attention if is_cpu(device) else None)
+        backend = attention_on(device, attention if is_cpu(device) else None, info.folder)
         sparse = None if backend != "native" or reads_all(info) else attention_part(verify)
         reads = AttentionConfig(backend) if sparse is None else sparse_attention(backend, sparse)
         backends = Backends.resolve(

@@ -14,11 +14,12 @@ from ovspec.drafters.mtp import load_mtp
 from ovspec.errors import raised_by_us
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.draft_model import DraftModel
-from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.draft_runner import draft_properties
 from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.native_attention import attention_on
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import ModelInfo, check_same_token_ids
 from ovspec_models.head_info import HeadInfo, head_kind
@@ -113,7 +114,7 @@ class HeadChoices:
             raise ValueError(
                 "CACHE_DIR: a head is compiled in a moment and never kept; leave it out of draft_model()"
             )
-        backend = attention_on(device, attention if is_cpu(device) else None)
+        backend = attention_on(device, attention if is_cpu(device) else None, info.folder)
         # An entry would depend on two folders.
         given = dict(draft.properties or properties)
         given.pop("CACHE_DIR", None)

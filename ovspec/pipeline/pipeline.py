@@ -359,7 +359,9 @@ class LLMPipeline(Outline):
     def _generate(
         self, prompts: SequenceOf[SequenceOf[int]], settings: GenerationSettings, call: GenerationCall
     ) -> list[Answer]:
-        check_prompts(prompts, self.max_model_len, self._info.vocab_size)
+        whole = self.max_model_len == self._info.max_position_embeddings
+        why = self._info.why_no_more_positions if whole else ""
+        check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)

@@ -12,13 +12,14 @@ from ovspec.engine.routing import expert_routing, ffn_routing, routing
 from ovspec.memory.memory_plan import MemoryPlan, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.head_model import HeadChoices
-from ovspec.runtime.attention_config import Attention, AttentionConfig, attention_on
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
 from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.native_attention import attention_on
 from ovspec.runtime.reference_check import check_reference
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode
@@ -61,7 +62,7 @@ class TargetChoices:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
         """
         device = resolve_device(device)
-        attention = attention_on(device, attention)
+        attention = attention_on(device, attention, info.folder)
         graph = routing(attention, verify, drafter, prefill, prompt_rule)
         backend = experts or attention
         limits = expert_routing(backend, verify, drafter) or ExpertConfig(backend, optional=experts is None)

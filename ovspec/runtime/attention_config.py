@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from ovspec.runtime.devices import is_cpu
 from ovspec.verify.sparse_prefill import PROMPT_PIECE, SparsePrefill
 from ovspec_transforms import Selection
 
 Attention = Literal["native", "stock"]
-
-
-def attention_on(device: str, asked: Attention | None) -> Attention:
-    """Who computes attention: what the user asks for, else our operation where it runs."""
-    return asked or ("native" if is_cpu(device) else "stock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import openvino as ov
 
-from ovspec.runtime.attention_config import AttentionConfig, attention_on
+from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.compile import check_properties, with_defaults, written_type
 from ovspec.runtime.devices import is_cpu, openvino_core, resolve_device
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.linear_backend import LinearBackend, linear_backend
+from ovspec.runtime.native_attention import attention_on, why_not_native
 from ovspec.runtime.row_rounding import arithmetic, rounding_settings, rounds_rows, row_bits
 from ovspec_transforms import Arithmetic, RowBits
 
@@ -35,6 +36,7 @@ class Backends:
         boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
         skips_layers: whether a pass can leave layers out, as `ovspec_transforms.skip_layers`; it returns the
             states behind the last one then.
+        why_stock_attention: why our attention can't be had for the model; empty where it can.
     """
 
     device: str = "CPU"
@@ -48,6 +50,7 @@ class Backends:
     arithmetic: Arithmetic = "f32"
     boundaries: tuple[int, ...] = ()
     skips_layers: bool = False
+    why_stock_attention: str = ""
 
     @classmethod
     def resolve(
@@ -67,16 +70,17 @@ class Backends:
 
         Args:
             model: folder with `openvino_model.xml`, or the model itself.
-            attention, experts, ffn: as the attributes; `None` for attention is the native one, dense.
+            attention, experts, ffn: as the attributes; `None` for attention is what `attention_on` chooses,
+                dense.
             linear: "native", "stock", or `None` for `linear_backend`.
             plugin_defaults: leave to the plugin what `properties` does not say.
 
         Raises:
-            ValueError: a native operation on another device than a CPU, a device or property that is not
-                known, or settings that contradict each other.
+            ValueError: a native operation on another device than a CPU or for a shape that it does not take,
+                a device or property that is not known, or settings that contradict each other.
         """
         device = resolve_device(device)
-        attention = attention or AttentionConfig(attention_on(device, None))
+        attention = attention or AttentionConfig(attention_on(device, None, model))
         asked = {
             "attention": attention.backend,
             "experts": experts and experts.backend,
@@ -92,6 +96,7 @@ class Backends:
             if backend == "native" and not is_cpu(device):
                 verb = "runs" if name == "attention" else "run"
                 raise ValueError(f"device={device!r}: native {name} {verb} on CPU only; pass {name}='stock'")
+        attention_on(device, attention.backend, model)  # refuses heads that it does not take
         given = dict(properties or {})
         settings = given if plugin_defaults else with_defaults(given, device)
         core = openvino_core()
@@ -110,6 +115,7 @@ class Backends:
             arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
             boundaries=boundaries,
             skips_layers=skips_layers,
+            why_stock_attention=why_not_native(model) if is_cpu(device) else "",
         )
 
     @property

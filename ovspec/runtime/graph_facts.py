@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import openvino as ov
@@ -35,6 +35,11 @@ class GraphFacts:
     ) -> GraphFacts:
         """Read a graph after its transforms; `mlps` are those that it had before."""
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
+
+    def behind(self, model: ov.Model, late: Sequence[PassReport]) -> GraphFacts:
+        """The facts of the same graph after its last transforms."""
+        reports = (*self.reports, *late)
+        return replace(self, reports=reports, stock_products=StockProducts.of(model, reports))
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:

@@ -180,7 +180,7 @@ class ModelRunner:
             late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
             rounded = None if self.row_bits is None else round_rows(graph, self.row_bits)
             late += [rounded] if rounded and rounded.changed else []
-            facts = replace(facts, reports=(*facts.reports, *late), stock_products=StockProducts.of(graph))
+            facts = facts.behind(graph, late)
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()

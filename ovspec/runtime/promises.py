@@ -12,6 +12,7 @@ from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.native_attention import why_not_native
 from ovspec.runtime.paged_graph import transform
 from ovspec_transforms import linear_layers
 
@@ -28,23 +29,29 @@ def promises(folder: Path) -> dict[str, list[str]]:
     core = openvino_core()
     ovspec_ops.load(core)
     graph = read_model(core, folder)
-    all_stock = _breakers("stock", "stock", StockProducts.of(graph))
+    all_stock = _breakers("stock", "stock", StockProducts.of(graph), folder)
+    if why_not_native(folder):
+        return {"default": all_stock}
     try:
-        transform(graph, AttentionConfig(), ovspec_ops.BLOCK_SIZE, ExpertConfig(optional=True))
+        reports = transform(graph, AttentionConfig(), ovspec_ops.BLOCK_SIZE, ExpertConfig(optional=True))
     except ValueError as error:
         refused = [f"refused with attention='native': {error}"]
         return {"default": refused, "linear='stock'": refused, "attention='stock'": all_stock}
-    left = StockProducts.of(graph, set(linear_layers(graph)))
+    found = linear_layers(graph)
+    left = StockProducts.of(graph, [*reports, found], set(found.changed))
     return {
-        "default": _breakers("native", "native", left),
-        "linear='stock'": _breakers("native", "stock", StockProducts.of(graph)),
+        "default": _breakers("native", "native", left, folder),
+        "linear='stock'": _breakers("native", "stock", StockProducts.of(graph, reports), folder),
         "attention='stock'": all_stock,
     }
 
 
-def _breakers(attention: Attention, linear: LinearBackend, stock: StockProducts) -> list[str]:
+def _breakers(attention: Attention, linear: LinearBackend, stock: StockProducts, folder: Path) -> list[str]:
     """With experts as attention, which is their default."""
     chosen = Backends(
-        attention=AttentionConfig(attention), linear=linear, experts=ExpertConfig(attention, optional=True)
+        attention=AttentionConfig(attention),
+        linear=linear,
+        experts=ExpertConfig(attention, optional=True),
+        why_stock_attention=why_not_native(folder),
     )
     return list(identity_breakers(chosen, stock, (), ovspec_ops.BLOCK_SIZE))

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.decode import MODES
 from ovspec.cli import cli
+from ovspec_models import demo_pair_path
 
 TINY = ["--shape", "qwen3-0.6b", "--layers", "2", "--vocab-size", "256", "--weight-format", "fp32"]
 SMALL = [*TINY, "--context", "300", "--budget", "96", "--draft-budget", "64", "--repeat", "1"]
@@ -97,6 +98,25 @@ def test_output_says_that_a_trace_decides_and_what_is_lossy(outcome: Outcome) ->
     assert "a trace decides which drafts are accepted" in outcome.stdout
     assert "trace.json: a test" in outcome.stdout
     assert "sparse (LOSSY)" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "context", "budget"),
+    [
+        pytest.param([*TINY, "--context", "48"], 48, 6, id="a short context"),
+        pytest.param(["--model", str(demo_pair_path())], 8192 - 2, 8190 // 8, id="few positions"),
+    ],
+)
+def test_the_defaults_go_with_the_context_and_the_model(
+    arguments: list[str], context: int, budget: int, tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures.json"
+    arguments = [*arguments, "--max-new-tokens", "2", "--repeat", "1", "--json", str(figures)]
+    result = CliRunner().invoke(cli, ["bench", "decode", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = json.loads(figures.read_text())
+    assert (found["context"], found["budget"]) == (context, budget)
+    assert list(found["modes"]) == ["stock_plain", "stock_speculative", "dense", "commit"]
 
 
 @pytest.mark.parametrize(

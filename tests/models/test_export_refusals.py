@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from ovspec_models import export_model
+from ovspec_models.weight_options import WeightOptions
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
@@ -182,6 +183,66 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "task without a cache": ({"task": "text-generation"}, "task is 'text-generation', expected"),
     "unknown backup": ({"weight_format": "int4", "backup_precision": "int8"}, "backup_precision is 'int8'"),
 }
+
+
+class TestGroupsOfInt4:
+    """Sizes of SmolLM2-135M: 128, which NNCF takes, does not divide 576."""
+
+    @pytest.fixture
+    def odd(self, tmp_path: Path) -> Callable[..., Path]:
+        def make(**sizes: int) -> Path:
+            folder = tmp_path / "odd"
+            folder.mkdir()
+            config = {"model_type": "llama", "vocab_size": 64, "num_hidden_layers": 2, **sizes}
+            (folder / "config.json").write_text(json.dumps(config))
+            return folder
+
+        return make
+
+    SMOL: ClassVar[dict[str, int]] = {
+        "hidden_size": 576,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+    }
+
+    def test_a_size_that_divides_all_rows_is_taken(self, odd: Callable[..., Path]) -> None:
+        options = WeightOptions(weight_format="int4")
+        assert options.group_size_of(odd(**self.SMOL), None) == 64
+        assert options.to_optimum("a", 64).quantization_config.group_size == 64
+
+    def test_a_ratio_leaves_the_choice_of_layers_to_nncf(self, odd: Callable[..., Path]) -> None:
+        options = WeightOptions(weight_format="int4", group_size=128, ratio=0.5)
+        assert options.group_size_of(odd(**self.SMOL), None) == 128
+
+    @pytest.mark.parametrize(
+        ("sizes", "options", "part"),
+        [
+            pytest.param({}, {"group_size": 128}, "rows of 576 .*use --group-size 64", id="asked"),
+            pytest.param({"intermediate_size": 97}, {}, "rows of 97 .*use --group-size -1", id="none fits"),
+            pytest.param(
+                {"num_experts": 4, "moe_intermediate_size": 40, "intermediate_size": 97},
+                {"group_size": 64},
+                "rows of 40 .*use --group-size 8 ",
+                id="experts",
+            ),
+        ],
+    )
+    def test_another_is_refused_before_packages_are_loaded(
+        self,
+        odd: Callable[..., Path],
+        sizes: dict[str, int],
+        options: dict[str, int],
+        part: str,
+        tmp_path: Path,
+    ) -> None:
+        def loads(step: str) -> None:
+            pytest.fail(f"began with {step}")
+
+        folder = odd(**{**self.SMOL, **sizes})
+        with pytest.raises(ValueError, match=part) as caught:
+            export_model(folder, tmp_path / "ir", weight_format="int4", progress=loads, **options)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("options", "part"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())

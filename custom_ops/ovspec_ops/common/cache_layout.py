@@ -9,6 +9,18 @@ from numpy.typing import NDArray
 
 BLOCK_SIZE = 32
 """Tokens per cache block in the CPU plugin."""
+_HEAD_STEP, _MOST_HEAD_SIZE, _MOST_KV_HEADS = 8, 1024, 65536
+
+
+def why_not_taken(kv_heads: int, k_size: int, v_size: int) -> str:
+    """Why no operation of ours takes a cache of so many KV heads of these sizes; empty: all of them do."""
+    for size in (k_size, v_size):
+        if not 0 < size <= _MOST_HEAD_SIZE or size % _HEAD_STEP:
+            most = f"multiples of {_HEAD_STEP} up to {_MOST_HEAD_SIZE}"
+            return f"heads of size {size}, and our operations take {most}"
+    if not 0 < kv_heads <= _MOST_KV_HEADS:
+        return f"{kv_heads} KV heads, and our operations take 1 to {_MOST_KV_HEADS}"
+    return ""
 
 
 def _decode_u8(block: NDArray[np.uint8], size: int) -> NDArray[np.float64]:

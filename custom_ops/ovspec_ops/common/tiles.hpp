@@ -6,6 +6,15 @@
 #include "common/emulated_tiles.hpp"
 #endif
 
+// Loads a tile behind all stores before it. GCC's intrinsic does not say that it reads memory: without the
+// barrier GCC may move stores of what the tile holds behind it, and drops those that nothing else reads.
+// A macro, because the intrinsic takes the tile's number as text.
+#define OVSPEC_LOAD_TILE(tile, from, stride)                                                                 \
+    do {                                                                                                     \
+        asm volatile("" : : : "memory");                                                                     \
+        _tile_loadd(tile, from, stride);                                                                     \
+    } while (false)
+
 namespace ovspec::OVSPEC_ISA::tiles {
 
 constexpr std::size_t tile_rows = 16;
@@ -48,10 +57,12 @@ public:
     explicit Session(std::size_t size) : Session(Configuration(size % tile_bytes)) {}
     explicit Session(const Configuration& own) {
         _tile_storeconfig(before_);
-        asm volatile("" : : "m"(own)); // GCC's intrinsic declares that it reads eight bytes, not all 64
+        // GCC's intrinsics declare that they write and read eight bytes, not all 64.
+        asm volatile("" : "+m"(before_) : "m"(own));
         _tile_loadconfig(&own);
     }
     ~Session() {
+        asm volatile("" : : "m"(before_));
         if (before_[0])
             _tile_loadconfig(before_);
         else

@@ -45,17 +45,17 @@ OVSPEC_INLINE void add(const Batch& batch, const std::uint8_t* const* rows, std:
         sums[r] = batch.run_sum(rows[r]);
     }
     const bool both = batch.end - batch.begin > width;
-    _tile_loadd(2, digits.bytes[0], width);
+    OVSPEC_LOAD_TILE(2, digits.bytes[0], width);
     if (both)
-        _tile_loadd(3, digits.bytes[1], width);
+        OVSPEC_LOAD_TILE(3, digits.bytes[1], width);
     for (std::size_t h = 0; h < batch.count; h += lanes) {
         const std::uint8_t* weights = batch.weights(h);
         alignas(64) IVec products[2 * row_block];
         _tile_zero(0);
-        _tile_loadd(4, weights, 64);
+        OVSPEC_LOAD_TILE(4, weights, 64);
         _tile_dpbsud(0, 2, 4);
         if (both) {
-            _tile_loadd(5, weights + 16 * 64, 64);
+            OVSPEC_LOAD_TILE(5, weights + 16 * 64, 64);
             _tile_dpbsud(0, 3, 5);
         }
         for (std::size_t i = 0; i < lanes; i++)

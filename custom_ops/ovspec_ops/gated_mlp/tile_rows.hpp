@@ -198,18 +198,18 @@ OVSPEC_INLINE void block(const ChannelMatrix& m, const GroupScales* scales, cons
                 ask(next, slab * width);
                 ask(next, (slab + 1) * width);
             }
-            _tile_loadd(2, weights, stride);
-            _tile_loadd(4, x, 64);
+            OVSPEC_LOAD_TILE(2, weights, stride);
+            OVSPEC_LOAD_TILE(4, x, 64);
             _tile_dpbusd(0, 2, 4);
-            _tile_loadd(3, weights + width, stride);
-            _tile_loadd(5, x + tile_bytes, 64);
+            OVSPEC_LOAD_TILE(3, weights + width, stride);
+            OVSPEC_LOAD_TILE(5, x + tile_bytes, 64);
             _tile_dpbusd(1, 3, 5);
             weights += 2 * width;
             x += 2 * tile_bytes;
         }
         if (slab < slabs) {
-            _tile_loadd(2, weights, stride);
-            _tile_loadd(4, x, 64);
+            OVSPEC_LOAD_TILE(2, weights, stride);
+            OVSPEC_LOAD_TILE(4, x, 64);
             _tile_dpbusd(0, 2, 4);
             weights += width;
             x += tile_bytes;

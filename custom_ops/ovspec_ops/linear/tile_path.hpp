@@ -110,9 +110,9 @@ OVSPEC_INLINE void shared_products(const std::uint8_t* weights, std::size_t slab
     _tile_zero(1);
     for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
         ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
-        _tile_loadd(4, digits, slab);
-        _tile_loadd(6, weights, quad_bytes);
-        _tile_loadd(7, weights + quad_bytes / 2, quad_bytes);
+        OVSPEC_LOAD_TILE(4, digits, slab);
+        OVSPEC_LOAD_TILE(6, weights, quad_bytes);
+        OVSPEC_LOAD_TILE(7, weights + quad_bytes / 2, quad_bytes);
         _tile_dpbsud(0, 4, 6);
         _tile_dpbsud(1, 4, 7);
     }
@@ -128,12 +128,12 @@ OVSPEC_INLINE void split_products(const std::uint8_t* weights, std::size_t slabs
     _tile_zero(3);
     for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
         ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
-        _tile_loadd(4, digits, slab);
-        _tile_loadd(6, weights, quad_bytes);
+        OVSPEC_LOAD_TILE(4, digits, slab);
+        OVSPEC_LOAD_TILE(6, weights, quad_bytes);
         _tile_dpbsud(0, 4, 6);
-        _tile_loadd(5, digits + layout.low(), slab);
+        OVSPEC_LOAD_TILE(5, digits + layout.low(), slab);
         _tile_dpbsud(1, 5, 6);
-        _tile_loadd(7, weights + quad_bytes / 2, quad_bytes);
+        OVSPEC_LOAD_TILE(7, weights + quad_bytes / 2, quad_bytes);
         _tile_dpbsud(2, 4, 7);
         _tile_dpbsud(3, 5, 7);
     }

@@ -21,35 +21,35 @@ OVSPEC_INLINE void score_tiles(const std::uint8_t* keys, std::size_t stride, std
     std::size_t d = 0;
     for (; d + tile_bytes <= size; d += tile_bytes) {
         const IVec* part = parts + d / 4 * P;
-        _tile_loadd(4, keys + d, stride);
-        _tile_loadd(5, part, part_bytes);
+        OVSPEC_LOAD_TILE(4, keys + d, stride);
+        OVSPEC_LOAD_TILE(5, part, part_bytes);
         _tile_dpbusd(0, 4, 5);
         if constexpr (half) {
-            _tile_loadd(4, second + d, stride);
+            OVSPEC_LOAD_TILE(4, second + d, stride);
             _tile_dpbusd(2, 4, 5);
         } else {
-            _tile_loadd(5, part + 1, part_bytes);
+            OVSPEC_LOAD_TILE(5, part + 1, part_bytes);
             _tile_dpbusd(1, 4, 5);
-            _tile_loadd(4, second + d, stride);
+            OVSPEC_LOAD_TILE(4, second + d, stride);
             _tile_dpbusd(3, 4, 5);
-            _tile_loadd(5, part, part_bytes);
+            OVSPEC_LOAD_TILE(5, part, part_bytes);
             _tile_dpbusd(2, 4, 5);
         }
     }
     if (d < size) {
         const IVec* part = parts + d / 4 * P;
-        _tile_loadd(6, keys + d, stride);
-        _tile_loadd(7, part, part_bytes);
+        OVSPEC_LOAD_TILE(6, keys + d, stride);
+        OVSPEC_LOAD_TILE(7, part, part_bytes);
         _tile_dpbusd(0, 6, 7);
         if constexpr (half) {
-            _tile_loadd(6, second + d, stride);
+            OVSPEC_LOAD_TILE(6, second + d, stride);
             _tile_dpbusd(2, 6, 7);
         } else {
-            _tile_loadd(7, part + 1, part_bytes);
+            OVSPEC_LOAD_TILE(7, part + 1, part_bytes);
             _tile_dpbusd(1, 6, 7);
-            _tile_loadd(6, second + d, stride);
+            OVSPEC_LOAD_TILE(6, second + d, stride);
             _tile_dpbusd(3, 6, 7);
-            _tile_loadd(7, part, part_bytes);
+            OVSPEC_LOAD_TILE(7, part, part_bytes);
             _tile_dpbusd(2, 6, 7);
         }
     }
@@ -64,7 +64,7 @@ OVSPEC_INLINE void score_tiles(const std::uint8_t* keys, std::size_t stride, std
 // Parts of weights, in tiles 4 (half: of both bytes) and 5, times the values of 16 channels: sums[p][row];
 // half: the rows' high bytes, then their low ones. A vector holds the channels.
 template <bool half> OVSPEC_INLINE void value_tile(const std::uint8_t* values, std::size_t step, IVec* sums) {
-    _tile_loadd(2, values, step);
+    OVSPEC_LOAD_TILE(2, values, step);
     _tile_zero(0);
     _tile_dpbsud(0, 4, 2);
     _tile_stored(0, sums, sizeof(IVec));

@@ -125,9 +125,9 @@ __attribute__((noinline)) void add_values(const Chunk& c, Pair& pair, std::size_
                       s.weight_rows + (2 * step + p) * lanes, 1);
     const std::size_t stride = c.g.value_stride;
     const auto load_weights = [&](std::size_t step) {
-        _tile_loadd(4, s.weight_rows + 2 * step * lanes, sizeof(IVec));
+        OVSPEC_LOAD_TILE(4, s.weight_rows + 2 * step * lanes, sizeof(IVec));
         if constexpr (!half)
-            _tile_loadd(5, s.weight_rows + (2 * step + 1) * lanes, sizeof(IVec));
+            OVSPEC_LOAD_TILE(5, s.weight_rows + (2 * step + 1) * lanes, sizeof(IVec));
     };
     const auto products = [&](std::size_t step, std::size_t d) __attribute__((always_inline)) {
         tiles::value_tile<half>(s.values + step * pair_slots * s.value_stride + 4 * d, 4 * s.value_stride,

@@ -7,6 +7,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 import ovspec_ops
+from ovspec_ops.common.cache_layout import why_not_taken
 from ovspec_transforms.attention.paged_cache import (
     KEY_CACHE,
     QUERY,
@@ -93,6 +94,8 @@ def _operation(layer: PagedLayer, tables: ov.Node) -> ov.Node:
             f"layer {layer.name} has ALiBi slopes, which VerifyAttention does not support; "
             "use attention='stock' to run this model"
         )
+    if why := why_not_taken(layer.num_kv_heads, layer.key_head_size, layer.value_head_size):
+        raise ValueError(f"layer {layer.name} has {why}; use attention='stock' to run this model")
     node = layer.node
     query, keys, values = (node.input(i).get_source_output() for i in (QUERY, KEY_CACHE, VALUE_CACHE))
     inputs = [query, keys, values, node.output(0), tables.output(0)]

@@ -27,6 +27,7 @@ _MOST_PACKERS = 4
 _BLOCK_BYTES = 1 << 20  # so that intermediate arrays stay in the processor's cache
 _FORMATS = {"u8": "u8", "i8": "u8", "u4": "u4", "i4": "u4", "f32": "f32", "f16": "f16", "bf16": "bf16"}
 _ROWS_AS_THEY_ARE = 32
+_NAME = "NativeLinear"
 
 Arithmetic = Literal["f32", "bf16"]
 
@@ -91,9 +92,10 @@ def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list
     return found, left
 
 
-def linear_layers(model: ov.Model) -> list[str]:
-    """Names of the products that `native_linear` replaces; the model stays as it is."""
-    return [layer.matmul.get_friendly_name() for layer in _layers(model, "f32")[0]]
+def linear_layers(model: ov.Model) -> PassReport:
+    """The report that `native_linear` would give; the model stays as it is."""
+    found, left = _layers(model, "f32")
+    return PassReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
 
 
 def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
@@ -164,4 +166,4 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
             let_read(layer.matmul.output(0), output)
         changed += names
     model.validate_nodes_and_infer_types()
-    return PassReport("NativeLinear", tuple(changed), tuple(left))
+    return PassReport(_NAME, tuple(changed), tuple(left))

@@ -10,9 +10,41 @@ import click
 
 from ovspec.cli.help import Command
 
+# No count and no duration is larger; what is, would only fail later.
+_MOST = 2**31 - 1
+
+
+class _Finite(click.FloatRange):
+    """A number of a range that is no infinity, NaN, or too large for a clock."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        return _checked(self, super().convert(value, param, ctx), param, ctx)
+
+
+class _Count(click.IntRange):
+    """A number of things."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        return _checked(self, super().convert(value, param, ctx), param, ctx)
+
+
+def _checked(
+    kind: click.FloatRange | click.IntRange,
+    number: Any,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> Any:
+    if not number <= _MOST:
+        kind.fail(f"{str(number)[:20]} is not in the range x<2**31", param, ctx)
+    return number
+
+
 PATH = click.Path(path_type=Path)
-COUNT = click.IntRange(1)
-ABOVE_ZERO = click.FloatRange(0, min_open=True)
+COUNT = _Count(1)
+COUNT_FROM_ZERO = _Count(0)
+ABOVE_ZERO = _Finite(0, min_open=True)
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 

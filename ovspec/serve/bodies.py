@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -26,6 +27,11 @@ Body = TypeVar("Body", bound="StrictBody")
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
+# Together: every step looks for all of them in what is new.
+MAX_STOP_CHARACTERS = 2**14
+MAX_STOP_TOKENS = 1024
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
 MAX_TOP_LOGPROBS = 20
 
 
@@ -58,6 +64,25 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _short_together(value: list[str]) -> list[str]:
+    if (length := sum(map(len, value))) > MAX_STOP_CHARACTERS:
+        raise ValueError(f"{length} characters together; expected at most {MAX_STOP_CHARACTERS}")
+    return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose names are all different."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{twice[:80]!r} is given twice")
+    return made
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
 Off = Annotated[None, _Off()]
 OffList = Annotated[None, _Off([], {})]
 OffFalse = Annotated[None, _Off(False)]
@@ -66,6 +91,7 @@ StopString = Annotated[Text, Field(min_length=1)]
 StopStrings = Annotated[
     list[StopString],
     Field(max_length=MAX_STOP_STRINGS),
+    AfterValidator(_short_together),
     BeforeValidator(_one_or_many),
     WithJsonSchema(
         {
@@ -108,11 +134,12 @@ class StrictBody(BaseModel):
             ApiError: 400; it names the first field that is wrong.
         """
         try:
-            value = json.loads(data)
+            value = json.loads(data.decode(), object_pairs_hook=_each_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise ApiError(400, f"the body is no JSON ({error}); send a JSON object") from None
+            reason = str(error).partition("; use sys.")[0]  # Python's remedy for an integer of many digits
+            raise ApiError(400, f"the body is no JSON ({reason}); send a JSON object in UTF-8") from None
         if not isinstance(value, dict):
-            raise ApiError(400, f"the body is a JSON {type(value).__name__}; send a JSON object")
+            raise ApiError(400, f"the body is {_shown(value)}; send a JSON object")
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -123,11 +150,10 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     """The first fault of a body, by the name of its field."""
     fault = error.errors(include_url=False)[0]
     # A list of alternatives (text or tokens) names the alternative in the place; the user knows the field.
-    field = str(fault["loc"][0]) if fault["loc"] else "body"
-    place = ".".join(str(part) for part in fault["loc"] if not _names_a_type(part))
+    field = str(fault["loc"][0])[:80] if fault["loc"] else "body"
+    place = ".".join(str(part)[:80] for part in fault["loc"] if not _names_a_type(part))
     message = str(fault["msg"]).removeprefix("Value error, ")
-    shown = json.dumps(fault["input"], default=str)
-    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    shown = _shown(fault["input"])
     if fault["type"] == "extra_forbidden":
         known = (
             ", ".join(sorted(kind.model_fields)) if len(fault["loc"]) == 1 else "those of OpenAI's interface"
@@ -136,6 +162,14 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     if fault["type"] == "missing":
         return ApiError(400, f"{place}: is missing; give it", field, "missing_field")
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
+
+
+def _shown(value: object) -> str:
+    """A value of JSON in short."""
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    shown = json.dumps(value[:80] if isinstance(value, str) else value, default=str)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 def _names_a_type(part: int | str) -> bool:
@@ -172,7 +206,7 @@ class GenerationBody(StrictBody):
     min_p: float | None = Field(None, ge=0, lt=1, strict=True)
     repetition_penalty: float | None = Field(None, gt=0, strict=True)
     min_tokens: int = Field(0, ge=0, strict=True)
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: Flag = False
     include_stop_str_in_output: Flag = False
 
@@ -218,7 +252,7 @@ class Message(StrictBody):
     """A message of a chat."""
 
     role: Literal["system", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
     name: Off = None
     refusal: Off = None
     annotations: OffList = None
@@ -236,7 +270,7 @@ class Message(StrictBody):
 class ChatBody(GenerationBody):
     """The body of `/v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, strict=True)
     logprobs: Flag | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
@@ -258,7 +292,9 @@ class TokenizeBody(StrictBody):
 
     model: Text | None = None
     prompt: Text | None = None
-    messages: Annotated[list[Message], Field(fail_fast=True)] | None = Field(None, min_length=1)
+    messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None = Field(
+        None, min_length=1
+    )
     add_special_tokens: Flag = True
 
 

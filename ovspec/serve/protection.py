@@ -59,12 +59,20 @@ class HostCheck:
         """Pass a request on, or answer 400."""
         if scope["type"] == "http":
             sent = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-            if urlsplit(f"//{sent}").hostname not in self._hosts:
+            if _host_name(sent) not in self._hosts:
                 names = ", ".join(sorted(self._hosts))
                 error = ApiError(400, f"Host: {sent!r}: without a key this server answers to {names} only")
                 await error.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _host_name(sent: str) -> str | None:
+    """The name in a `Host` header, without the port; `None` if there is none."""
+    try:
+        return urlsplit(f"//{sent}").hostname
+    except ValueError:
+        return None
 
 
 class WriteTimeout:
@@ -113,8 +121,11 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """The JSON body of a request.
 
     Raises:
-        ApiError: 413 too long, 408 too slow, 415 no JSON.
+        ApiError: 413 too long, 408 too slow, 415 no JSON, 400 two lengths.
     """
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        # Two servers that go by different ones see different requests in the same bytes.
+        raise ApiError(400, "Content-Length and Transfer-Encoding contradict each other: send one of them")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # Pages of other origins can't send this type unless the server allows their origin.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -37,6 +38,7 @@ from ovspec.serve.protection import HostCheck, KeyCheck, WriteTimeout, read_body
 from ovspec.serve.request_log import CALL, RequestLog
 from ovspec.serve.served_model import ServedModel, mode_name
 
+_HEALTH_SECONDS = 5.0
 Handler = Callable[[Request], Awaitable[Response]]
 Kind = TypeVar("Kind", bound=StrictBody)
 
@@ -97,8 +99,14 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         """Whether requests are taken."""
-        if not self._engine.lives:
-            raise ApiError(503, "the engine has ended; restart the server", code="engine_error")
+        # A cluster is asked, which may not answer.
+        asked = asyncio.to_thread(lambda: self._engine.lives)
+        try:
+            lives = await asyncio.wait_for(asked, _HEALTH_SECONDS)
+        except asyncio.TimeoutError:
+            lives = False
+        if not lives:
+            raise ApiError(503, "no engine answers; if none comes, restart the server", code="engine_error")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:

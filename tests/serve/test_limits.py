@@ -104,6 +104,15 @@ def test_odd_headers_are_no_fault_of_the_server(small: Served, header: str) -> N
     assert status == (b"401" if header.startswith("Auth") else b"404")
 
 
+def test_two_lengths_of_a_body_are_refused(small: Served) -> None:
+    """Two servers that go by different ones would see different requests."""
+    head, body = request({"prompt": "Once", "max_tokens": 1}).split(b"\r\n\r\n")
+    chunks = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    sent = head + b"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+    answer = exchange(small, sent)
+    assert answer.startswith(b"HTTP/1.1 400") and b"contradict" in answer
+
+
 def test_every_request_has_a_line_in_the_log(small: Served) -> None:
     """With tokens and id, without what was asked; and a broken line in a path stays one line."""
     status, answer = small.post("/v1/completions", {"prompt": "Secret", "max_tokens": 3}, **key("first"))

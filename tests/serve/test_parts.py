@@ -32,8 +32,6 @@ TOKENIZER = openvino_genai.Tokenizer(str(demo_pair_path()))
 TEXT = TokenText(TOKENIZER)
 
 
-@given(st.lists(st.integers(0, 4095), max_size=40))
-@settings(max_examples=60, deadline=None)
 def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
     """Work of a long body is followed by a rest of nine times that while answers are in work."""
 
@@ -65,6 +63,8 @@ def test_a_door_takes_so_many_and_no_more() -> None:
     assert taken == [None] * 8 and isinstance(refused, ApiError) and refused.status == 429
 
 
+@given(st.lists(st.integers(0, 4095), max_size=40))
+@settings(max_examples=60, deadline=None)
 def test_bytes_of_tokens_give_the_tokenizers_text(tokens: list[int]) -> None:
     assert TEXT._bytes is not None
     assert TEXT.decode(tokens) == (TOKENIZER.decode(tokens) if tokens else "")

@@ -175,11 +175,6 @@ def test_bodies_that_are_no_json_objects_of_fields(served: Served, body: bytes) 
     assert status == 400 and 0 < len(answer["error"]["message"]) < 1100
 
 
-def test_two_lengths_of_a_body_are_refused(served: Served) -> None:
-    status, answer = served.post("/v1/completions", b"0\r\n\r\n", **{"Transfer-Encoding": "chunked"})
-    assert status == 400 and "contradict" in answer["error"]["message"]
-
-
 def test_a_refusal_takes_no_work_that_its_body_does_not(served: Served) -> None:
     """128,000 answers were tokenized and made before they were counted: 366 MB and seconds for 40 kB."""
     body = {"prompt": ["a"] * 8000, "n": 16}

@@ -1,9 +1,9 @@
 """What hostile clients cost the others: `python tests/serve/hostile.py`.
 
-58 of 64 clients ask an `ovspec serve` of the demo pair for texts, each for the next as soon as it has one. The
-others are hostile, in one way after the other; between two ways there are none. `ratio` is the 99th percentile
-of the honest clients' latency in a round with hostile ones against that of the rounds without beside it.
-What the engine does for hostile clients that it answers is not counted out.
+58 of 64 clients ask an `ovspec serve` of the demo pair for texts, each for the next as soon as it has one.
+The others are hostile, in one way after the other; between two ways there are none. `ratio` is the 99th
+percentile of the honest clients' latency in a round with hostile ones against that of the rounds without
+beside it. What the engine does for hostile clients that it answers is not counted out.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from ovspec.serve.counts import Counts
 from ovspec.serve.door import Door
 from ovspec.serve.limits import Limits
 from ovspec.serve.openapi import openapi_document
-from ovspec.serve.protection import HostCheck, KeyCheck, WriteTimeout, read_body
+from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
 from ovspec.serve.request_log import CALL, RequestLog
 from ovspec.serve.served_model import ServedModel, mode_name
 
@@ -50,7 +50,7 @@ class Server:
         self._model, self._engine, self._limits = model, backend.answers, limits
         self._counts = Counts(model.name, backend.gauges)
         self._answerer = Answerer(backend.answers, limits, self._counts)
-        self._door = Door(lambda: self._answerer.admission.in_work > 0)
+        self._door = Door(self._is_busy)
 
     def app(
         self, keys: Sequence[str] = (), origins: Sequence[str] = (), hosts: Sequence[str] = ()
@@ -89,9 +89,12 @@ class Server:
         elif hosts:
             middleware.append(Middleware(HostCheck, hosts=list(hosts)))
         handlers = {ApiError: answer_with_error, HTTPException: _answer_http_error, Exception: _answer_fault}
-        return RequestLog(
-            Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
-        )
+        app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+        return RequestLog(Patience(app, self._is_busy))
+
+    def _is_busy(self) -> bool:
+        """Whether answers are in work."""
+        return self._answerer.admission.in_work > 0
 
     async def page(self, request: Request) -> Response:
         """The page for people."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import anyio
@@ -17,6 +17,9 @@ from ovspec.serve.limits import Limits
 
 # The page is a file without secrets, and asks its reader for the key.
 OPEN_PATHS = ("/", "/health")
+_OF_THE_TOKENIZER = ("/tokenize", "/detokenize")
+# Seconds: a client asks ten times a second at most then.
+_PATIENCE = 0.1
 # Multiples of the longest body up to which one that is too long is read, and thrown away.
 _DISCARDED = 4
 
@@ -73,6 +76,31 @@ def _host_name(sent: str) -> str | None:
         return urlsplit(f"//{sent}").hostname
     except ValueError:
         return None
+
+
+class Patience:
+    """Lets what the model does not answer wait a moment while it answers others.
+
+    A client that is refused, or asks for token ids, would ask again at once, and take the time in which the
+    answers of others are written.
+
+    Args:
+        is_busy: whether answers are in work.
+    """
+
+    def __init__(self, app: ASGIApp, is_busy: Callable[[], bool]) -> None:
+        self._app, self._is_busy = app, is_busy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and what is sent back later."""
+
+        async def send_later(message: Message) -> None:
+            others = message["type"] == "http.response.start" and self._is_busy()
+            if others and (message["status"] >= 400 or scope["path"] in _OF_THE_TOKENIZER):
+                await asyncio.sleep(_PATIENCE)
+            await send(message)
+
+        await self._app(scope, receive, send_later)
 
 
 class WriteTimeout:

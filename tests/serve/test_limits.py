@@ -181,6 +181,23 @@ def test_too_many_requests_are_sent_away(small: Served) -> None:
         client.completions.create(model="demo", prompt="Once", max_tokens=1, n=4)
 
 
+def test_what_is_refused_waits_while_others_are_answered(small: Served) -> None:
+    """A client that asks again at once would take the time of their answers."""
+
+    def seconds(path: str, body: object) -> float:
+        began = time.monotonic()
+        small.post(path, body, **key("first"))
+        return time.monotonic() - began
+
+    asked: list[tuple[str, object]] = [("/v1/completions", {}), ("/tokenize", {"prompt": "a"})]
+    assert min(seconds(*one) for one in asked * 3) < 0.1
+    with connected(small) as link:
+        link.sendall(request({**ENDLESS, "stream": True}))
+        small.wait_for(lambda: running(small) == 1)
+        assert min(seconds(*one) for one in asked) >= 0.1
+    small.wait_for(lambda: running(small) == 0)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_request_of_a_vanished_client_ends(small: Served, stream: bool) -> None:
     link = connected(small)

@@ -213,14 +213,14 @@ def cache_room(
     def total(blocks: int) -> int:
         return _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
 
-    most = max_num_seqs * -(-max_model_len // BLOCK_SIZE)
-    blocks = bisect_right(range(1, most + 1), available, key=total)
-    if not blocks:
+    if total(1) > available:
         raise ValueError(
             f"--max-num-seqs {max_num_seqs}: models and a pass of {max_num_seqs} drafts of "
             f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "
             "available; lower it, or bound keys and values with --cache-size SIZE"
         )
+    most = max_num_seqs * -(-max_model_len // BLOCK_SIZE)
+    blocks = bisect_right(range(1, most + 1), available, key=total)
     return blocks * BLOCK_SIZE * models.token_bytes
 
 

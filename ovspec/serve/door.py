@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _LANES = ((2**14, 256), (2**18, 64), (math.inf, 8))
 # Seconds of processor time behind which work keeps others waiting. Where answers are in work, so many times
 # as long is left to them then.
-_SECONDS, _PAUSE = 0.002, 9
+_SECONDS, _PAUSE = 0.002, 19
 
 
 class Door:

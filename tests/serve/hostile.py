@@ -120,10 +120,11 @@ async def honest(port: int, seconds: float) -> tuple[list[float], Counter[str]]:
 def p99(port: int, seconds: float, way: str | None) -> tuple[float, Counter[str]]:
     """The honest clients' 99th percentile in seconds, with hostile ones in a process of their own."""
     command = [sys.executable, __file__, "--port", str(port), "--hostile", str(way)]
-    process = subprocess.Popen(command) if way else None
+    process = subprocess.Popen(command, stdout=subprocess.PIPE) if way else None
     try:
-        if process:
-            time.sleep(2)
+        if process and process.stdout:
+            process.stdout.readline()  # it has its bodies
+            time.sleep(1)
         latencies, statuses = asyncio.run(honest(port, seconds))
     finally:
         if process:
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--hostile", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.hostile:
+        print("ready", flush=True)
         asyncio.run(hostile(given.port, given.hostile))
     print(json.dumps(measure(given.seconds, given.ways), indent=1))
 

@@ -33,7 +33,7 @@ TEXT = TokenText(TOKENIZER)
 
 
 def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
-    """Work of a long body is followed by a rest of nine times that while answers are in work."""
+    """Work of a long body is followed by a rest of 19 times that while answers are in work."""
 
     def work(seconds: float) -> float:
         ends = time.thread_time() + seconds
@@ -49,7 +49,7 @@ def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
         return [ended[1] - ended[0], quick - ended[0]]
 
     rest, quick = asyncio.run(ask(busy=True))
-    assert rest > 0.27 and quick < 0
+    assert rest > 0.55 and quick < 0
     assert asyncio.run(ask(busy=False))[0] < 0.2
 
 

@@ -14,9 +14,10 @@ import click
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
+from ovspec.cli.options import cache_size_option
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
-from ovspec.cli.ray_options import cluster_from, ray_options
+from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
 
 COMMON = (
     *("model", "served_model_name", "chat_template", "max_num_seqs", "draft_model", "drafter", "verify"),
@@ -68,6 +69,7 @@ class BatchSummary:
 @click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT)
+@cache_size_option
 @max_context_option
 @ray_options
 @pipeline_options
@@ -86,10 +88,9 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
 
     entries, cluster = read_batch(requests), cluster_from(options)
     template, name = read_template(options.pop("chat_template")), options.pop("served_model_name")
-    most, folder = options.pop("max_num_seqs"), options["model"]
-    open_model = partial(
-        BatchModel, partial(serving_pipeline, options), folder, name or folder.resolve().name, template, most
-    )
+    most, bound, folder = options.pop("max_num_seqs"), options.pop("cache_size"), options["model"]
+    load = partial(serving_pipeline, options, most, bound, replicas_of_a_machine(cluster))
+    open_model = partial(BatchModel, load, folder, name or folder.resolve().name, template, most)
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
         click.echo(f"ovspec: {len(entries)} requests, {len(output.done)} are answered already", err=True)

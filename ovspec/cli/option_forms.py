@@ -57,8 +57,20 @@ class _NumberRange(_Bounded, click.FloatRange):
     """A finite number of a range."""
 
 
+class _Seconds(_NumberRange):
+    """A duration that a clock can count."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, param, ctx)
+        if number >= 2**31:
+            self.fail(f"{value} is not in the range x<2**31.", param, ctx)
+        return number
+
+
 COUNT = _WholeRange(1)
 ABOVE_ZERO = _NumberRange(0, min_open=True)
+SECONDS = _Seconds(0, min_open=True)
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 

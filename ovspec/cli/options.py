@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -93,12 +94,15 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         size = 0
         if found:
             number, prefix, binary = found.groups()
-            size = int(float(number) * (1024 if binary else 1000) ** self._UNITS[(prefix or "").lower()])
-        if size < 1:
-            self.fail(f"{value!r}: expected a size such as 6GB, 6.5GiB or 800MB", param, ctx)
+            size = int(Decimal(number) * (1024 if binary else 1000) ** self._UNITS[(prefix or "").lower()])
+        if not 1 <= size < 2**63:
+            self.fail(f"{str(value)[:40]!r}: expected a size such as 6GB, 6.5GiB or 800MB", param, ctx)
         return size
 
 
+cache_size_option = typed_option(
+    "--cache-size", _Size(), "Keys and values, e.g. 2GB.  [default: what the memory plan leaves]"
+)
 memory_options = option_group(
     "Memory",
     typed_option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from ovspec.cli.drafting import drafting_from, drafting_options, mode_from
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import Whole, default_option, typed_option
+from ovspec.cli.option_forms import COUNT, Whole, default_option, typed_option
 from ovspec.cli.options import (
     backend_options,
     memory_limit_from,
@@ -39,7 +40,7 @@ _ARGUMENTS = inspect.signature(LLMPipeline.__init__).parameters.keys() - {"prope
 
 
 max_context_option = typed_option(
-    "--max-context", int, "Tokens of prompt and answer for which memory must suffice; see info."
+    "--max-context", COUNT, "Tokens of prompt and answer for which memory must suffice; see info."
 )
 prefix_option = typed_option(
     "--prefix-cache",
@@ -145,17 +146,23 @@ class PipelineChoice:
 
 
 def pipeline_from(
-    options: dict[str, Any], shown: bool = True, told: bool = False
+    options: dict[str, Any],
+    shown: bool = True,
+    told: bool = False,
+    prepare: Callable[[LLMPipeline], None] = lambda pipeline: None,
 ) -> tuple[LLMPipeline, PipelineChoice]:
     """Start the pipeline that the options of `pipeline_options` describe, which are taken out.
 
-    `shown`, `told`: as of `loading`.
+    Args:
+        shown, told: as of `loading`.
+        prepare: called with the pipeline before its prefix cache is filled.
     """
     prefix = options.pop("prefix_cache", None)
     choice = PipelineChoice.of(options)
     generation_options(dict(options))  # refuses before the model is loaded
     with loading(choice.model, shown, told):
         pipeline = choice.start()
+    prepare(pipeline)
     if prefix is not None:
         need_extra("cache", "safetensors")
         try:
@@ -165,10 +172,26 @@ def pipeline_from(
     return pipeline, choice
 
 
-def serving_pipeline(options: dict[str, Any]) -> LLMPipeline:
-    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults."""
+def serving_pipeline(
+    options: dict[str, Any], max_num_seqs: int | None = None, cache_size: int | None = None, share: int = 1
+) -> LLMPipeline:
+    """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
+
+    Args:
+        max_num_seqs: requests that run at a time; `None`: keys and values have no bound.
+        cache_size: the bound in bytes; `None`: what the memory plan leaves.
+        share: pipelines of this machine among which that is divided.
+    """
+
+    def bound(pipeline: LLMPipeline) -> None:
+        if max_num_seqs is None:
+            return
+        tokens = pipeline.bound_cache(max_num_seqs, cache_size, share)
+        size = tokens * pipeline.runner.cache.block_bytes / pipeline.runner.block_size
+        click.echo(f"ovspec: keys and values: {size / 1e9:.2f} GB, {tokens:,} tokens", err=True)
+
     given = {**options, "do_sample": False}
-    pipeline, _ = pipeline_from(given, told=True)
+    pipeline, _ = pipeline_from(given, told=True, prepare=bound)
     _set_defaults(pipeline, given)
     return pipeline
 

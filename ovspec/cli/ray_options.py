@@ -36,6 +36,14 @@ ray_options = option_group(
 )
 
 
+def replicas_of_a_machine(cluster: tuple[int, int, float] | None) -> int:
+    """Replicas that this machine may have at a time, by what `cluster_from` returned."""
+    if cluster is None:
+        return 1
+    _, most, cpus = cluster
+    return max(1, min(most, int((os.cpu_count() or 1) // cpus)))
+
+
 def cluster_from(options: dict[str, Any]) -> tuple[int, int, float] | None:
     """Take the options out: least and most replicas, and cores of each; `None` without `--ray`.
 

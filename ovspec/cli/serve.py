@@ -11,7 +11,8 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand, option_group
-from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, typed_option
+from ovspec.cli.option_forms import COUNT, PATH, SECONDS, default_option, typed_option
+from ovspec.cli.options import cache_size_option
 from ovspec.cli.pipeline_options import (
     max_context_option,
     pipeline_options,
@@ -19,7 +20,7 @@ from ovspec.cli.pipeline_options import (
     serving_outline,
     serving_pipeline,
 )
-from ovspec.cli.ray_options import cluster_from, ray_options
+from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -35,12 +36,12 @@ _limit_options = option_group(
         type=click.IntRange(0),
     ),
     default_option("--max-body-bytes", 8 * 2**20, "Of a request.", type=COUNT),
-    default_option("--request-timeout", 600.0, "Seconds for an answer.", type=ABOVE_ZERO),
+    default_option("--request-timeout", 600.0, "Seconds for an answer.", type=SECONDS),
     default_option(
         "--client-timeout",
         30.0,
         "Seconds in which a client must send its body, and read some of what is sent to it.",
-        type=ABOVE_ZERO,
+        type=SECONDS,
     ),
 )
 
@@ -63,9 +64,17 @@ _limit_options = option_group(
     help="Origin of pages that may call from a browser, e.g. https://example.org; repeatable.  [none]",
 )
 @click.option("--served-model-name", metavar="NAME", help="[default: the folder's name]")
+@default_option(
+    "--log-level",
+    "info",
+    "info: a line for every request.",
+    type=click.Choice(["critical", "error", "warning", "info", "debug", "trace"]),
+    metavar="LEVEL",
+)
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @_limit_options
 @ray_options
+@cache_size_option
 @max_context_option
 @prefix_option
 @pipeline_options
@@ -73,7 +82,7 @@ def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
 
     SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
-    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
+    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, /openapi.json.
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
@@ -91,9 +100,11 @@ def serve(**options: Any) -> None:
         keys=options.pop("api_keys"),
         name=name or options["model"].resolve().name,
         limits=limits,
-        **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template")},
+        **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template", "log_level")},
     )
-    load = partial(serving_pipeline, options)
+    bound = options.pop("cache_size")
+    share = replicas_of_a_machine(cluster)
+    load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
     if cluster is None:
         start(settings, options["model"], in_this_process(load, limits.max_num_seqs))
         return

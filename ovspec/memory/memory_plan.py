@@ -8,13 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ovspec.memory.device_memory import device_bytes
-from ovspec.memory.model_plan import PROCESS_BYTES, ModelPlan, cache_use, plan_model
+from ovspec.memory.model_plan import (
+    PROCESS_BYTES,
+    SAMPLED_ROWS,
+    CacheUse,
+    ModelPlan,
+    cache_use,
+    plan_model,
+)
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import default_cache_precision, precision_name
 from ovspec.runtime.devices import is_cpu, is_gpu
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec_models import ModelInfo
+from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 
 _GB = 1e9
@@ -155,33 +163,107 @@ def plan_memory(
         why = info.why_no_more_positions
         has = f"the model has {info.max_position_embeddings} positions{why and f'; {why}'}"
         raise ValueError(f"max_context={context}: {has}")
-    given = [(info, backends), *([(draft, draft_backends)] if draft else [])]
-    models = []
-    for model, how in given:
-        how = how or Backends.resolve(model.folder, device, properties, experts=ExpertConfig(optional=True))
-        token_bytes = _cache_of(model, how.properties)[1]
-        models.append((model, model.weight_sizes(), how, cache_use(model.folder, how), token_bytes))
+    models = _Models.of(info, draft, properties, device, backends, draft_backends)
+    there = device_bytes(models.device) if available is None else available
 
     def plans(context: int) -> list[ModelPlan]:
-        rows = min(context, max_num_batched_tokens)
-        return [
-            plan_model(model, sizes, how, cache, context, rows, token_bytes)
-            for model, sizes, how, cache, token_bytes in models
-        ]
+        return models.plans(context, min(context, max_num_batched_tokens))
 
     def total(blocks: int) -> int:
-        target, *drafts = plans(blocks * BLOCK_SIZE)
-        return PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)
+        return _total(plans(blocks * BLOCK_SIZE))
 
-    on = models[0][2].device
-    there = device_bytes(on) if available is None else available
     target, *drafts = plans(context)
     return MemoryPlan(
         context=context,
-        cache_precision=_cache_of(info, models[0][2].properties)[0],
+        cache_precision=models.cache_precision,
         target=target,
         draft=drafts[0] if drafts else None,
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
-        device=on,
+        device=models.device,
     )
+
+
+def cache_room(
+    info: ModelInfo,
+    max_num_seqs: int,
+    max_model_len: int,
+    available: int,
+    *,
+    draft: ModelInfo | None = None,
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    backends: Backends | None = None,
+    draft_backends: Backends | None = None,
+) -> int:
+    """Bytes of the target's keys and values for which memory suffices while requests run together.
+
+    A pass has rows, and logits, for the longest draft of every request: clients may ask for it.
+
+    Args:
+        max_num_seqs: requests that run at a time.
+        max_model_len: tokens that each may have; more than all of them have is no use.
+        available: bytes that may be taken.
+        draft, max_num_batched_tokens, backends, draft_backends: as of `plan_memory`.
+
+    Raises:
+        ValueError: nothing is left beside the models and such a pass.
+    """
+    models = _Models.of(info, draft, None, "CPU", backends, draft_backends)
+    sampled = max(SAMPLED_ROWS, max_num_seqs * (MAX_NUM_ASSISTANT_TOKENS + 1))
+    rows = max(max_num_batched_tokens, sampled)
+
+    def total(blocks: int) -> int:
+        return _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
+
+    if total(1) > available:
+        raise ValueError(
+            f"--max-num-seqs {max_num_seqs}: models and a pass of {max_num_seqs} drafts of "
+            f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "
+            "available; lower it, or bound keys and values with --cache-size SIZE"
+        )
+    most = max_num_seqs * -(-max_model_len // BLOCK_SIZE)
+    blocks = bisect_right(range(1, most + 1), available, key=total)
+    return blocks * BLOCK_SIZE * models.token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """Target and, on the same device, draft, with what their plans are made from."""
+
+    device: str
+    cache_precision: str
+    token_bytes: int
+    _made: tuple[tuple[ModelInfo, WeightSizes, Backends, CacheUse, int], ...]
+
+    @classmethod
+    def of(
+        cls,
+        info: ModelInfo,
+        draft: ModelInfo | None,
+        properties: Mapping[str, object] | None,
+        device: str,
+        backends: Backends | None,
+        draft_backends: Backends | None,
+    ) -> _Models:
+        """Read them; arguments as of `plan_memory`."""
+        made = []
+        for model, how in [(info, backends), *([(draft, draft_backends)] if draft else [])]:
+            how = how or Backends.resolve(
+                model.folder, device, properties, experts=ExpertConfig(optional=True)
+            )
+            token_bytes = _cache_of(model, how.properties)[1]
+            made.append((model, model.weight_sizes(), how, cache_use(model.folder, how), token_bytes))
+        first = made[0]
+        return cls(first[2].device, _cache_of(info, first[2].properties)[0], first[4], tuple(made))
+
+    def plans(self, tokens: int, rows: int, sampled: int = SAMPLED_ROWS) -> list[ModelPlan]:
+        """The plans of both for so many tokens in the cache, and a pass of so many rows."""
+        return [
+            plan_model(model, sizes, how, cache, tokens, rows, token_bytes, sampled)
+            for model, sizes, how, cache, token_bytes in self._made
+        ]
+
+
+def _total(plans: list[ModelPlan]) -> int:
+    target, *drafts = plans
+    return PROCESS_BYTES + _peak(target, drafts[0] if drafts else None)

@@ -25,7 +25,8 @@ PROCESS_BYTES = 80 * 10**6
 _LAYER_BYTES = 2_100_000  # the compiled graph
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
-_SAMPLED_ROWS = 16
+#: Rows of a pass whose logits are counted, where a plan does not say how many requests run.
+SAMPLED_ROWS = 16
 # VerifyAttention merges results of parts of the context, of so many tokens each, in at most so many bytes.
 _PART_TOKENS = 512
 _PARTS_BYTES = 1 << 25
@@ -57,7 +58,7 @@ class ModelPlan:
         weights: copies in the layout of the operations that read them, and the compiled graph.
         start: beside them while the model is made.
         cache: keys and values of the whole context, and states of layers that have none.
-        working: activations and scores of a pass over `max_num_batched_tokens` rows at its end, and logits.
+        working: activations and scores of a pass of the most rows at its end, and logits.
         mapped: of files, which the system drops when it needs the memory and reads again; counted nowhere.
     """
 
@@ -81,13 +82,15 @@ def plan_model(
     context: int,
     rows: int,
     token_bytes: int,
+    sampled: int = SAMPLED_ROWS,
 ) -> ModelPlan:
-    """One model's plan for a context of so many tokens.
+    """One model's plan for a context of so many tokens, or for several that have so many together.
 
     Args:
         cache: what CACHE_DIR has of it.
-        rows: of a pass while a prompt is read.
+        rows: of a pass at most.
         token_bytes: of keys and values of one token, all layers together.
+        sampled: rows of a pass whose logits are computed.
     """
     made, held, transient = _weights(sizes, backends, cache)
     # Graphs for known shapes share the weights. A model that is kept in CACHE_DIR has none.
@@ -109,7 +112,7 @@ def plan_model(
         start=start,
         cache=tokens * token_bytes + states,
         # The cache is copied tensor by tensor when it grows, and each ends with a whole page.
-        working=_working_bytes(model, backends, min(context, rows), context)
+        working=_working_bytes(model, backends, rows, context, sampled)
         + tensor
         + (tensors * (with_huge_pages(tensor) - tensor) if backends.on_cpu else 0),
         mapped=mapped,
@@ -133,7 +136,7 @@ def _weights(sizes: WeightSizes, backends: Backends, cache: CacheUse) -> tuple[i
     return copied, max(0, copied - ours), transient
 
 
-def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int) -> int:
+def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int, sampled: int) -> int:
     qkv = model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
     inner = model.intermediate_size
     if model.num_experts:
@@ -147,7 +150,7 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
     else:  # it lays out the context anew for every pass of a prompt
         value_bytes = 4 if backends.arithmetic == "f32" else 2
         attention = 2 * context * model.num_key_value_heads * model.head_dim * value_bytes
-    return activations + attention + 4 * _SAMPLED_ROWS * model.vocab_size
+    return activations + attention + 4 * sampled * model.vocab_size
 
 
 def _native(part: AttentionConfig | ExpertConfig | FfnConfig | None) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 
@@ -150,6 +151,7 @@ class LLMPipeline(Outline):
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
         beside = Beside(lambda: given.tokenizer or read_tokenizer(self._info.folder))
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
+        self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
         super().__init__(self._info, calibrated, choice, beside.result(), max_context)
         check_commit(self._target, mode)
@@ -341,6 +343,35 @@ class LLMPipeline(Outline):
     def memory_plan(self) -> MemoryPlan:
         """What was expected of this pipeline's memory before its models were compiled."""
         return self._plan
+
+    def bound_cache(self, max_num_seqs: int, size: int | None = None, share: int = 1) -> int:
+        """Bound keys and values, for a server: requests that do not fit wait, or are read again later.
+
+        Args:
+            max_num_seqs: requests that run at a time.
+            size: bytes of the target's keys and values, those of ended requests included; `None`: what the
+                memory plan leaves.
+            share: pipelines of this machine among which that is divided.
+
+        Returns:
+            The bound in tokens; no request may have more.
+
+        Raises:
+            ValueError: memory does not suffice for a pass of so many requests, or the size for a block.
+        """
+        cached = self._plan.prefix_cache if size is None else size
+        bound = (
+            self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len) if size is None else size
+        )
+        self._target.limit_cache(bound, min(cached, bound))
+        tokens = int(self._target.blocks.max_tokens)
+        if not tokens:
+            raise ValueError(
+                f"--cache-size {bound}: a block of {self._target.block_size} tokens has "
+                f"{self._target.cache.block_bytes} bytes; give more"
+            )
+        self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)
+        return tokens
 
     @property
     def runner(self) -> ModelRunner:

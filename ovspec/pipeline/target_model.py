@@ -9,7 +9,7 @@ from typing import Any
 
 from ovspec.drafters import DrafterChoice, LayerSkip
 from ovspec.engine.routing import expert_routing, ffn_routing, routing
-from ovspec.memory.memory_plan import MemoryPlan, plan_memory
+from ovspec.memory.memory_plan import MemoryPlan, cache_room, plan_memory
 from ovspec.pipeline.assistant_model import AssistantChoices
 from ovspec.pipeline.head_model import HeadChoices
 from ovspec.runtime.attention_config import Attention, AttentionConfig
@@ -124,6 +124,27 @@ class TargetChoices:
                 )
                 beside.check()
         return plan
+
+    def cache_room(
+        self,
+        plan: MemoryPlan,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        assistant: AssistantChoices | HeadChoices | None,
+    ) -> int:
+        """Bytes of keys and values that a plan's memory has room for, as `memory_plan.cache_room`."""
+        together = assistant if assistant and assistant.backends.device == self.backends.device else None
+        return cache_room(
+            self.info,
+            max_num_seqs,
+            max_model_len,
+            plan.available,
+            draft=together.info if together else None,
+            max_num_batched_tokens=max_num_batched_tokens,
+            backends=self.backends,
+            draft_backends=together.backends if together else None,
+        )
 
     def load(self, compiling: Callable[[], None] | None = None) -> ModelRunner:
         """Compile the target, of an untested family behind a check against the exported graph.

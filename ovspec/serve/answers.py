@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.requests import Request as HttpRequest
@@ -17,7 +17,7 @@ from ovspec.serve.backend import Answers
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
 from ovspec.serve.counts import AnswerClock, Counts
-from ovspec.serve.limits import Admission, Limits
+from ovspec.serve.limits import Admission, Limits, Slot
 from ovspec.serve.objects import Json
 from ovspec.serve.stream import Mailbox
 
@@ -33,29 +33,33 @@ class Answerer:
         self._mailbox: Mailbox | None = None
         self.admission = Admission(limits)
 
-    async def answer(self, call: Call, http: HttpRequest) -> Response:
+    async def answer(self, call: Call, slots: Sequence[Slot], http: HttpRequest) -> Response:
         """The response to a call; that of a stream runs when it is sent.
 
+        Args:
+            slots: of its answers; they are free when it ends.
+
         Raises:
-            ApiError: too many answers are in work, or the engine refused or failed.
+            ApiError: the engine refused or failed.
             ClientDisconnect: the client has gone.
         """
         if call.body.stream:
-            return StreamedAnswer(self, call)
-        async with self.answering(call, http.receive) as answering:
+            return StreamedAnswer(self, call, slots)
+        async with self.answering(call, slots, http.receive) as answering:
             wholes = [Delta() for _ in call.choices]
             async for index, delta in answering.deltas():
                 wholes[index].extend(delta)
         return JSONResponse(call.whole(wholes))
 
     @asynccontextmanager
-    async def answering(self, call: Call, receive: Receive) -> AsyncIterator[Answering]:
-        """The call in work, from its admission until its end or until the client has gone."""
+    async def answering(
+        self, call: Call, slots: Sequence[Slot], receive: Receive
+    ) -> AsyncIterator[Answering]:
+        """The call in work, until its end or until the client has gone."""
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())
         clocks = [AnswerClock(self._counts, request) for request in call.requests]
         seconds = self._limits.request_timeout
-        slots = self.admission.admit(len(call.requests))
         made = Answering(self._engine, self._mailbox, call.requests, call.choices, clocks, slots, seconds)
         async with made as answering:
             watcher = asyncio.create_task(_watch(receive, answering))
@@ -78,10 +82,10 @@ class StreamedAnswer(Response):
     Nothing is sent before the first output, so that what the engine refuses has a status of its own.
     """
 
-    def __init__(self, answerer: Answerer, call: Call) -> None:
+    def __init__(self, answerer: Answerer, call: Call, slots: Sequence[Slot]) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._answerer, self._call = answerer, call
+        self._answerer, self._call, self._slots = answerer, call, slots
         self._is_open = False
         # Written once: it is longer than what is new in a chunk of one token.
         self._begin = f"data: {_to_json(call.objects.fields)[:-1]},".encode()
@@ -89,7 +93,7 @@ class StreamedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         try:
-            async with self._answerer.answering(self._call, receive) as answering:
+            async with self._answerer.answering(self._call, self._slots, receive) as answering:
                 async for index, delta in answering.deltas():
                     await self._send(send, *self._events(index, delta))
         except ApiError as error:

@@ -13,12 +13,16 @@ _TYPES = {
 }
 
 
+# Characters of a message: it may quote what a client sent.
+_LONGEST = 1000
+
+
 class ApiError(Exception):
     """What a client did wrong, or what the server can't do now.
 
     Args:
         status: HTTP status.
-        message: names value, expectation and remedy.
+        message: names value, expectation and remedy; it is cut where a value is too long.
         param: the field that it is about.
         code: a word for programs, where there is one.
         retry_after: seconds after which the same request may be taken.
@@ -32,6 +36,10 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        # Half a character, which JSON can name, is no text that could be sent back.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        if len(message) > _LONGEST:
+            message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
         super().__init__(message)
         self.status, self.message, self.param = status, message, param
         self.code, self.retry_after = code, retry_after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import TypeVar
 
@@ -28,12 +29,16 @@ from ovspec.serve.bodies import (
     StrictBody,
     TokenizeBody,
 )
-from ovspec.serve.calls import Call
+from ovspec.serve.calls import Call, num_answers
 from ovspec.serve.counts import Counts
+from ovspec.serve.door import Door
 from ovspec.serve.limits import Limits
-from ovspec.serve.protection import HostCheck, KeyCheck, WriteTimeout, read_body
+from ovspec.serve.openapi import openapi_document
+from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
+from ovspec.serve.request_log import CALL, RequestLog
 from ovspec.serve.served_model import ServedModel, mode_name
 
+_HEALTH_SECONDS = 5.0
 Handler = Callable[[Request], Awaitable[Response]]
 Kind = TypeVar("Kind", bound=StrictBody)
 
@@ -45,6 +50,7 @@ class Server:
         self._model, self._engine, self._limits = model, backend.answers, limits
         self._counts = Counts(model.name, backend.gauges)
         self._answerer = Answerer(backend.answers, limits, self._counts)
+        self._door = Door(self._is_busy)
 
     def app(
         self, keys: Sequence[str] = (), origins: Sequence[str] = (), hosts: Sequence[str] = ()
@@ -60,6 +66,7 @@ class Server:
             Route("/", self.page, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/openapi.json", self._described(bool(keys)), methods=["GET"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
@@ -82,7 +89,12 @@ class Server:
         elif hosts:
             middleware.append(Middleware(HostCheck, hosts=list(hosts)))
         handlers = {ApiError: answer_with_error, HTTPException: _answer_http_error, Exception: _answer_fault}
-        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+        app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+        return RequestLog(Patience(app, self._is_busy))
+
+    def _is_busy(self) -> bool:
+        """Whether answers are in work."""
+        return self._answerer.admission.in_work > 0
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
@@ -90,13 +102,28 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         """Whether requests are taken."""
-        if not self._engine.lives:
-            raise ApiError(503, "the engine has ended; restart the server", code="engine_error")
+        # A cluster is asked, which may not answer.
+        asked = asyncio.to_thread(lambda: self._engine.lives)
+        try:
+            lives = await asyncio.wait_for(asked, _HEALTH_SECONDS)
+        except asyncio.TimeoutError:
+            lives = False
+        if not lives:
+            raise ApiError(503, "no engine answers; if none comes, restart the server", code="engine_error")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
         """Metrics for Prometheus."""
         return Response(self._counts.text(), media_type="text/plain; version=0.0.4")
+
+    def _described(self, needs_key: bool) -> Handler:
+        """A handler that answers with the server's own description."""
+        document = openapi_document(needs_key)
+
+        async def answer(request: Request) -> Response:
+            return JSONResponse(document)
+
+        return answer
 
     async def models(self, request: Request) -> Response:
         """The served model."""
@@ -125,40 +152,57 @@ class Server:
 
     async def _answer(self, request: Request, kind: type[GenerationBody]) -> Response:
         arrived = time.perf_counter()
-        body = await self._body(request, kind)
-        # Reading a long prompt takes the tokenizer a while, in which others are to be answered.
-        call = await asyncio.to_thread(Call.of, body, self._model, arrived)
-        return await self._answerer.answer(call, request)
+        body, size = await self._body(request, kind)
+        # Its places are taken before any work that a full server would do in vain.
+        slots = self._answerer.admission.admit(num_answers(body))
+        try:
+            call = await self._door.run(size, partial(Call.of, body, self._model, arrived))
+        except BaseException:
+            for slot in slots:
+                slot.free()
+            raise
+        request.scope[CALL] = call  # for the log
+        return await self._answerer.answer(call, slots, request)
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a chat."""
-        body = await self._body(request, TokenizeBody)
+        body, size = await self._body(request, TokenizeBody)
         self._model.check_name(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "prompt: give either prompt or messages", "prompt")
+        return await self._door.run(size, partial(self._tokens, body))
+
+    def _tokens(self, body: TokenizeBody) -> Response:
         if body.messages is not None:
-            tokens = await asyncio.to_thread(self._model.tokens_of_chat, body.messages)
+            tokens = self._model.tokens_of_chat(body.messages)
         else:
             assert body.prompt is not None
-            tokens = await asyncio.to_thread(self._model.tokens_of, body.prompt, body.add_special_tokens)
+            tokens = self._model.tokens_of(body.prompt, body.add_special_tokens)
         return JSONResponse(
             {"count": len(tokens), "max_model_len": self._model.max_model_len, "tokens": tokens}
         )
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = await self._body(request, DetokenizeBody)
+        body, size = await self._body(request, DetokenizeBody)
         self._model.check_name(body.model)
+        return await self._door.run(size, partial(self._text, body))
+
+    def _text(self, body: DetokenizeBody) -> Response:
         self._model.check_tokens(body.tokens, "tokens")
         return JSONResponse({"prompt": self._model.token_text.decode(body.tokens)})
 
-    async def _body(self, request: Request, kind: type[Kind]) -> Kind:
-        return kind.parse(await read_body(request, self._limits))
+    async def _body(self, request: Request, kind: type[Kind]) -> tuple[Kind, int]:
+        """The body of a request, and its length in bytes."""
+        data = await read_body(request, self._limits)
+        return await self._door.run(len(data), partial(kind.parse, data)), len(data)
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     """What Starlette refuses, such as an unknown path, in OpenAI's form."""
-    answer = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+    answer = ApiError(
+        error.status_code, f"{request.method} {request.scope['path']}: {error.detail}"
+    ).response()
     answer.headers.update(error.headers or {})  # such as Allow
     return answer
 

@@ -108,6 +108,13 @@ class Call:
         return self.objects.whole(self.choices, deltas, self.usage, self.metrics)
 
 
+def num_answers(body: GenerationBody) -> int:
+    """Answers that a body asks for: `n` to each prompt."""
+    prompt = body.prompt if isinstance(body, CompletionBody) else ""
+    several = not isinstance(prompt, str) and bool(prompt) and not isinstance(prompt[0], int)
+    return body.n * (len(prompt) if several else 1)
+
+
 def _check_combinations(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options: needs stream=true; leave it out", "stream_options")

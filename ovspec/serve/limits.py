@@ -57,7 +57,10 @@ class Admission:
         """
         most = self._limits.max_num_seqs + self._limits.max_queued
         if answers > most:
-            raise ApiError(400, f"n: {answers} answers in one request; this server takes at most {most}", "n")
+            message = (
+                f"n: {answers} answers (prompts times n) in one request; this server takes at most {most}"
+            )
+            raise ApiError(400, message, "n")
         if self.in_work + answers > most:
             message = f"{self.in_work} answers are in work or wait, at most {most} may; try again later"
             seconds = self._seconds_until_room(self.in_work + answers - most)

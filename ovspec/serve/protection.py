@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import anyio
@@ -17,6 +17,9 @@ from ovspec.serve.limits import Limits
 
 # The page is a file without secrets, and asks its reader for the key.
 OPEN_PATHS = ("/", "/health")
+_OF_THE_TOKENIZER = ("/tokenize", "/detokenize")
+# Seconds: a client asks ten times a second at most then.
+_PATIENCE = 0.1
 # Multiples of the longest body up to which one that is too long is read, and thrown away.
 _DISCARDED = 4
 
@@ -59,12 +62,45 @@ class HostCheck:
         """Pass a request on, or answer 400."""
         if scope["type"] == "http":
             sent = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-            if urlsplit(f"//{sent}").hostname not in self._hosts:
+            if _host_name(sent) not in self._hosts:
                 names = ", ".join(sorted(self._hosts))
                 error = ApiError(400, f"Host: {sent!r}: without a key this server answers to {names} only")
                 await error.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _host_name(sent: str) -> str | None:
+    """The name in a `Host` header, without the port; `None` if there is none."""
+    try:
+        return urlsplit(f"//{sent}").hostname
+    except ValueError:
+        return None
+
+
+class Patience:
+    """Lets what the model does not answer wait a moment while it answers others.
+
+    A client that is refused, or asks for token ids, would ask again at once, and take the time in which the
+    answers of others are written.
+
+    Args:
+        is_busy: whether answers are in work.
+    """
+
+    def __init__(self, app: ASGIApp, is_busy: Callable[[], bool]) -> None:
+        self._app, self._is_busy = app, is_busy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and what is sent back later."""
+
+        async def send_later(message: Message) -> None:
+            others = message["type"] == "http.response.start" and self._is_busy()
+            if others and (message["status"] >= 400 or scope["path"] in _OF_THE_TOKENIZER):
+                await asyncio.sleep(_PATIENCE)
+            await send(message)
+
+        await self._app(scope, receive, send_later)
 
 
 class WriteTimeout:
@@ -113,8 +149,11 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """The JSON body of a request.
 
     Raises:
-        ApiError: 413 too long, 408 too slow, 415 no JSON.
+        ApiError: 413 too long, 408 too slow, 415 no JSON, 400 two lengths.
     """
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        # Two servers that go by different ones see different requests in the same bytes.
+        raise ApiError(400, "Content-Length and Transfer-Encoding contradict each other: send one of them")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # Pages of other origins can't send this type unless the server allows their origin.

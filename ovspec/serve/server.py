@@ -116,18 +116,22 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: ASGIApp, listening: socket.socket, grace_seconds: float, client_seconds: float) -> None:
+def serve(
+    app: ASGIApp, listening: socket.socket, grace_seconds: float, client_seconds: float, log_level: str
+) -> None:
     """Serve until SIGINT or SIGTERM, then finish what runs.
 
     Args:
         listening: from `bind`.
         grace_seconds: after which what still runs is given up; a second signal gives it up at once.
         client_seconds: after which a connection without progress is ended.
+        log_level: a name of uvicorn's; its own lines about each start begin with debug.
     """
     config = uvicorn.Config(
         app,
         http=functools.partial(_Protocol, seconds=client_seconds),  # type: ignore[arg-type]
-        log_level="warning",
+        log_level="warning" if log_level == "info" else log_level,
+        access_log=False,  # `RequestLog` knows more
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=max(1, round(grace_seconds)),

@@ -12,6 +12,7 @@ from pathlib import Path
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Backend
 from ovspec.serve.limits import Limits
+from ovspec.serve.request_log import log_to_stderr
 from ovspec.serve.served_model import ServedModel, read_template
 from ovspec.serve.server import bind, serve
 
@@ -26,6 +27,7 @@ class ServerSettings:
         keys: one of them must come with a request; none: everybody is served.
         origins: of pages in browsers that may call.
         chat_template: file with a template in place of the model's.
+        log_level: a name of uvicorn's.
     """
 
     host: str
@@ -35,6 +37,7 @@ class ServerSettings:
     name: str
     chat_template: Path | None
     limits: Limits
+    log_level: str
 
 
 def start(settings: ServerSettings, folder: Path, backend: AbstractContextManager[Backend]) -> None:
@@ -57,4 +60,6 @@ def start(settings: ServerSettings, folder: Path, backend: AbstractContextManage
         app = Server(model, opened, settings.limits).app(settings.keys, settings.origins, hosts)
         shown = f"[{host}]" if ":" in host else host
         print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
-        serve(app, listening, settings.limits.request_timeout, settings.limits.client_timeout)
+        log_to_stderr(settings.log_level)
+        limits = settings.limits
+        serve(app, listening, limits.request_timeout, limits.client_timeout, settings.log_level)

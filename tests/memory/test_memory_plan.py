@@ -17,7 +17,7 @@ from settings import F32
 
 import ovspec
 from ovspec.cli import cli, main
-from ovspec.memory.memory_plan import MemoryPlan, plan_memory
+from ovspec.memory.memory_plan import MemoryPlan, cache_room, plan_memory
 from ovspec.memory.model_plan import ModelPlan
 from ovspec_models import ModelInfo
 
@@ -96,6 +96,24 @@ def test_ended_requests_keep_a_part_of_what_the_context_leaves(info: ModelInfo) 
     assert plan(info, available=needed + 2**40).prefix_cache == 2**30
     overruled = plan(info, available=needed - 8)
     assert overruled.prefix_cache == (needed - 8) // 8 and overruled.as_json()["prefix_cache"] > 0
+
+
+def test_the_room_for_keys_and_values_leaves_drafts_of_all_requests_their_rows(
+    info: ModelInfo, demo_ir: Path
+) -> None:
+    """What the bound and a pass of 63 drafts for each request need is available, and a block more is not."""
+    draft, available = ModelInfo.read(demo_ir / "draft"), 400_000_000
+
+    def room(requests: int, length: int = 2**20) -> int:
+        return cache_room(info, requests, length, available, draft=draft)
+
+    block = 32 * info.kv_cache_bytes_per_token("u8", "BY_TOKEN")
+    assert room(4) % block == 0
+    # 64 rows of 4,096 logits in both models, and their activations, for each of 16 further requests.
+    assert room(4) - room(20) > 16 * 64 * 4 * (info.vocab_size + draft.vocab_size) // 2
+    assert room(4, length=64) == 4 * 2 * block  # no more than the requests can have
+    with pytest.raises(ValueError, match=r"--max-num-seqs \d+: .* lower it"):
+        room(2**62)
 
 
 class TestPipeline:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -25,10 +26,10 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 class Served:
-    """A server process."""
+    """A server process; `lines` are those of its standard error, as they come."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process, self.url = process, url
+    def __init__(self, process: subprocess.Popen[str], url: str, lines: list[str]) -> None:
+        self.process, self.url, self.lines = process, url, lines
 
     def client(self, **options: Any) -> openai.OpenAI:
         options = {"api_key": "none", "max_retries": 0, "timeout": 120, **options}
@@ -86,7 +87,10 @@ def serving(folder: Path, *arguments: str | Path, **environment: str) -> Iterato
         for line in process.stderr:
             lines.append(line)
             if found := re.search(r"serving .* on (http://\S+)", line):
-                yield Served(process, found[1])
+                # A full pipe would stop the server.
+                reader = threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True)
+                reader.start()
+                yield Served(process, found[1], lines)
                 break
         else:
             pytest.fail("".join(lines))
@@ -94,8 +98,6 @@ def serving(folder: Path, *arguments: str | Path, **environment: str) -> Iterato
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait(60)
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 @pytest.fixture(scope="session")

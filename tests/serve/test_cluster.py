@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from serve.conftest import F32, Served, serving
 from serve.test_batch import answers, arguments, requests
@@ -116,6 +118,71 @@ def test_refusals_and_vanished_clients(cluster: Served) -> None:
     ) as chunks:
         next(iter(chunks))
     cluster.wait_for(lambda: cluster.metric("vllm:num_requests_running") == 0)
+
+
+def test_without_a_replica_the_server_is_not_healthy(cluster: Served) -> None:
+    def health() -> int:
+        return httpx.get(f"{cluster.url}/health", timeout=30).status_code
+
+    wait_for(lambda: health() == 200)
+    for number in below(cluster.process.pid, "ray::ServeReplica"):
+        os.kill(number, signal.SIGKILL)
+    wait_for(lambda: health() == 503)
+    wait_for(lambda: health() == 200)  # Ray starts others
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as link:
+        return link.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def head() -> Iterator[dict[str, str]]:
+    """A cluster as docs/deployment.md starts it, and the environment of its servers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+    ray = Path(sys.executable).with_name("ray")
+    command = [ray, "start", "--head", "--block", "--port", str(port), "--num-cpus", "4"]
+    command += ["--include-dashboard", "false", "--node-ip-address", "127.0.0.1"]
+    process = subprocess.Popen(
+        list(map(str, command)),
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: listens(port))
+        yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_servers_of_one_cluster_leave_each_other_alone(demo_ir: Path, head: dict[str, str]) -> None:
+    one = ("--ray", "--replicas", "1", "--replica-cpus", "1")
+    body = {"prompt": PROMPTS[0], "max_tokens": 4}
+    with serving(demo_ir, *one, "--served-model-name", "demo", **head) as first:
+        assert first.post("/v1/completions", body)[0] == 200
+        command = [Path(sys.executable).with_name("ovspec"), "serve", "-m", demo_ir, "--port", "0", *one]
+        words = [*command, "--served-model-name", "demo"]
+        run = subprocess.run(
+            list(map(str, words)), env={**os.environ, **head}, capture_output=True, text=True
+        )
+        assert run.returncode == 2 and "another server has this name" in run.stderr.strip().splitlines()[-1]
+        with serving(demo_ir, *one, "--served-model-name", "other", **head) as second:
+            assert second.post("/v1/completions", body)[0] == 200
+            second.process.send_signal(signal.SIGTERM)
+            second.process.wait(60)
+        assert first.post("/v1/completions", body)[0] == 200
+        first.process.kill()  # its replicas stay, until another server has its name
+    with serving(demo_ir, *one, "--served-model-name", "demo", **head) as third:
+        assert third.post("/v1/completions", body)[0] == 200
+        stranger = {**os.environ, **head, "RAY_AUTH_TOKEN": "f" * 64}
+        run = subprocess.run(
+            list(map(str, command)), env=stranger, capture_output=True, text=True, timeout=300
+        )
+        assert run.returncode == 2 and "--ray: no Ray cluster" in run.stderr
 
 
 def test_a_killed_batch_goes_on(demo_ir: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import openai
 import pytest
 from commands import one_line, ovspec
 from serve.conftest import Served, serving
+
+from ovspec_models import ModelInfo
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 LONG: dict[str, Any] = {"model": "demo", "prompt": PROMPT, "temperature": 0, "max_tokens": 6000}
@@ -90,6 +93,39 @@ def test_keys(small: Served) -> None:
     assert small.get("/").startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(
+    "header", ["Host: [", "Authorization: \xff", "Authorization: Bearer", "Content-Type: \xff;;"]
+)
+def test_odd_headers_are_no_fault_of_the_server(small: Served, header: str) -> None:
+    head = f"POST /nowhere HTTP/1.1\r\n{header}\r\nConnection: close\r\n"
+    head += "" if header.startswith("Host") else "Host: localhost\r\n"
+    head += "" if header.startswith("Auth") else "Authorization: Bearer first\r\n"
+    status = exchange(small, f"{head}Content-Length: 0\r\n\r\n".encode("latin-1")).split(b" ", 2)[1]
+    assert status == (b"401" if header.startswith("Auth") else b"404")
+
+
+def test_two_lengths_of_a_body_are_refused(small: Served) -> None:
+    """Two servers that go by different ones would see different requests."""
+    head, body = request({"prompt": "Once", "max_tokens": 1}).split(b"\r\n\r\n")
+    chunks = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    sent = head + b"\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+    answer = exchange(small, sent)
+    assert answer.startswith(b"HTTP/1.1 400") and b"contradict" in answer
+
+
+def test_every_request_has_a_line_in_the_log(small: Served) -> None:
+    """With tokens and id, without what was asked; and a broken line in a path stays one line."""
+    status, answer = small.post("/v1/completions", {"prompt": "Secret", "max_tokens": 3}, **key("first"))
+    assert status == 200
+    exchange(small, f"GET /a%0aINFO {HTTP}Connection: close\r\n\r\n".encode())
+    small.wait_for(lambda: any("/a%0aINFO 401, " in line for line in small.lines))
+    used = answer["usage"]
+    found = [line for line in small.lines if answer["id"] in line]
+    counts = f"{used['prompt_tokens']} tokens in, {used['completion_tokens']} out, "
+    assert len(found) == 1 and f" INFO POST /v1/completions 200, {counts}" in found[0]
+    assert not any("Secret" in line or line.startswith("INFO") for line in small.lines)
+
+
 def test_cors_for_the_origin_that_was_named_only(small: Served) -> None:
     def answer(origin: str) -> bytes:
         head = f"OPTIONS /v1/completions {HTTP}Origin: {origin}\r\nConnection: close\r\n"
@@ -143,6 +179,23 @@ def test_too_many_requests_are_sent_away(small: Served) -> None:
     assert small.client(api_key="first").completions.create(model="demo", prompt="Once", max_tokens=1).choices
     with pytest.raises(openai.BadRequestError, match="at most 3"):
         client.completions.create(model="demo", prompt="Once", max_tokens=1, n=4)
+
+
+def test_what_is_refused_waits_while_others_are_answered(small: Served) -> None:
+    """A client that asks again at once would take the time of their answers."""
+
+    def seconds(path: str, body: object) -> float:
+        began = time.monotonic()
+        small.post(path, body, **key("first"))
+        return time.monotonic() - began
+
+    asked: list[tuple[str, object]] = [("/v1/completions", {}), ("/tokenize", {"prompt": "a"})]
+    assert min(seconds(*one) for one in asked * 3) < 0.1
+    with connected(small) as link:
+        link.sendall(request({**ENDLESS, "stream": True}))
+        small.wait_for(lambda: running(small) == 1)
+        assert min(seconds(*one) for one in asked) >= 0.1
+    small.wait_for(lambda: running(small) == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -210,6 +263,23 @@ def test_a_second_signal_ends_at_once(demo_ir: Path) -> None:
         assert served.process.wait(20) == 0
 
 
+def test_requests_beyond_the_cache_wait_or_are_read_again(demo_ir: Path, served: Served) -> None:
+    """Six answers of 600 tokens in room for 1,024: each is the answer that it gets alone."""
+    bodies = [{**LONG, "prompt": f"{PROMPT} {number}", "max_tokens": 600} for number in range(6)]
+    bodies = [{**body, "ignore_eos": True, "verify": "dense"} for body in bodies]
+    block = 32 * ModelInfo.read(demo_ir).kv_cache_bytes_per_token("f32", "BY_TOKEN")
+    size = ("--cache-size", str(32 * block), "--max-num-seqs", "6", "--served-model-name", "demo")
+    with serving(demo_ir, *size) as bounded, ThreadPoolExecutor(6) as pool:
+        assert any("1,024 tokens" in line for line in bounded.lines)
+        found = [answer for _, answer in pool.map(lambda body: bounded.post("/v1/completions", body), bodies)]
+        assert bounded.metric("vllm:kv_cache_usage_perc") <= 1
+        status, refused = bounded.post("/v1/completions", {**LONG, "max_tokens": 1020})
+        assert status == 400 and "1024 tokens for both" in refused["error"]["message"]
+    for body, answer in zip(bodies, found, strict=True):
+        alone = served.post("/v1/completions", body)[1]
+        assert answer["choices"][0]["text"] == alone["choices"][0]["text"]
+
+
 def test_a_port_in_use_is_one_line(demo_ir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -225,13 +295,16 @@ def test_a_port_in_use_is_one_line(demo_ir: Path) -> None:
         (("--api-key", " "), "--api-key"),
         (("--chat-template", "/nowhere"), "--chat-template /nowhere"),
         (("--port", "0", "-m", "/nowhere"), "'/nowhere' does not exist"),
-        (
-            (
-                "--port",
-                "70000",
-            ),
-            "70000",
-        ),
+        (("--port", "70000"), "70000"),
+        (("--request-timeout", "inf"), "--request-timeout"),
+        (("--client-timeout", "nan"), "--client-timeout"),
+        (("--max-num-seqs", "0"), "--max-num-seqs"),
+        (("--max-num-seqs", str(10**30)), "--max-num-seqs"),
+        (("--max-queued", str(10**30)), "--max-queued"),
+        (("--max-context", "0"), "--max-context"),
+        (("--cache-size", "0"), "--cache-size"),
+        (("--cache-size", "9" * 400), "--cache-size"),
+        (("--memory-limit", "9" * 400), "--memory-limit"),
     ],
 )
 def test_bad_options_are_one_line(demo_ir: Path, arguments: tuple[str, ...], message: str) -> None:

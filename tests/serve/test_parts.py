@@ -20,6 +20,7 @@ from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import CompletionBody
 from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock, Counts
+from ovspec.serve.door import Door
 from ovspec.serve.limits import Admission, Limits
 from ovspec.serve.objects import ChatObjects, CompletionObjects, metrics_of
 from ovspec.serve.stream import Mailbox, OutputStream, joined
@@ -27,6 +28,37 @@ from ovspec_models import demo_pair_path
 
 TOKENIZER = openvino_genai.Tokenizer(str(demo_pair_path()))
 TEXT = TokenText(TOKENIZER)
+
+
+def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
+    """Work of a long body is followed by a rest of 19 times that while answers are in work."""
+
+    def work(seconds: float) -> float:
+        ends = time.thread_time() + seconds
+        while time.thread_time() < ends:
+            continue
+        return time.monotonic()
+
+    async def ask(busy: bool) -> list[float]:
+        door = Door(lambda: busy)
+        long = [door.run(2**20, lambda: work(0.03)) for _ in range(2)]
+        short = door.run(100, lambda: work(0.0))
+        *ended, quick = await asyncio.gather(*long, short)
+        return [ended[1] - ended[0], quick - ended[0]]
+
+    rest, quick = asyncio.run(ask(busy=True))
+    assert rest > 0.55 and quick < 0
+    assert asyncio.run(ask(busy=False))[0] < 0.2
+
+
+def test_a_door_takes_so_many_and_no_more() -> None:
+    async def ask() -> list[object]:
+        door = Door(lambda: False)
+        asked = [door.run(2**20, lambda: time.sleep(0.01)) for _ in range(9)]
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    *taken, refused = asyncio.run(ask())
+    assert taken == [None] * 8 and isinstance(refused, ApiError) and refused.status == 429
 
 
 class NoBytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from serve.conftest import Served
+from serve.soak import resident_mb
 from settings import F32
 
 import ovspec
@@ -33,6 +35,14 @@ FIELDS = {
     "seed": ({"seed": -1}, "seed"),
     "stop": ({"stop": [""]}, "stop"),
     "stops": ({"stop": ["a"] * 17}, "stop"),
+    "long stops": ({"stop": ["a" * 2000] * 9}, "stop"),
+    "stop tokens": ({"stop_token_ids": [5] * 1025}, "stop_token_ids"),
+    "many messages": ({"messages": USER * 4097}, "messages"),
+    "many parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 4097}]},
+        "messages",
+    ),
+    "a number of many digits": ({"top_k": 10**4000}, "top_k"),
     "stop token": ({"stop_token_ids": [4096]}, "stop_token_ids"),
     "stop token that nothing stops at": (
         {"stop_token_ids": [0, 4096], "ignore_eos": True, "min_tokens": 1, "max_tokens": 8},
@@ -141,10 +151,44 @@ def test_prompts_of_other_kinds(served: Served, prompt: object) -> None:
     assert status == 400 and body["error"]["param"] == "prompt"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"prompt": "x", "n": 1e400}', b"[" * 5000])
-def test_bodies_that_are_no_json_objects(served: Served, body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 5000,
+        b'{"prompt":' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"prompt": "x", "n": 1e400}',
+        b'{"prompt": "x", "n": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "x", "temperature": NaN}',
+        b'{"prompt": "x", "metadata": -Infinity}',
+        b'{"prompt": "x", "max_tokens": 1, "max_tokens": 2}',
+        b'{"prompt": "x", "\\ud800": 1}',
+        b'{"prompt": "x", "verify": "\\ud800"}',
+        b'{"prompt": "x", "' + b"k" * 10**5 + b'": 1}',
+        b'{"prompt": "\xff"}',
+        b'\xef\xbb\xbf{"prompt": "x"}',
+        '{"prompt": "x"}'.encode("utf-16"),
+    ],
+    ids=repr,
+)
+def test_bodies_that_are_no_json_objects_of_fields(served: Served, body: bytes) -> None:
     status, answer = served.post("/v1/completions", body)
-    assert status == 400 and answer["error"]["message"]
+    assert status == 400 and 0 < len(answer["error"]["message"]) < 1100
+
+
+def test_a_refusal_takes_no_work_that_its_body_does_not(served: Served) -> None:
+    """128,000 answers were tokenized and made before they were counted: 366 MB and seconds for 40 kB."""
+    body = {"prompt": ["a"] * 8000, "n": 16}
+    assert served.post("/v1/completions", body)[0] == 400  # the first one loads code
+    before, began = resident_mb(served.process.pid), time.perf_counter()
+    status, answer = served.post("/v1/completions", body)
+    assert status == 400 and answer["error"]["param"] == "n"
+    assert "128000 answers" in answer["error"]["message"]
+    assert resident_mb(served.process.pid) < before + 8 and time.perf_counter() - began < 0.5
 
 
 def test_pages_of_other_origins_cannot_post(served: Served) -> None:
@@ -161,7 +205,14 @@ def test_unknown_paths_and_methods(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("localhost", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("evil.example:8000", 400), ("", 400)],
+    [
+        ("localhost", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("evil.example:8000", 400),
+        ("", 400),
+        ("[", 400),
+    ],
 )
 def test_a_foreign_name_of_this_machine_is_refused(served: Served, host: str, status: int) -> None:
     """Without a key, a page whose name resolves to this machine must not read the answers."""

@@ -7,9 +7,11 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
 from ovspec.pipeline.outline import Outline
@@ -67,13 +69,13 @@ def on_cluster(
     """Replicas, until the block ends.
 
     Args:
-        name: of the model. One server at a time has it: a second one takes the replicas over.
+        name: of the model. One server at a time has it; the replicas of one that was killed are taken over.
         requests: makes the settings of requests, here.
         max_num_seqs: requests that one runs at a time.
         seconds: that a replica which is no longer needed has to end its answers.
 
     Raises:
-        ValueError: the replicas can't be started.
+        ValueError: another server has the name, or the replicas can't be started.
     """
     deployment = serve.deployment(
         name="replica",
@@ -91,6 +93,7 @@ def on_cluster(
         request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
     )(Replica)
     connect()
+    owner = _own(name)
     serve.start(proxy_location="Disabled")  # the server's own process speaks HTTP
     app = f"ovspec-{name}"
     try:
@@ -99,10 +102,40 @@ def on_cluster(
         serve.delete(app)
         message = str(serve.status()) if not str(error) else str(error)
         raise ValueError(f"--ray: the replicas do not start: {message.strip().splitlines()[-1]}") from error
-    engine = ClusterEngine(handle.options(stream=True))
+    engine = ClusterEngine(handle.options(stream=True), lambda: _num_running(app))
     try:
         yield Backend(requests, engine, {"num_requests_running": lambda: engine.num_requests})
     finally:
-        engine.lives = False
+        engine.close()
         serve.delete(app)
+        ray.kill(owner)
         ray.shutdown()
+
+
+class _Owner:
+    """An actor that lives as long as its server: its name says that the server's name is taken."""
+
+
+def _own(name: str) -> Any:
+    """Take a name on the cluster.
+
+    Raises:
+        ValueError: another server has it.
+    """
+    try:
+        return ray.remote(num_cpus=0)(_Owner).options(name=name, namespace="ovspec").remote()
+    except ValueError as error:
+        ray.shutdown()
+        raise ValueError(
+            f"--served-model-name {name}: another server has this name on the cluster; end it, or give "
+            "another name"
+        ) from error
+
+
+def _num_running(app: str) -> int:
+    """Replicas of an application that run; none where the cluster does not answer."""
+    try:
+        found = serve.status().applications.get(app)
+    except RayError:
+        return 0
+    return found.deployments["replica"].replica_states.get("RUNNING", 0) if found else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import Any
@@ -28,12 +28,22 @@ class ClusterEngine:
 
     Args:
         handle: of the replicas' deployment in Ray Serve, for streams.
+        running: how many replicas run; it asks the cluster.
     """
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    def __init__(self, handle: Any, running: Callable[[], int]) -> None:
+        self._handle, self._running = handle, running
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.lives = True
+        self._ended = False
+
+    @property
+    def lives(self) -> bool:
+        """Whether requests are taken and a replica answers them; it takes a while."""
+        return not self._ended and self._running() > 0
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._ended = True
 
     @property
     def num_requests(self) -> int:
@@ -46,7 +56,7 @@ class ClusterEngine:
         Raises:
             RuntimeError: it has ended.
         """
-        if not self.lives:
+        if self._ended:
             raise EngineClosedError("the server ends: it takes no requests")
         task = asyncio.get_running_loop().create_task(self._answer(request, on_output))
         self._tasks[request.request_id] = task

@@ -1,4 +1,4 @@
-"""What a hunt prints: a line a minute, a line for each finding, and at the end one of JSON and one for people."""
+"""What a hunt prints: a line a minute and for each finding, and at the end one of JSON and one for people."""
 
 from __future__ import annotations
 

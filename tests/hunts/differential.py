@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
+import math
 import os
 import sys
 import tempfile
@@ -92,8 +94,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--count", type=int, default=10**9, help="cases at most")
+    parser.add_argument("--seconds", type=float, help="default: 60, or what --count takes")
+    parser.add_argument("--count", type=int, help="cases at most")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--replay", type=Path, metavar="FILE", help="the case of a finding")
     parser.add_argument("--folder", type=Path, default=Path("build/hunts"), help="for files of findings")
@@ -111,8 +113,9 @@ def main() -> int:
         return report.end()
     report = Report("differential", seed=given.seed)
     hunt = Differential(report, given.folder)
-    for number in range(given.count):
-        if report.seconds > given.seconds:
+    seconds = given.seconds or (math.inf if given.count else 60.0)
+    for number in itertools.count():
+        if number == given.count or report.seconds > seconds:
             break
         hunt.one(random_case(Random(f"{given.seed} {number}")))
     return report.end()

@@ -18,6 +18,7 @@ from tiny_checkpoints import VOCAB, random_model, save_checkpoint
 
 import ovspec
 from ovspec.drafters import Auto, LayerSkip, SparseSelf
+from ovspec.errors import raised_by_us
 from ovspec_models import export_model
 
 TOKENS = 24
@@ -72,7 +73,7 @@ def export(case: Case, folder: Path) -> Path:
         checkpoint = save_checkpoint(model, folder / "checkpoint")
         return export_model(checkpoint, folder / "ir", weight_format=case.weights, **group)
     except (RuntimeError, ValueError) as error:
-        raise RefusedError(f"export: {_line(error)}") from error
+        raise _refusal(error) from error
 
 
 def differences(case: Case, ir: Path, draft: Path, counts: Counter[str]) -> list[Difference]:
@@ -167,11 +168,11 @@ def _padded(some: list[NDArray[np.int64]]) -> openvino_genai.TokenizedInputs:
     return openvino_genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(mask))
 
 
-def _refusal(error: ValueError) -> Exception:
-    """A refusal says in one line what to do; anything else is a fault."""
-    return (
-        RefusedError(str(error)) if "\n" not in str(error) and "fault of ovspec" not in str(error) else error
-    )
+def _refusal(error: Exception) -> Exception:
+    """A refusal of ours says in one line what to do; anything else is a fault."""
+    told = str(error)
+    ours = raised_by_us(error) and "\n" not in told and "fault of ovspec" not in told
+    return RefusedError(told) if ours else error
 
 
 def _line(error: Exception) -> str:

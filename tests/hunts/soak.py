@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hunts.report import Report
 from hunts.soak_judge import Problem, problems
-from hunts.soak_models import MODELS, Alone
+from hunts.soak_models import MODELS, Alone, grow
 from hunts.soak_requests import Load, random_asks, random_load
 from hunts.soak_run import Run
 from hunts.soak_shrink import shrink
@@ -60,6 +60,9 @@ class Soak:
         """Run lists of requests until the time is over."""
         # Short hunts take a few models, and no time to compile the others.
         models = list(MODELS) if seconds > 60 else Random(self.seed).sample(list(MODELS), 4)
+        if seconds > 2 * _WARM_UP:  # else their memory grows as they meet larger requests
+            for name in models:
+                grow(name)
         asks = random_asks(Random(self.seed))
         number = 0
         while self.report.seconds < seconds:
@@ -175,7 +178,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/hunts"), help="for files of findings")
     given = parser.parse_args()
     faulthandler.enable()
-    logging.getLogger("ovspec.engine.engine_thread").setLevel(logging.CRITICAL)  # injected callbacks
+    logging.getLogger("ovspec").setLevel(logging.CRITICAL)  # of injected faults
     if given.replay:
         return replay(given.replay, given.folder, given.times)
     report = Report("soak", seed=given.seed, faults=given.faults)

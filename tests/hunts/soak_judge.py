@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hunts.soak_faults import IN_PASS, ROW_FAULTS
-from hunts.soak_models import Alone, pipeline
+from hunts.soak_models import Alone, pipeline, runners
 from hunts.soak_requests import Asked, Load
 from hunts.soak_run import Outcome, Run
 
-from ovspec.drafters.drafter import Drafter
 from ovspec.generation.inputs import encode
-from ovspec.runtime.model_runner import ModelRunner
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,9 @@ def _held(run: Run) -> Iterator[Problem]:
     engine = run.made.engine.engine
     if engine.has_unfinished_requests or not run.made.engine.is_idle:
         yield Problem("left", "the engine has requests though all have ended")
-    for runner in _runners(run.made.engine.engine.target, engine.drafter):
+    for runner in runners(engine):
         if runner.blocks.usage:
             yield Problem("left", f"a share {runner.blocks.usage:.4f} of the blocks is held by nobody")
-
-
-def _runners(target: ModelRunner, drafter: Drafter | None) -> list[ModelRunner]:
-    parts = [drafter, *getattr(drafter, "drafters", ())]
-    return [target, *(part.runner for part in parts if hasattr(part, "runner"))]
 
 
 def _why_wrong_error(load: Load, asked: Asked, outcome: Outcome, alone: Alone) -> str:
@@ -87,8 +80,9 @@ def _difference(run: Run, asked: Asked, outcome: Outcome, alone: Alone) -> str:
     length = len(outcome.tokens) if outcome.aborted else len(right.tokens)
     if outcome.tokens != right.tokens[:length]:
         return f"tokens {outcome.tokens} instead of {right.tokens}"
-    if outcome.logprobs != right.logprobs[:length]:
-        return f"log probabilities {outcome.logprobs} instead of {right.logprobs}"
+    known = length * (1 + 2 * (asked.ask.logprobs or 0)) if asked.ask.logprobs is not None else 0
+    if outcome.logprobs != right.logprobs[:known]:
+        return f"log probabilities {list(outcome.logprobs)} instead of {list(right.logprobs)}"
     if not outcome.aborted and outcome.reason != right.reason:
         return f"ended by {outcome.reason.name} instead of {right.reason.name}"
     return ""

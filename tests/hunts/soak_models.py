@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from array import array
 from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,8 +15,9 @@ import ovspec
 from ovspec.drafters import Auto, LayerSkip, SparseSelf, Suffix
 from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, TokenLogprobs
+from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.inputs import encode
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models import demo_pair_path
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from hunts.soak_requests import Ask
 
 VOCAB = 4096
+#: Tokens of a cache that is never full.
+ROOMY = 8192
 SPARSE = ovspec.SparseVerify(L0=96, rho=0.1)
 COMMIT = ovspec.CommitVerify(SPARSE)
 VERIFY: dict[str, VerifyMode] = {"dense": "dense", "commit": COMMIT, "sparse": SPARSE}
@@ -95,13 +100,42 @@ def plain_float() -> ovspec.LLMPipeline:
     return ovspec.LLMPipeline(demo_pair_path(), "CPU", INFERENCE_NUM_THREADS=1, **_F32)
 
 
+def runners(engine: LLMEngine) -> list[ModelRunner]:
+    """The models of an engine: its target, and those that draft."""
+    drafters = [engine.drafter, *getattr(engine.drafter, "drafters", ())]
+    return [engine.target, *(drafter.runner for drafter in drafters if hasattr(drafter, "runner"))]
+
+
+def grow(name: str) -> None:
+    """Let a pipeline take all the memory and threads that requests can make it take."""
+    made = pipeline(name)
+    made.engine.start()
+    made.engine.engine.warm_up()
+    for runner in runners(made.engine.engine):
+        runner.limit_cache(None, 0)
+        runner.cache.ensure(ROOMY // runner.block_size)
+
+
 class Answer:
-    """An answer: tokens, why it ended, log probabilities where they were asked for."""
+    """An answer: tokens, why it ended, log probabilities where they were asked for.
+
+    Attributes:
+        logprobs: of a token, that of itself, then id and log probability of the most probable ones.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.reason = GenerationFinishReason.NONE
-        self.logprobs: list[TokenLogprobs] = []
+        self.logprobs = array("d")
+        self.error: Exception | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        """Take an output."""
+        self.tokens += output.token_ids
+        for one in output.logprobs:
+            self.logprobs.append(one.logprob)
+            self.logprobs.extend(itertools.chain.from_iterable(one.top))
+        self.reason, self.error = output.finish_reason, output.error
 
 
 def _source(model: str) -> str:
@@ -153,9 +187,7 @@ class Alone:
         answer = Answer()
         while engine.has_unfinished_requests:
             for output in engine.step():
-                answer.tokens += output.token_ids
-                answer.logprobs += output.logprobs
-                answer.reason = output.finish_reason
-                if output.error is not None:
-                    raise output.error
+                answer.add(output)
+        if answer.error is not None:
+            raise answer.error
         return answer

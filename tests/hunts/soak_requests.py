@@ -12,7 +12,7 @@ from hunts.soak_faults import DRAFTER_FAULTS, ROW_FAULTS
 from hunts.soak_models import MODELS
 from prompts import PROMPTS, STORY
 
-_POOL = 300
+_POOL = 150
 _LENGTHS = (1, 2, 5, 16, 33, 48, 64, 96)
 
 

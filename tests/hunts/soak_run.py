@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from hunts.soak_faults import failing_pass, options_with, poisoned, raise_in_callback
-from hunts.soak_models import VERIFY, VOCAB, Answer, pipeline
+from hunts.soak_models import ROOMY, VERIFY, VOCAB, Answer, pipeline
 from hunts.soak_requests import Asked, Load
 from openvino_genai import StreamingStatus
 
@@ -17,11 +17,11 @@ from ovspec.engine.engine_thread import EngineThread, RequestHandle
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.inputs import encode
-from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
+from ovspec.memory.memory_plan import PREFIX_CACHE_BYTES
 
 _CLIENTS = 6
-# Tokens of a cache that is never full; it has its size from the first requests on.
-_ROOMY = 16384
+# Of the draft models' prefix caches.
+_DRAFT_PREFIX_BYTES = 4 * 2**20
 
 
 class Outcome(Answer):
@@ -34,15 +34,8 @@ class Outcome(Answer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.error: Exception | None = None
         self.refused = self.aborted = False
         self.text: str | None = None
-
-    def add(self, output: RequestOutput) -> None:
-        """Take an output."""
-        self.tokens += output.token_ids
-        self.logprobs += output.logprobs
-        self.reason, self.error = output.finish_reason, output.error
 
 
 class Run:
@@ -77,10 +70,10 @@ class Run:
 
     def _limit(self, engine: LLMEngine) -> None:
         target, prefix = engine.target, PREFIX_CACHE_BYTES if self.load.prefix else 0
-        room = (self.load.cache_tokens or _ROOMY) // target.block_size * target.cache.block_bytes
+        room = (self.load.cache_tokens or ROOMY) // target.block_size * target.cache.block_bytes
         target.limit_cache(room, min(prefix, room))
         if engine.drafter:
-            engine.drafter.limit_cache(prefix // DRAFT_PREFIX_SHARE)
+            engine.drafter.limit_cache(_DRAFT_PREFIX_BYTES if prefix else 0)
         engine.max_num_seqs = self.load.seqs
 
     def _step_by_step(self, owner: EngineThread) -> None:

@@ -29,7 +29,8 @@ _FAMILIES = "exactness/test_row_invariance.py"
 PARTS = (
     *(f"row proofs, every fourth family from {place}" for place in (1, 2, 3, 4)),
     "exactness: f64, texts",
-    "sampling, drafters",
+    "exactness of sampling",
+    "lossless drafters",
     "files, pipelines, servers",
 )
 
@@ -43,7 +44,7 @@ def part_of(name: str) -> int:
         family = max((f for f in FAMILIES if rest.partition("[")[2].startswith(f"{f}-")), key=len)
         return 1 + FAMILIES.index(family) % 4
     room = path.partition("/")[0]
-    return {"exactness": 5, "sampling": 6, "drafters": 6}.get(room, 7)
+    return {"exactness": 5, "sampling": 6, "drafters": 7}.get(room, 8)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

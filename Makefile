@@ -17,7 +17,7 @@ WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
 WITHOUT_NATIVE := --config-settings wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test test-slow sweep dev check format sanitize wheel clean
+.PHONY: demo test test-slow sweep sweep-status soak differential dev check format sanitize wheel clean
 
 demo: $(DEMO_VENV)/.installed
 	$(DEMO_VENV)/bin/ovspec demo
@@ -29,8 +29,25 @@ test: $(TEST_VENV)/.installed
 test-slow: $(TEST_VENV)/.installed
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
-sweep: $(TEST_VENV)/.installed
-	$(BIN)/python -m pytest tests -m sweep $(WORKERS) --dist worksteal
+# Parts of two hours at most, `make sweep PART=1` or all of them one after the other; each adds a line with commit and
+# result to build/sweeps.jsonl, and `make sweep-status` says what is green on this commit.
+PARTS := 1 2 3 4 5 6 7 8
+sweep: $(addprefix sweep-,$(or $(PART),$(PARTS)))
+
+$(addprefix sweep-,$(PARTS)): sweep-%: $(TEST_VENV)/.installed
+	$(BIN)/python tests/hunts/sweep.py --part $* $(WORKERS) --dist worksteal
+
+sweep-status: $(TEST_VENV)/.installed
+	$(BIN)/python tests/hunts/sweep.py --status
+
+# Hunts (docs/reliability.md): SECONDS, SEED; a finding ends in a file that REPLAY runs again.
+HUNT = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
+
+soak: $(TEST_VENV)/.installed
+	$(BIN)/python tests/hunts/soak.py $(HUNT)
+
+differential: $(TEST_VENV)/.installed
+	$(BIN)/python tests/hunts/differential.py $(HUNT) $(if $(COUNT),--count $(COUNT))
 
 # What the installed package is made of; a change rebuilds and reinstalls it.
 SOURCES := pyproject.toml constraints.txt $(shell find ovspec models transforms custom_ops -type f \

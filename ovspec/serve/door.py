@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 # Lanes: bytes of a body up to which it takes this one, and how many bodies may wait in it.
 _LANES = ((2**14, 256), (2**18, 64), (math.inf, 8))
-# While answers are in work, a lane takes a twentieth of the interpreter's time: work of more than `_SECONDS` of
-# processor time is followed by a rest of `_PAUSE` times as long.
+# While answers are in work, a lane takes a twentieth of the interpreter's time: work of more than `_SECONDS`
+# of processor time is followed by a rest of `_PAUSE` times as long.
 _SECONDS, _PAUSE = 0.002, 19
 
 

@@ -82,6 +82,17 @@ def runner(folder: Path) -> Iterator[ModelRunner]:
     assert made.recurrent is not None and made.recurrent.held == 0
 
 
+def test_the_default_precision_computes(folder: Path, runner: ModelRunner, prompt: NDArray[np.int64]) -> None:
+    """On processors with bf16 the states are bf16 too, and with products of ours alone a pass was empty."""
+    logits = []
+    for model in (runner, ModelRunner(folder)):
+        sequence = CachedSequence()
+        logits.append(np.array(model.forward([Rows(sequence, prompt[:40], sampled=40)])))
+        model.release(sequence)
+    exact, got = logits
+    assert got.shape == exact.shape and np.linalg.norm(got - exact) < 0.2 * np.linalg.norm(exact)
+
+
 @pytest.fixture(scope="module")
 def plain(runner: ModelRunner, prompt: NDArray[np.int64]) -> Callable[[bool], list[list[int]]]:
     """The prompts, each with what plain decoding answers to it alone."""

@@ -16,7 +16,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
-from ovspec_transforms.graph import let_read, nodes_of_type
+from ovspec_transforms.graph import ancestors, let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights
@@ -67,6 +67,8 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
     rank = matmul.input(0).get_partial_shape().rank
     if rank.is_dynamic or rank.get_length() < 2:
         raise UnknownPatternError(f"its rows have {rank} dimensions, expected two or more")
+    if arithmetic == "bf16" and _reads_states(matmul):
+        raise UnknownPatternError("its rows come from states that the plugin keeps in bf16")
     weights = number_weights(matmul) or read_weights(matmul, "a linear layer")
     if weights.inputs > MOST_INPUTS:
         raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
@@ -76,6 +78,17 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
         )
     fmt = _FORMATS[weights.data.get_element_type().get_type_name()]
     return _Layer(matmul, weights, arithmetic if weights.scales is None and arithmetic == "bf16" else fmt)
+
+
+def _reads_states(matmul: ov.Node) -> bool:
+    """Whether the rows come from linear attention, with no other product between.
+
+    At an inference precision of bf16 the plugin keeps the states in bf16, and computes in bf16 what leads to
+    a product of its own. Where there is none it computes in f32, and ends the pass early without an error,
+    or the process.
+    """
+    rows = matmul.input(0).get_source_output().get_node()
+    return any(node.get_type_name() == GATED_DELTA_NET for node in ancestors(rows, ("MatMul", LINEAR)))
 
 
 def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list[str]]:

@@ -1,0 +1,180 @@
+"""Runs a random model by ovspec and by transformers, and says where they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from hunts.differential_cases import Case, Setting
+from numpy.typing import NDArray
+from settings import F32
+from tiny_checkpoints import VOCAB, random_model, save_checkpoint
+
+import ovspec
+from ovspec.drafters import Auto, LayerSkip, SparseSelf
+from ovspec.errors import raised_by_us
+from ovspec_models import export_model
+
+TOKENS = 24
+_LENGTHS = (7, 45, 130)
+_SPARSE = ovspec.SparseVerify(L0=32, rho=0.1)
+_COMMIT = ovspec.CommitVerify(_SPARSE)
+#: Of the logits' spread: what a token's logit may lie below the largest of transformers. f32 products that
+#: are added in another order differ by some 1e-5; rounded weights by what the formats keep. int4 has none.
+SLACK = {"fp32": 2e-3, "fp16": 0.1, "int8": 1.0}
+DRAFTERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "prompt_lookup": lambda draft: {"drafter": "prompt_lookup"},
+    "suffix": lambda draft: {"drafter": "suffix"},
+    "sparse_self": lambda draft: {"drafter": SparseSelf(_SPARSE)},
+    "layer_skip": lambda draft: {"drafter": LayerSkip(share=0.4)},
+    "assistant": lambda draft: {"draft_model": draft},
+    "trees": lambda draft: {"draft_model": draft},
+    "auto": lambda draft: {"draft_model": draft, "drafter": Auto()},
+}
+
+
+class RefusedError(Exception):
+    """The model or the setting is refused, with a reason of one line."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs: its kind, which stays the same while a case is made smaller, and a description."""
+
+    kind: str
+    text: str
+
+
+def prompts(vocab: int) -> list[NDArray[np.int64]]:
+    """Prompts of several lengths, with phrases that come again."""
+    rng = np.random.default_rng(5)
+    phrases = rng.integers(2, min(vocab, VOCAB), (5, 10))
+    return [phrases[rng.integers(0, 5, 15)].reshape(-1)[:length] for length in _LENGTHS]
+
+
+def export(case: Case, folder: Path) -> Path:
+    """Export a case below a new folder.
+
+    Raises:
+        RefusedError: the sizes do not go together in transformers, or the exporter refuses the model.
+    """
+    try:
+        model = random_model(case.tiny)
+    except (ValueError, TypeError) as error:
+        raise RefusedError(f"transformers: {_line(error)}") from error
+    group = {"group_size": 16 if case.family != "Cohere" else -1} if case.weights == "int4" else {}
+    try:
+        checkpoint = save_checkpoint(model, folder / "checkpoint")
+        return export_model(checkpoint, folder / "ir", weight_format=case.weights, **group)
+    except (RuntimeError, ValueError) as error:
+        raise _refusal(error) from error
+
+
+def differences(case: Case, ir: Path, draft: Path, counts: Counter[str]) -> list[Difference]:
+    """What differs from transformers, and with drafts from plain decoding."""
+    asked = prompts(case.tiny.sizes["vocab_size"])
+    found = []
+    # Rounded weights may choose another expert, and then all logits are others.
+    if case.weights == "fp32" or (case.weights in SLACK and not case.tiny.moe_layers):
+        plain = _generated(_pipeline(case, ir, **F32), asked, 1)
+        found += _against_transformers(case, asked, plain, counts)
+    default = _pipeline(case, ir)
+    promised = default.runner.identity_breakers == ()
+    plain = _generated(default, asked, 1)
+    del default
+    for setting in case.settings:
+        try:
+            drafting = _drafting(case, ir, draft, setting)
+            got = _generated(drafting, asked, setting.together, **setting.options)
+        except RefusedError as error:
+            counts[f"refused: {str(error)[:60]}"] += 1
+            continue
+        if not promised or drafting.runner.identity_breakers:
+            counts["not promised"] += 1
+            continue
+        counts["drafted texts"] += len(got)
+        for number, (one, other) in enumerate(zip(got, plain, strict=True)):
+            if one != other:
+                found.append(Difference("drafted", f"{setting}, prompt {number}: {one} instead of {other}"))
+                break
+    return found
+
+
+def _against_transformers(
+    case: Case, asked: list[NDArray[np.int64]], got: list[list[int]], counts: Counter[str]
+) -> list[Difference]:
+    import torch
+
+    model = random_model(case.tiny)
+    for number, (prompt, tokens) in enumerate(zip(asked, got, strict=True)):
+        with torch.no_grad():
+            text = torch.tensor([[*prompt.tolist(), *tokens[:-1]]])
+            logits = model(text).logits[0, len(prompt) - 1 :].numpy().astype(np.float64)
+        below = logits.max(-1) - logits[np.arange(len(tokens)), tokens]
+        counts["tokens"] += len(tokens)
+        counts["ties"] += int(np.count_nonzero(below)) if case.weights == "fp32" else 0
+        slack = SLACK[case.weights] * logits.std()
+        if not np.all(below <= slack):
+            at = int(np.argmax(~(below <= slack)))
+            share = float(below[at] / logits.std())
+            text_ = (
+                f"prompt {number}, token {at}: {tokens[at]} is {share:.3g} of the spread below the largest"
+            )
+            return [Difference("transformers", text_)]
+    return []
+
+
+def _drafting(case: Case, ir: Path, draft: Path, setting: Setting) -> ovspec.LLMPipeline:
+    made = DRAFTERS[setting.drafter](ovspec.draft_model(draft))
+    if setting.verify == "commit":
+        made["verify"] = _COMMIT
+    return _pipeline(case, ir, max_num_batched_tokens=setting.rows, **made)
+
+
+def _pipeline(case: Case, ir: Path, **arguments: Any) -> ovspec.LLMPipeline:
+    if case.family == "Bloom":  # ALiBi
+        arguments["attention"] = "stock"
+    try:
+        return ovspec.LLMPipeline(ir, "CPU", **{"INFERENCE_NUM_THREADS": 1, **arguments})
+    except ValueError as error:
+        raise _refusal(error) from error
+
+
+def _generated(
+    made: ovspec.LLMPipeline, asked: list[NDArray[np.int64]], together: int, **options: Any
+) -> list[list[int]]:
+    """The greedy tokens of every prompt."""
+    found: list[list[int]] = []
+    for begin in range(0, len(asked), together):
+        inputs = _padded(asked[begin : begin + together])
+        try:
+            answer = made.generate(inputs, max_new_tokens=TOKENS, ignore_eos=True, **options)
+        except ValueError as error:
+            raise _refusal(error) from error
+        found += [list(tokens) for tokens in answer.tokens]
+    return found
+
+
+def _padded(some: list[NDArray[np.int64]]) -> openvino_genai.TokenizedInputs:
+    ids = np.zeros((len(some), max(map(len, some))), np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(some):
+        ids[row, : len(prompt)], mask[row, : len(prompt)] = prompt, 1
+    return openvino_genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(mask))
+
+
+def _refusal(error: Exception) -> Exception:
+    """A refusal of ours says in one line what to do; anything else is a fault."""
+    told = str(error)
+    ours = raised_by_us(error) and "\n" not in told and "fault of ovspec" not in told
+    return RefusedError(told) if ours else error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,77 @@
+"""What a process holds: memory, files, threads; and whether that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hunts.report import Report
+
+_MOST_GROWTH = 0.02
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a process at one time.
+
+    Attributes:
+        seconds: when, since the hunt began.
+        resident_mb: anonymous memory.
+        files, threads: open ones.
+    """
+
+    seconds: float
+    resident_mb: float
+    files: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int, seconds: float) -> Usage:
+        """What a process holds now."""
+        folder = Path(f"/proc/{pid}")
+        lines = (folder / "status").read_text(encoding="ascii").splitlines()
+        words = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        files = len(list((folder / "fd").iterdir()))
+        return cls(seconds, int(words["RssAnon"][0]) / 1024, files, int(words["Threads"][0]))
+
+
+def judged(report: Report, part: str, usage: list[Usage], warm_up: float) -> dict[str, Any]:
+    """Report growth after the warm-up; what the line of JSON says of it.
+
+    Memory is compared between the first and the last quarter of the time after the warm-up, files and threads
+    by the most and the least of them. Nothing is said of a hunt that is shorter than twice the warm-up.
+    """
+    settled = [one for one in usage if one.seconds > warm_up]
+    if not settled or settled[-1].seconds < 2 * warm_up:
+        return {"part": part, "judged": False, **_last(usage)}
+    quarter = max(1, len(settled) // 4)
+    first, last = (
+        median(one.resident_mb for one in some) for some in (settled[:quarter], settled[-quarter:])
+    )
+    if last > first * (1 + _MOST_GROWTH):
+        report.found(f"memory: {part} grew from {first:.1f} to {last:.1f} MB after {warm_up:.0f} s")
+    for name in ("files", "threads"):
+        before, after = (
+            min(getattr(one, name) for one in some) for some in (settled[:quarter], settled[-quarter:])
+        )
+        if after != before:
+            report.found(f"handles: {part} had {before} {name}, then {after}")
+    return {
+        "part": part,
+        "judged": True,
+        "first_mb": round(first, 1),
+        "last_mb": round(last, 1),
+        **_last(usage),
+    }
+
+
+def _last(usage: list[Usage]) -> dict[str, Any]:
+    if not usage:
+        return {}
+    return {
+        "most_mb": round(max(one.resident_mb for one in usage), 1),
+        "files": usage[-1].files,
+        "threads": usage[-1].threads,
+    }

@@ -175,24 +175,12 @@ class LLMPipeline(Outline):
 
     @overload
     def generate(
-        self,
-        inputs: str,
-        generation_config: _Config = None,
-        streamer: _To = None,
-        *,
-        prompt_progress: _Progress = None,
-        **kwargs: Any,
+        self, inputs: str, generation_config: _Config = None, streamer: _To = None, **kwargs: Any
     ) -> str: ...
 
     @overload
     def generate(
-        self,
-        inputs: SequenceOf[str],
-        generation_config: _Config = None,
-        streamer: _To = None,
-        *,
-        prompt_progress: _Progress = None,
-        **kwargs: Any,
+        self, inputs: SequenceOf[str], generation_config: _Config = None, streamer: _To = None, **kwargs: Any
     ) -> DecodedResults: ...
 
     @overload
@@ -201,8 +189,6 @@ class LLMPipeline(Outline):
         inputs: ChatHistory | TokenizedInputs | ov.Tensor,
         generation_config: _Config = None,
         streamer: _To = None,
-        *,
-        prompt_progress: _Progress = None,
         **kwargs: Any,
     ) -> Any: ...
 
@@ -359,15 +345,14 @@ class LLMPipeline(Outline):
         Raises:
             ValueError: memory does not suffice for a pass of so many requests, or the size for a block.
         """
-        cached = self._plan.prefix_cache if size is None else size
-        bound = (
-            self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len) if size is None else size
-        )
-        self._target.limit_cache(bound, min(cached, bound))
+        kept = self._plan.prefix_cache if size is None else size
+        if size is None:
+            size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len)
+        self._target.limit_cache(size, min(kept, size))
         tokens = int(self._target.blocks.max_tokens)
         if not tokens:
             raise ValueError(
-                f"--cache-size {bound}: a block of {self._target.block_size} tokens has "
+                f"--cache-size {size}: a block of {self._target.block_size} tokens has "
                 f"{self._target.cache.block_bytes} bytes; give more"
             )
         self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)

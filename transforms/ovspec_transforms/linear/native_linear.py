@@ -16,7 +16,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
-from ovspec_transforms.graph import ancestors, let_read, nodes_of_type
+from ovspec_transforms.graph import GATED_DELTA_NET, ancestors, let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights

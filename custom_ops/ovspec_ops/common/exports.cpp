@@ -6,8 +6,6 @@
 #include <exception>
 #include <string>
 
-#include <tbb/global_control.h>
-
 #define OVSPEC_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -56,10 +54,18 @@ OVSPEC_EXPORT int ovspec_set_isa(const char* name) {
 // For tests: a call on so many threads, also where there are fewer cores. Returns the most items that threads
 // shared in one loop.
 OVSPEC_EXPORT std::size_t ovspec_call_on_threads(int threads, void (*call)()) {
-    const tbb::global_control allowed(tbb::global_control::max_allowed_parallelism,
-                                      static_cast<std::size_t>(threads));
+    const ovspec::AllowThreads allowed(threads);
     ovspec::most_shared_items = 0;
-    tbb::task_arena(threads).execute(call);
+    ovspec::Arena(threads).execute(call);
     return ovspec::most_shared_items;
+}
+#endif
+
+#ifdef OVSPEC_STD_THREADS
+// For tests: threads that count without a lock, which the thread sanitizer must find.
+OVSPEC_EXPORT std::size_t ovspec_planted_race() {
+    std::size_t count = 0;
+    ovspec::parallel_items(std::size_t{1} << 10, ovspec::serial_work, [&](std::size_t) { ++count; });
+    return count;
 }
 #endif

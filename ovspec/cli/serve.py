@@ -73,7 +73,7 @@ def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
 
     SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
-    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics.
+    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, /openapi.json.
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.

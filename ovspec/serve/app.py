@@ -31,6 +31,7 @@ from ovspec.serve.bodies import (
 from ovspec.serve.calls import Call
 from ovspec.serve.counts import Counts
 from ovspec.serve.limits import Limits
+from ovspec.serve.openapi import openapi_document
 from ovspec.serve.protection import HostCheck, KeyCheck, WriteTimeout, read_body
 from ovspec.serve.served_model import ServedModel, mode_name
 
@@ -60,6 +61,7 @@ class Server:
             Route("/", self.page, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/openapi.json", self._described(bool(keys)), methods=["GET"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
@@ -97,6 +99,15 @@ class Server:
     async def metrics(self, request: Request) -> Response:
         """Metrics for Prometheus."""
         return Response(self._counts.text(), media_type="text/plain; version=0.0.4")
+
+    def _described(self, needs_key: bool) -> Handler:
+        """A handler that answers with the server's own description."""
+        document = openapi_document(needs_key)
+
+        async def answer(request: Request) -> Response:
+            return JSONResponse(document)
+
+        return answer
 
     async def models(self, request: Request) -> Response:
         """The served model."""

@@ -11,9 +11,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
+from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
 
 from ovspec.sampling.sampling import MAX_SEED
 from ovspec.serve.api_error import ApiError
@@ -25,15 +29,21 @@ MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 
 
-def _off(*values: object) -> BeforeValidator:
+class _Off:
     """A field of OpenAI's that is not supported, with the values that switch it off."""
 
-    def check(value: object) -> object:
-        if value is not None and not any(value == off and type(value) is type(off) for off in values):
-            raise ValueError("is not supported; leave it out")
-        return None
+    def __init__(self, *values: object) -> None:
+        self._values = values
 
-    return BeforeValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return {"enum": [None, *self._values]}
+
+    def _check(self, value: object) -> None:
+        if value is not None and not any(value == off and type(value) is type(off) for off in self._values):
+            raise ValueError("is not supported; leave it out")
 
 
 def _whole_characters(value: str) -> str:
@@ -48,11 +58,28 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Off = Annotated[None, _off()]
-OffList = Annotated[None, _off([], {})]
-OffFalse = Annotated[None, _off(False)]
+Off = Annotated[None, _Off()]
+OffList = Annotated[None, _Off([], {})]
+OffFalse = Annotated[None, _Off(False)]
 Text = Annotated[str, Field(strict=True), AfterValidator(_whole_characters)]
 StopString = Annotated[Text, Field(min_length=1)]
+StopStrings = Annotated[
+    list[StopString],
+    Field(max_length=MAX_STOP_STRINGS),
+    BeforeValidator(_one_or_many),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "string", "minLength": 1},
+                    "maxItems": MAX_STOP_STRINGS,
+                },
+            ]
+        }
+    ),
+]
 Flag = Annotated[bool, Field(strict=True)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 # A client is told the first fault only; to collect all of them takes 2 kB for each entry of a list.
@@ -136,9 +163,7 @@ class GenerationBody(StrictBody):
     presence_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
     frequency_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
     seed: int | None = Field(None, ge=0, le=MAX_SEED, strict=True)
-    stop: Annotated[list[StopString] | None, BeforeValidator(_one_or_many)] = Field(
-        None, max_length=MAX_STOP_STRINGS
-    )
+    stop: StopStrings | None = None
     stream: Flag = False
     stream_options: StreamOptions | None = None
     user: Text | None = None
@@ -161,10 +186,10 @@ class GenerationBody(StrictBody):
     return_blocks_read: Flag = False
 
     logit_bias: OffList = None
-    response_format: Annotated[None, _off({"type": "text"})] = None
+    response_format: Annotated[None, _Off({"type": "text"})] = None
     metadata: OffList = None
     store: OffFalse = None
-    service_tier: Annotated[None, _off("auto", "default")] = None
+    service_tier: Annotated[None, _Off("auto", "default")] = None
 
 
 class CompletionBody(GenerationBody):
@@ -177,9 +202,9 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenIds], Field(fail_fast=True)]
     )
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
-    best_of: Annotated[None, _off(1)] = None
+    best_of: Annotated[None, _Off(1)] = None
     echo: OffFalse = None
-    suffix: Annotated[None, _off("")] = None
+    suffix: Annotated[None, _Off("")] = None
 
 
 class TextPart(StrictBody):
@@ -216,12 +241,12 @@ class ChatBody(GenerationBody):
     logprobs: Flag | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, strict=True)
     tools: OffList = None
-    tool_choice: Annotated[None, _off("none")] = None
+    tool_choice: Annotated[None, _Off("none")] = None
     parallel_tool_calls: Off = None
     functions: OffList = None
-    function_call: Annotated[None, _off("none")] = None
+    function_call: Annotated[None, _Off("none")] = None
     audio: Off = None
-    modalities: Annotated[None, _off(["text"])] = None
+    modalities: Annotated[None, _Off(["text"])] = None
     prediction: Off = None
     reasoning_effort: Off = None
     verbosity: Off = None

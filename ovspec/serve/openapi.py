@@ -1,0 +1,118 @@
+"""The server's own description, as an OpenAPI document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from ovspec import __version__
+from ovspec.serve.answer_schemas import (
+    ChatCompletion,
+    Completion,
+    DecodedText,
+    Error,
+    Health,
+    ModelList,
+    Tokens,
+)
+from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, StrictBody, TokenizeBody
+from ovspec.serve.protection import OPEN_PATHS
+
+_STREAM = "text/event-stream"
+_ERRORS = {
+    400: "The request can't be served as it is; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    404: "The model is not served here.",
+    408: "The body did not come in time.",
+    413: "The body is too long.",
+    415: "The body is no `application/json`.",
+    429: "Too much is in work; `Retry-After` says when to try again.",
+    500: "The server has a fault.",
+    503: "The engine has ended.",
+    504: "The answer took too long.",
+}
+_OF_BODIES = (404, 408, 413, 415, 429, 500)
+_OF_ANSWERS = (*_OF_BODIES, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """What a path does.
+
+    Attributes:
+        answer: its schema, or the type of an answer that is no JSON object.
+        errors: statuses that it may have beside those of every path.
+    """
+
+    path: str
+    method: str
+    summary: str
+    answer: type[BaseModel] | str
+    body: type[StrictBody] | None = None
+    errors: tuple[int, ...] = ()
+    streams: bool = False
+
+
+_OPERATIONS = (
+    _Operation("/", "get", "A page for people", "text/html"),
+    _Operation("/health", "get", "Whether requests are taken", Health, errors=(503,)),
+    _Operation("/metrics", "get", "Metrics for Prometheus", "text/plain"),
+    _Operation("/openapi.json", "get", "This document", "application/json"),
+    _Operation("/v1/models", "get", "The served model", ModelList),
+    _Operation(
+        "/v1/chat/completions", "post", "Answer a chat", ChatCompletion, ChatBody, _OF_ANSWERS, streams=True
+    ),
+    _Operation(
+        "/v1/completions", "post", "Continue a text", Completion, CompletionBody, _OF_ANSWERS, streams=True
+    ),
+    _Operation("/tokenize", "post", "Token ids of a text or a chat", Tokens, TokenizeBody, _OF_BODIES),
+    _Operation("/detokenize", "post", "The text of token ids", DecodedText, DetokenizeBody, _OF_BODIES),
+)
+
+
+def openapi_document(needs_key: bool) -> dict[str, Any]:
+    """The document of a server.
+
+    Args:
+        needs_key: whether requests must come with a key.
+    """
+    shapes: list[type[BaseModel]] = [Error]
+    for one in _OPERATIONS:
+        shapes += [shape for shape in (one.body, one.answer) if isinstance(shape, type)]
+    refs, definitions = models_json_schema(
+        [(shape, "validation") for shape in shapes], ref_template="#/components/schemas/{model}"
+    )
+    schemas = {shape: refs[shape, "validation"] for shape in shapes}
+    paths: dict[str, Any] = {}
+    for one in _OPERATIONS:
+        with_key = needs_key and one.path not in OPEN_PATHS
+        paths.setdefault(one.path, {})[one.method] = _described(one, schemas, with_key)
+    components: dict[str, Any] = {"schemas": definitions["$defs"]}
+    if needs_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    info = {"title": "ovspec", "version": __version__, "description": "OpenAI's interface to a served model."}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
+
+
+def _described(one: _Operation, schemas: dict[type[BaseModel], Any], with_key: bool) -> dict[str, Any]:
+    if isinstance(one.answer, str):
+        content = {one.answer: {"schema": {"type": "object" if "json" in one.answer else "string"}}}
+    else:
+        content = {"application/json": {"schema": schemas[one.answer]}}
+    if one.streams:
+        content[_STREAM] = {"schema": {"type": "string"}}
+    errors = sorted({400, *one.errors, *((401,) if with_key else ())})
+    responses: dict[str, Any] = {"200": {"description": one.summary, "content": content}}
+    for status in errors:
+        content = {"application/json": {"schema": schemas[Error]}}
+        responses[str(status)] = {"description": _ERRORS[status], "content": content}
+    described: dict[str, Any] = {"summary": one.summary, "responses": responses}
+    if one.body is not None:
+        content = {"application/json": {"schema": schemas[one.body]}}
+        described["requestBody"] = {"required": True, "content": content}
+    if with_key:
+        described["security"] = [{"key": []}]
+    return described

@@ -7,7 +7,6 @@ be cut into parts (`--start`, `--count`), and an input is made again from these 
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import json
 import mmap
@@ -25,6 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from hunts.fuzz_sanitizers import said_by_sanitizer
 
 from ovspec.runtime.freed_memory import give_back_freed_memory
 
@@ -128,24 +129,33 @@ class Child:
         self._hunt, self._name, self._seed, self._place = hunt, name, seed, place
         self._seen: set[str] = set()
         self._outcomes: Counter[str] = Counter()
-        self._warm = 0.0
+        self._warm, self._began = 0.0, time.monotonic()
 
     def run(self, start: int, count: int, seconds: float) -> None:
         """Try `count` inputs from number `start` on, or those that `seconds` allow."""
-        began, number = time.monotonic(), start
-        while number < start + count and (spent := time.monotonic() - began) < seconds:
-            done = max((number - start) / count, spent / seconds)
-            if not self._warm and done >= WARM_UP:
-                self._warm = memory_mb()
-            self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, 0.0)
-            self._try(number)
+        number = start
+        while self.goes_on(number, start, count, seconds):
+            self.attempt(number, self._hunt.make(chance_of(self._seed, self._name, number)))
             number += 1
-        now = memory_mb()
-        self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, now)
+        self.end(number, start)
+
+    def goes_on(self, number: int, start: int, count: int, seconds: float) -> bool:
+        """Whether this input is to be tried; the parent is told that it is."""
+        spent = time.monotonic() - self._began
+        if number >= start + count or spent >= seconds:
+            return False
+        if not self._warm and max((number - start) / count, spent / seconds) >= WARM_UP:
+            self._warm = memory_mb()
+        self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, 0.0)
+        return True
+
+    def end(self, number: int, start: int) -> None:
+        """Say what came of all inputs."""
+        self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, memory_mb())
         self._say({"end": dict(self._outcomes)})
 
-    def _try(self, number: int) -> None:
-        given = self._hunt.make(chance_of(self._seed, self._name, number))
+    def attempt(self, number: int, given: Given) -> None:
+        """Try an input."""
         began = time.thread_time()
         try:
             outcome = self._hunt.attempt(given)
@@ -158,7 +168,7 @@ class Child:
                 return
             self._seen.add(found)
             trace = traceback.format_exc()
-            small = given if "slow" in found else shrink(self._hunt, given, found)
+            small = given if found == "slow" else shrink(self._hunt, given, found)
             self._say(
                 {"number": number, "what": one_line(error), "where": found, "trace": trace, "input": small}
             )
@@ -189,7 +199,7 @@ def shrink(hunt: Hunt, given: Given, found: str, seconds: float = 10.0) -> Given
 
 def watch(
     name: str,
-    command: Callable[[int, int, float, str], list[str]],
+    command: Callable[[int, int, int, float, str], list[str]],
     seed: int,
     start: int,
     count: int,
@@ -199,7 +209,8 @@ def watch(
     """Run a hunt in children until it is done.
 
     Args:
-        command: starts a child, by the first number, how many, for how long, and the file of its place.
+        command: starts a child, by the seed, the first number, how many, for how long, and the file
+            of its place.
         folder: where findings are saved.
     """
     report, began = Report(name, seed, start), time.monotonic()
@@ -210,7 +221,7 @@ def watch(
             file.flush()
             place = mmap.mmap(file.fileno(), _PLACE.size)
             number = _one_child(
-                report, command(number, ends - number, left, file.name), place, number, folder
+                report, command(seed, number, ends - number, left, file.name), place, number, folder
             )
         if len(report.findings) >= MOST_FINDINGS:
             break
@@ -226,7 +237,8 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
         said.seek(0)
         lines = [json.loads(line) for line in said if line.startswith("{") and line.endswith("}\n")]
         errors.seek(0)
-        tail = errors.read()[-6000:]
+        tail = errors.read()[-9000:]
+    why = said_by_sanitizer(tail) or why
     number, done, warm, now = _PLACE.unpack(place[: _PLACE.size])
     report.peak_mb = max(report.peak_mb, round(_peak(), 1))
     known = {finding["where"] for finding in report.findings}
@@ -234,18 +246,19 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
         if "end" in line:
             report.outcomes.update(line["end"])
         elif line["where"] not in known:
-            _save(report, line, folder)
+            save(report, line, folder)
     if not lines or "end" not in lines[-1]:
         if not done and number == 0:
             raise SystemExit(f"{report.hunt}: the child could not start:\n{tail}")
         report.outcomes["finding"] += 1
-        _save(report, {"number": number, "what": why, "where": why, "trace": tail, "input": None}, folder)
+        if why not in known:
+            save(report, {"number": number, "what": why, "where": why, "trace": tail, "input": None}, folder)
         return int(number) + 1
     if done >= LEAST_INPUTS and warm:
         report.growth = round(now / warm - 1, 4)
         if report.growth > GROWTH:
             what = f"growth: {warm:.0f} MB in the middle of {done} inputs, {now:.0f} MB behind them"
-            _save(report, {"number": first, "what": what, "where": what, "trace": "", "input": None}, folder)
+            save(report, {"number": first, "what": what, "where": what, "trace": "", "input": None}, folder)
     return int(number)
 
 
@@ -271,15 +284,10 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
-def _save(report: Report, finding: Given, folder: Path) -> None:
+def save(report: Report, finding: Given, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{report.hunt}-{report.seed}-{finding['number']}.json"
     finding = {"hunt": report.hunt, "seed": report.seed, **finding, "file": str(path)}
     path.write_text(json.dumps(finding, indent=1), encoding="utf-8")
     report.findings.append(finding)
     print(f"{report.hunt}: FOUND at {finding['number']}: {finding['what']}; saved as {path}", file=sys.stderr)
-
-
-def prepare_child() -> None:
-    """So that a crash says where it happened."""
-    faulthandler.enable(all_threads=True)

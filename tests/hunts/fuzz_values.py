@@ -19,7 +19,8 @@ NUMBERS: tuple[Any, ...] = (
 TEXTS = (
     "", " ", "  ", "a", "Once", "\n", "\r\n", "\t", "\x00", "\x7f", "\u2028", "\ufeff", "\ufffd", "\ud800",
     "\udfff\ud800",
-    "é", "e\u0301", "\u200d", "\U0001f469\u200d\U0001f467", "\U0001d54f", "日本", "<s>", "</s>", "<|endoftext|>", "<|im_start|>",
+    "é", "e\u0301", "\u200d", "\U0001f469\u200d\U0001f467", "\U0001d54f", "日本", "<s>", "</s>",
+    "<|endoftext|>", "<|im_start|>",
     "<unk>",
     "{{ 7*7 }}",
     "{% for x in y %}", "null", "true", "NaN", "-1", "../..", "/", "/etc/passwd", "%s%n", "'", '"', "\\",

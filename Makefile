@@ -74,9 +74,9 @@ $(TEST_VENV)/.hunts: $(TEST_VENV)/.installed
 
 # A library built with sanitizers, for hunts: the plain instruction set, and those of ISAS (empty: all).
 ISAS ?= amx;avx2vnni
-build/hunt/libovspec_ops.so: SANITIZER := address,undefined
+build/sanitized/libovspec_ops.so: SANITIZER := address,undefined
 build/tsan/libovspec_ops.so: SANITIZER := thread
-build/hunt/libovspec_ops.so build/tsan/libovspec_ops.so: $(NATIVE) custom_ops/CMakeLists.txt | $(TEST_VENV)/.hunts
+build/sanitized/libovspec_ops.so build/tsan/libovspec_ops.so: $(NATIVE) custom_ops/CMakeLists.txt | $(TEST_VENV)/.hunts
 	$(BIN)/cmake -S custom_ops -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 		-DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python -DOVSPEC_SANITIZE=$(SANITIZER) "-DOVSPEC_ONLY=$(ISAS)"
 	$(BIN)/cmake --build $(@D)
@@ -87,8 +87,8 @@ build/hunt/libovspec_ops.so build/tsan/libovspec_ops.so: $(NATIVE) custom_ops/CM
 HUNTS ?= bodies files guided operations schema
 LIMITS = $(if $(COUNT),--count $(COUNT)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(START),--start $(START)) \
 	$(if $(SEED),--seed $(SEED))
-fuzz: $(TEST_VENV)/.hunts build/hunt/libovspec_ops.so
-	$(BIN)/python tests/hunts/fuzz.py --library build/hunt/libovspec_ops.so \
+fuzz: $(TEST_VENV)/.hunts build/sanitized/libovspec_ops.so
+	$(BIN)/python tests/hunts/fuzz.py --library build/sanitized/libovspec_ops.so \
 		$(if $(REPLAY),--replay $(REPLAY),$(HUNTS) $(LIMITS))
 
 # Threads: a race that is planted must be found, others must not.

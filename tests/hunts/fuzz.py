@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hunts.fuzz_hunt import Child, chance_of, watch
 from hunts.fuzz_sanitizers import sanitized
 
-FOLDER = Path("build/fuzz")
+FOLDER = Path("build/hunts")
 
 
 # Where each hunt is; what they import takes seconds, and some of it belongs to one hunt alone.
@@ -31,7 +31,7 @@ HUNTS = {
     "threads": ("fuzz_threads", "Threads"),
 }
 # Those that run something else than a child of this file.
-OTHERS = {"schema": ("fuzz_schema", "hunt_schema"), "race": ("fuzz_threads", "find_planted_race")}
+OTHERS = {"schema": ("fuzz_schema", "hunt_schema"), "race": ("fuzz_race", "find_planted_race")}
 #: Hunts that load a native library with sanitizers; the CPU plugin does not run beside the address sanitizer.
 SANITIZED = ("operations", "threads", "race")
 

@@ -32,7 +32,7 @@ from ovspec.runtime.freed_memory import give_back_freed_memory
 #: An input: what JSON can hold.
 Given = dict[str, Any]
 
-#: Seconds of a thread's own time that one input may take, and seconds without progress after which a
+#: Seconds of processor time that one input may take, and seconds without progress after which a
 #: child hangs.
 SLOW, HANGS = 1.0, 30.0
 #: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing.
@@ -156,10 +156,10 @@ class Child:
 
     def attempt(self, number: int, given: Given) -> None:
         """Try an input."""
-        began = time.thread_time()
+        began = time.process_time()
         try:
             outcome = self._hunt.attempt(given)
-            if (took := time.thread_time() - began) > SLOW:
+            if (took := time.process_time() - began) > SLOW:
                 raise Finding(f"slow: {took:.1f} s of processor time")
         except Exception as error:
             found = signature(error)

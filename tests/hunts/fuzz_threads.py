@@ -1,30 +1,29 @@
-"""Operations on several threads at once: callers that meet at shared threads, scratch memory and tables.
+"""Operations that are computed at the same time: they meet at shared threads, scratch memory and tables.
 
-With a library built with the thread sanitizer, whose loops start threads of the standard library
-(`custom_ops/ovspec_ops/common/arena.hpp`), every access of two threads to one place that nothing orders is a
-finding. With another library results are compared only.
+It needs a library built with the thread sanitizer, whose loops start threads of the standard library
+(`custom_ops/ovspec_ops/common/arena.hpp`): every access of two threads to one place that nothing orders is a
+finding.
 """
 
 from __future__ import annotations
 
+import ctypes
 import random
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import openvino as ov
-from hunts.fuzz_hunt import Finding, Given, Report, save
+from hunts.fuzz_hunt import Finding, Given
 from hunts.fuzz_operation_cases import CASES
+from numpy.typing import NDArray
 from ops.conftest import runnable
 
 from ovspec_ops import loader
 
 CALLERS = 3
+#: Tensors that an operation writes beside its outputs.
+_WRITTEN = ("key_cache", "value_cache", "key_summary", "kept_blocks")
 
 
 class Threads:
@@ -32,10 +31,10 @@ class Threads:
 
     def __init__(self) -> None:
         self._isas = runnable()
-        self._pool = ThreadPoolExecutor(CALLERS)
+        self._library = ctypes.CDLL(str(loader.extension_path()))
 
     def make(self, chance: random.Random) -> Given:
-        """An operation, or several, and the threads that they share."""
+        """An operation several times, or several, with the threads that they ask for."""
         names = [chance.choice(list(CASES)) for _ in range(CALLERS)]
         if chance.random() < 0.5:
             names = names[:1] * CALLERS
@@ -48,54 +47,33 @@ class Threads:
     def attempt(self, given: Given) -> str:
         """Compute everything at once, and compare with each alone."""
         loader.set_isa(given["isa"])
-        list(self._pool.map(self._twice, given["calls"]))
-        return (
-            " and ".join(sorted({call["op"] for call in given["calls"]}))
-            if len(given["calls"]) < 2
-            else "equal"
-        )
+        alone = [called(call) for call in given["calls"]]
+        self._library.ovspec_hold_calls()
+        together = [called(call) for call in given["calls"]]
+        self._library.ovspec_make_held_calls()
+        for call, one, other in zip(given["calls"], alone, together, strict=True):
+            if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one(), other(), strict=True)):
+                raise Finding(f"{call['op']} has another result beside other calls: {call}")
+        return "one operation" if len({call["op"] for call in given["calls"]}) == 1 else "several operations"
 
     def smaller(self, given: Given) -> Iterator[Given]:
-        """With a caller less."""
+        """With a call less."""
         for left in range(len(given["calls"])):
             if len(given["calls"]) > 1:
                 yield {**given, "calls": [*given["calls"][:left], *given["calls"][left + 1 :]]}
 
-    def _twice(self, call: Given) -> None:
-        first, second = (self._outputs(call) for _ in range(2))
-        for one, other in zip(first, second, strict=True):
-            if not np.array_equal(one, other, equal_nan=True):
-                raise Finding(f"{call['op']} computed two results of the same inputs beside others: {call}")
 
-    def _outputs(self, call: Given) -> list[Any]:
-        tensors, attributes = CASES[call["op"]][1](call["sizes"])
-        inputs = [
-            ov.op.Parameter(t.element_type, ov.PartialShape([-1] * len(t.shape))) for t in tensors.values()
-        ]
-        node = loader.create(call["op"], inputs, {**attributes, "threads": call["threads"]})
-        outputs = [ov.Tensor(output.element_type, ov.Shape([0])) for output in node.outputs()]
-        node.evaluate(outputs, list(tensors.values()))
-        written = [t for name, t in tensors.items() if name.endswith(("_cache", "key_summary"))]
-        return [tensor.data.copy() for tensor in (*outputs, *written)]
+def called(call: Given) -> Callable[[], list[NDArray[Any]]]:
+    """Call an operation; what gives its results, once they are there."""
+    tensors, attributes = CASES[call["op"]][1](call["sizes"])
+    inputs = [ov.op.Parameter(t.element_type, ov.PartialShape([-1] * len(t.shape))) for t in tensors.values()]
+    node = loader.create(call["op"], inputs, {**attributes, "threads": call["threads"]})
+    outputs = [ov.Tensor(output.element_type, ov.Shape([0])) for output in node.outputs()]
+    node.evaluate(outputs, list(tensors.values()))
+    written = [tensors[name] for name in _WRITTEN if name in tensors]
 
+    def results() -> list[NDArray[Any]]:
+        # Inputs share memory with arrays that live as long as they do.
+        return [tensor.data.view(np.uint8) for tensor in (*outputs, *written)] if tensors else []
 
-def find_planted_race(
-    seed: int, start: int, count: int, seconds: float, folder: Path, before: list[str]
-) -> Report:
-    """Whether the thread sanitizer finds a counter of several threads without a lock.
-
-    Args:
-        seed, start, count, seconds: have no meaning here.
-        folder: where a report is saved.
-        before: the command that loads the library with the sanitizer.
-    """
-    began, report = time.monotonic(), Report("race", seed, start)
-    code = "import ctypes, ovspec_ops as ops; ctypes.CDLL(str(ops.extension_path())).ovspec_planted_race()"
-    done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True)
-    report.inputs, report.seconds = 1, round(time.monotonic() - began, 1)
-    if "data race" in done.stderr:
-        report.outcomes["planted race found"] = 1
-    else:
-        what = "the thread sanitizer does not find a planted race"
-        save(report, {"number": 0, "what": what, "where": what, "trace": done.stderr, "input": None}, folder)
-    return report
+    return results

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <thread>
 #include <vector>
@@ -74,21 +73,20 @@ inline std::size_t thread_here() {
 
 template <class Body> void share_items(std::size_t count, const Body& body) {
     const std::size_t threads = ThisThread::here().in_loop ? 1 : std::min(threads_here(), count);
-    // Relaxed: taking an item orders nothing else between the threads.
-    std::atomic<std::size_t> next{0};
-    const auto take = [&](std::size_t index) {
+    // By turns: a thread that starts late has its items too, next to those of others.
+    const auto compute = [&](std::size_t index) {
         ThisThread& here = ThisThread::here();
         const ThisThread before = here;
         if (threads > 1)
             here = {before.threads, index, true};
-        for (std::size_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < count;)
+        for (std::size_t item = index; item < count; item += threads)
             body(item);
         here = before;
     };
     std::vector<std::thread> others;
     for (std::size_t index = 1; index < threads; ++index)
-        others.emplace_back(take, index);
-    take(0);
+        others.emplace_back(compute, index);
+    compute(0);
     for (std::thread& other : others)
         other.join();
 }

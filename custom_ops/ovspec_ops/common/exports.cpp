@@ -1,5 +1,6 @@
 // C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null
 // or nonzero and leaves its message in ovspec_last_error().
+#include "common/held_calls.hpp"
 #include "common/isa.hpp"
 #include "common/parallel.hpp"
 
@@ -67,5 +68,15 @@ OVSPEC_EXPORT std::size_t ovspec_planted_race() {
     std::size_t count = 0;
     ovspec::parallel_items(std::size_t{1} << 10, ovspec::serial_work, [&](std::size_t) { ++count; });
     return count;
+}
+
+// For tests: operations that are called from now on are computed by the next ovspec_make_held_calls, all at
+// once.
+OVSPEC_EXPORT void ovspec_hold_calls() {
+    ovspec::HeldCalls::all().hold();
+}
+
+OVSPEC_EXPORT void ovspec_make_held_calls() {
+    ovspec::HeldCalls::all().make();
 }
 #endif

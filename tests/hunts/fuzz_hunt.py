@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -38,6 +39,7 @@ SLOW, HANGS = 1.0, 30.0
 #: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing.
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 4000
 MOST_FINDINGS = 20
+_TOLD_EVERY = 500
 _PLACE = struct.Struct("QQdd")  # number, inputs so far, memory when warm, memory now
 
 
@@ -71,6 +73,7 @@ class Report:
     start: int
     inputs: int = 0
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     peak_mb: float = 0.0
     growth: float | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -86,7 +89,7 @@ class Report:
         return (
             f"{json.dumps(values)}\n"
             f"{self.hunt}: {self.inputs:,} inputs from {self.start:,} on in {self.seconds:.0f} s "
-            f"({rate:,.0f} a second), seed {self.seed}: {len(self.findings)} findings; {came}; "
+            f"({rate:,.0f} a second, {self.processor_seconds:.0f} s of processor time), seed {self.seed}: {len(self.findings)} findings; {came}; "
             f"memory at most {self.peak_mb:,.0f} MB, growth {grown}"
         )
 
@@ -144,6 +147,8 @@ class Child:
         spent = time.monotonic() - self._began
         if number >= start + count or spent >= seconds:
             return False
+        if sum(self._outcomes.values()) >= _TOLD_EVERY:
+            self._tell_outcomes()
         if not self._warm and max((number - start) / count, spent / seconds) >= WARM_UP:
             self._warm = memory_mb()
         self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, 0.0)
@@ -152,7 +157,8 @@ class Child:
     def end(self, number: int, start: int) -> None:
         """Say what came of all inputs."""
         self._place[: _PLACE.size] = _PLACE.pack(number, number - start, self._warm, memory_mb())
-        self._say({"end": dict(self._outcomes)})
+        self._tell_outcomes()
+        self._say({"end": True})
 
     def attempt(self, number: int, given: Given) -> None:
         """Try an input."""
@@ -174,6 +180,10 @@ class Child:
             )
         else:
             self._outcomes[outcome] += 1
+
+    def _tell_outcomes(self) -> None:
+        self._say({"outcomes": dict(self._outcomes)})
+        self._outcomes.clear()
 
     def _say(self, value: Given) -> None:
         print(json.dumps(value), flush=True)
@@ -213,7 +223,7 @@ def watch(
             of its place.
         folder: where findings are saved.
     """
-    report, began = Report(name, seed, start), time.monotonic()
+    report, began, used = Report(name, seed, start), time.monotonic(), _processor_seconds()
     number, ends = start, start + count
     while number < ends and (left := seconds - (time.monotonic() - began)) > 0:
         with tempfile.NamedTemporaryFile() as file:
@@ -226,6 +236,7 @@ def watch(
         if len(report.findings) >= MOST_FINDINGS:
             break
     report.inputs, report.seconds = number - start, round(time.monotonic() - began, 1)
+    report.processor_seconds = round(_processor_seconds() - used, 1)
     return report
 
 
@@ -240,12 +251,14 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
         tail = errors.read()[-9000:]
     why = said_by_sanitizer(tail) or why
     number, done, warm, now = _PLACE.unpack(place[: _PLACE.size])
-    report.peak_mb = max(report.peak_mb, round(_peak(), 1))
+    report.peak_mb = max(
+        report.peak_mb, round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1)
+    )
     known = {finding["where"] for finding in report.findings}
     for line in lines:
-        if "end" in line:
-            report.outcomes.update(line["end"])
-        elif line["where"] not in known:
+        if "outcomes" in line:
+            report.outcomes.update(line["outcomes"])
+        elif "where" in line and line["where"] not in known:
             save(report, line, folder)
     if not lines or "end" not in lines[-1]:
         if not done and number == 0:
@@ -278,10 +291,9 @@ def _wait(child: subprocess.Popen[Any], place: mmap.mmap) -> str:
     return f"crash: the process ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
 
 
-def _peak() -> float:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def save(report: Report, finding: Given, folder: Path) -> None:

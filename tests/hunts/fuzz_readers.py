@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,10 @@ def _bundle() -> Files:
         name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in content.items()
     }
-    return {"manifest.json": _json({"format": 1, **this_machine(), "files": listed}), **content}
+    return {
+        "manifest.json": _json({"format": 1, "draft_model": None, **this_machine(), "files": listed}),
+        **content,
+    }
 
 
 _BATCH = [
@@ -223,18 +227,18 @@ def prefix_file() -> Files:
 
 def _forged(folder: Path) -> object:
     """Load a prefix file whose checksum fits what was changed."""
+    from ovspec.runtime.prefix_file import PrefixFile
+
     path = folder / "prefix.safetensors"
     try:
         with safe_open(path, framework="numpy") as file:
-            names = list(file.keys())
-            content, known = {name: file.get_tensor(name) for name in names}, file.metadata() or {}
-    except Exception:  # no safetensors any more
+            names, known = list(file.keys()), dict(file.metadata() or {})
+            content = {name: file.get_tensor(name) for name in names}
+        tokens, long_rope = content.pop("token_ids"), known.pop("long RoPE") == "True"
+        made_with = {name: text for name, text in known.items() if name not in ("checksum", "format")}
+    except Exception:  # it is no such file any more
         return load_prefix(prefix_pipeline(), path)
-    digest = hashlib.blake2b(digest_size=32)
-    for name in sorted(content):
-        digest.update(f"{name} {content[name].shape}".encode())
-        digest.update(np.ascontiguousarray(content[name]).data)
-    path.write_bytes(save(content, {**known, "checksum": digest.hexdigest()}))
+    PrefixFile(tokens, content, long_rope, made_with).write(path)
     return load_prefix(prefix_pipeline(), path)
 
 
@@ -243,8 +247,10 @@ def _demo_tokenizer() -> Any:
     return read_tokenizer(DEMO)
 
 
-_TOKENIZER_TEXTS = ("openvino_tokenizer.xml", "openvino_detokenizer.xml", "tokenizer_config.json")
-_TOKENIZER = (*_TOKENIZER_TEXTS, "openvino_tokenizer.bin", "openvino_detokenizer.bin", "config.json")
+_TOKENIZER = (
+    *(f"openvino_{name}.{end}" for name in ("tokenizer", "detokenizer") for end in ("xml", "bin")),
+    *("tokenizer_config.json", "config.json"),
+)
 _IR = ("openvino_model.xml", "openvino_model.bin", "config.json")
 
 READERS: dict[str, Reader] = {
@@ -326,15 +332,14 @@ READERS: dict[str, Reader] = {
     "generation config": Reader(
         lambda: demo("generation_config.json"), ("generation_config.json",), read_generation_config, 20
     ),
-    # Without its .bin files: openvino_tokenizers 2026.4.1 trusts the offsets in them, and reads anywhere.
-    "tokenizer": Reader(lambda: demo(*_TOKENIZER), _TOKENIZER_TEXTS, read_tokenizer, 1),
+    # Its graphs stay whole: openvino_tokenizers 2026.4.1 trusts shapes and offsets in them.
+    "tokenizer": Reader(lambda: demo(*_TOKENIZER), ("tokenizer_config.json",), read_tokenizer, 1),
     "prefix": Reader(
         prefix_file,
         ("prefix.safetensors",),
         lambda folder: load_prefix(prefix_pipeline(), folder / "prefix.safetensors"),
         8,
     ),
-    "forged prefix": Reader(prefix_file, ("prefix.safetensors",), _forged, 8),
     "bundle": Reader(
         _bundle, ("manifest.json", "install.sh"), lambda folder: check_machine(check_files(folder)), 20
     ),
@@ -353,3 +358,5 @@ READERS: dict[str, Reader] = {
         lambda folder: read_template(folder / "chat.jinja")
     ),
 }  # fmt: skip
+if find_spec("ovspec.runtime.prefix_file"):
+    READERS["forged prefix"] = Reader(prefix_file, ("prefix.safetensors",), _forged, 8)

@@ -89,7 +89,8 @@ class Report:
         return (
             f"{json.dumps(values)}\n"
             f"{self.hunt}: {self.inputs:,} inputs from {self.start:,} on in {self.seconds:.0f} s "
-            f"({rate:,.0f} a second, {self.processor_seconds:.0f} s of processor time), seed {self.seed}: {len(self.findings)} findings; {came}; "
+            f"({rate:,.0f} a second, {self.processor_seconds:.0f} s of processor time), seed {self.seed}: "
+            f"{len(self.findings)} findings; {came}; "
             f"memory at most {self.peak_mb:,.0f} MB, growth {grown}"
         )
 

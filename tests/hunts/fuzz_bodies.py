@@ -193,6 +193,8 @@ class Logged(logging.Handler):
 class Bodies:
     """The hunt."""
 
+    slow = 1.0
+
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stack = ExitStack()

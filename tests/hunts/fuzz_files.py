@@ -25,6 +25,8 @@ _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 class ManyFiles:
     """The hunt."""
 
+    slow = 1.0
+
     def __init__(self) -> None:
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that no disk is worn
         self._root = tempfile.TemporaryDirectory(prefix="ovspec-hunt-", dir=root)

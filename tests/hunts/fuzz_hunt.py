@@ -33,9 +33,8 @@ from ovspec.runtime.freed_memory import give_back_freed_memory
 #: An input: what JSON can hold.
 Given = dict[str, Any]
 
-#: Seconds of processor time that one input may take, and seconds without progress after which a
-#: child hangs.
-SLOW, HANGS = 1.0, 30.0
+#: Seconds without progress after which a child hangs.
+HANGS = 30.0
 #: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing.
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 4000
 MOST_FINDINGS = 20
@@ -48,7 +47,13 @@ class Finding(Exception):  # noqa: N818
 
 
 class Hunt(Protocol):
-    """Makes inputs and tries them."""
+    """Makes inputs and tries them.
+
+    Attributes:
+        slow: seconds of processor time that one input may take.
+    """
+
+    slow: float
 
     def make(self, chance: random.Random) -> Given:
         """An input."""
@@ -166,7 +171,7 @@ class Child:
         began = time.process_time()
         try:
             outcome = self._hunt.attempt(given)
-            if (took := time.process_time() - began) > SLOW:
+            if (took := time.process_time() - began) > self._hunt.slow:
                 raise Finding(f"slow: {took:.1f} s of processor time")
         except Exception as error:
             found = signature(error)

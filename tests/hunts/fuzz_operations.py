@@ -30,6 +30,8 @@ _FILLS = ("cut", "cut", "zero", "ones", "random", "largest", "nan", "one value")
 class Operations:
     """The hunt."""
 
+    slow = 10.0  # with sanitizers
+
     def __init__(self) -> None:
         self._isas = runnable()
 

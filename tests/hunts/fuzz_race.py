@@ -21,12 +21,19 @@ def find_planted_race(
         before: the command that loads the library with the sanitizer.
     """
     began, report = time.monotonic(), Report("race", seed, start)
-    code = "import ctypes, ovspec_ops as ops; ctypes.CDLL(str(ops.extension_path())).ovspec_planted_race()"
-    done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True)
-    report.inputs, report.seconds = 1, round(time.monotonic() - began, 1)
-    if "data race" in done.stderr:
-        report.outcomes["planted race found"] = 1
-    else:
-        what = "the thread sanitizer does not find a planted race"
-        save(report, {"number": 0, "what": what, "where": what, "trace": done.stderr, "input": None}, folder)
+    for calls, place in ((0, "a loop"), (2, "calls at the same time")):
+        library = "ctypes.CDLL(str(ovspec_ops.extension_path()))"
+        code = f"import ctypes, ovspec_ops; {library}.ovspec_planted_race({calls})"
+        done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True)
+        if "data race" in done.stderr:
+            report.outcomes[f"planted race found in {place}"] = 1
+        else:
+            what = f"the thread sanitizer does not find a planted race in {place}"
+            save(
+                report,
+                {"number": calls, "what": what, "where": what, "trace": done.stderr, "input": None},
+                folder,
+            )
+        report.inputs += 1
+    report.seconds = round(time.monotonic() - began, 1)
     return report

@@ -29,6 +29,8 @@ _WRITTEN = ("key_cache", "value_cache", "key_summary", "kept_blocks")
 class Threads:
     """The hunt."""
 
+    slow = 60.0  # with the thread sanitizer
+
     def __init__(self) -> None:
         self._isas = runnable()
         self._library = ctypes.CDLL(str(loader.extension_path()))

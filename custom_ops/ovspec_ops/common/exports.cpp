@@ -63,10 +63,16 @@ OVSPEC_EXPORT std::size_t ovspec_call_on_threads(int threads, void (*call)()) {
 #endif
 
 #ifdef OVSPEC_STD_THREADS
-// For tests: threads that count without a lock, which the thread sanitizer must find.
-OVSPEC_EXPORT std::size_t ovspec_planted_race() {
+// For tests: threads of a loop, or of calls at the same time, that count without a lock, which the thread
+// sanitizer must find.
+OVSPEC_EXPORT std::size_t ovspec_planted_race(int calls) {
     std::size_t count = 0;
-    ovspec::parallel_items(std::size_t{1} << 10, ovspec::serial_work, [&](std::size_t) { ++count; });
+    if (calls == 0)
+        ovspec::parallel_items(std::size_t{1} << 10, ovspec::serial_work, [&](std::size_t) { ++count; });
+    ovspec::HeldCalls::all().hold();
+    for (int call = 0; call < calls; ++call)
+        ovspec::HeldCalls::all().take([&] { ++count; });
+    ovspec::HeldCalls::all().make();
     return count;
 }
 

@@ -19,6 +19,7 @@ from hunts.fuzz_values import NUMBERS, change, change_bytes, dumps, smaller_byte
 
 from ovspec.errors import raised_by_us
 
+_MOST_BYTES = 2**18
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 
 
@@ -94,7 +95,8 @@ def check_refusal(error: Exception) -> None:
 
 
 def change_file(name: str, data: bytes, chance: random.Random) -> bytes:
-    """A file with changes that fit its kind, or with any."""
+    """A file with changes that fit its kind, or with any; larger by so many bytes at most."""
+    most = len(data) + _MOST_BYTES
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         kind = chance.random()
         if kind < 0.3:
@@ -114,6 +116,7 @@ def change_file(name: str, data: bytes, chance: random.Random) -> bytes:
             data = _changed_number(data, chance)
         else:
             data = change_bytes(data, chance)
+        data = data[:most]
     return data
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import mmap
-import os
 import random
 import resource
 import signal
@@ -106,11 +105,11 @@ def chance_of(seed: int, hunt: str, number: int) -> random.Random:
 
 
 def memory_mb() -> float:
-    """Resident memory of this process, with what it can give back given back."""
+    """Memory of this process, with what it can give back given back; pages of files come and go with others'."""
     gc.collect()
     give_back_freed_memory()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
 def signature(error: BaseException) -> str:

@@ -35,7 +35,7 @@ Given = dict[str, Any]
 #: Seconds without progress after which a child hangs.
 HANGS = 30.0
 #: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing.
-GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 4000
+GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 20_000
 MOST_FINDINGS = 20
 _TOLD_EVERY = 500
 _PLACE = struct.Struct("QQdd")  # number, inputs so far, memory when warm, memory now
@@ -105,7 +105,7 @@ def chance_of(seed: int, hunt: str, number: int) -> random.Random:
 
 
 def memory_mb() -> float:
-    """Memory of this process, with what it can give back given back; pages of files come and go with others'."""
+    """Memory of this process behind what it can give back; pages of files, which come and go, don't count."""
     gc.collect()
     give_back_freed_memory()
     status = Path("/proc/self/status").read_text(encoding="ascii")

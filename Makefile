@@ -17,7 +17,7 @@ WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
 WITHOUT_NATIVE := --config-settings wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test test-slow sweep sweep-status soak differential dev check format sanitize wheel clean
+.PHONY: demo test test-slow sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
 
 demo: $(DEMO_VENV)/.installed
 	$(DEMO_VENV)/bin/ovspec demo
@@ -67,7 +67,7 @@ $(TEST_VENV)/.installed: $(SOURCES)
 # The address sanitizer does not let the CPU plugin load TBB (RTLD_DEEPBIND), so the tests that compile a model are
 # left to the undefined-behaviour sanitizer; they call the same kernels. libstdc++ is loaded with it, as Python itself has
 # none and the sanitizer looks for the real __cxa_throw at start.
-sanitize: $(TEST_VENV)/.installed
+sanitize: $(TEST_VENV)/.installed tsan
 	$(BIN)/python -m pip install $(PIP_FLAGS) cmake ninja
 	for sanitizer in address undefined; do \
 		$(BIN)/cmake -S custom_ops -B build/$$sanitizer -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
@@ -83,6 +83,34 @@ sanitize: $(TEST_VENV)/.installed
 		-k "not compiled and not plugin and not pass_without and not threads"
 	OVSPEC_EXTENSION_LIB=$(CURDIR)/build/undefined/libovspec_ops.so UBSAN_OPTIONS=halt_on_error=1 \
 		$(BIN)/python -m pytest tests/ops
+
+# What hunts need beside the tests' packages.
+$(TEST_VENV)/.hunts: $(TEST_VENV)/.installed
+	$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt atheris schemathesis cmake ninja
+	touch $@
+
+# A library built with sanitizers, for hunts: the plain instruction set, and those of ISAS (empty: all).
+ISAS ?= amx;avx2vnni
+build/sanitized/libovspec_ops.so: SANITIZER := address,undefined
+build/tsan/libovspec_ops.so: SANITIZER := thread
+build/sanitized/libovspec_ops.so build/tsan/libovspec_ops.so: $(NATIVE) custom_ops/CMakeLists.txt | $(TEST_VENV)/.hunts
+	$(BIN)/cmake -S custom_ops -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python -DOVSPEC_SANITIZE=$(SANITIZER) "-DOVSPEC_ONLY=$(ISAS)"
+	$(BIN)/cmake --build $(@D)
+	touch $@
+
+# Hunts with hostile inputs (docs/reliability.md): SECONDS of each of HUNTS, or COUNT inputs from number START on. SEED
+# makes the same inputs again; REPLAY, the file of a finding, tries that one.
+HUNTS ?= bodies files guided operations schema
+LIMITS = $(if $(COUNT),--count $(COUNT)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(START),--start $(START)) \
+	$(if $(SEED),--seed $(SEED))
+fuzz: $(TEST_VENV)/.hunts build/sanitized/libovspec_ops.so
+	$(BIN)/python tests/hunts/fuzz.py --library build/sanitized/libovspec_ops.so \
+		$(if $(REPLAY),--replay $(REPLAY),$(HUNTS) $(LIMITS))
+
+# Threads: a race that is planted must be found, others must not.
+tsan: $(TEST_VENV)/.hunts build/tsan/libovspec_ops.so
+	$(BIN)/python tests/hunts/fuzz.py --library build/tsan/libovspec_ops.so race threads $(LIMITS)
 
 # The checkout itself, importable: a change of Python code needs no installation, one of native code `make dev` again.
 $(DEV_VENV)/.installed: pyproject.toml constraints.txt

@@ -127,3 +127,24 @@ def test_hostile_shapes_at_run_time_are_refused_or_fit(op_type: str, data: st.Da
         message = str(error)
     # OpenVINO refuses to read a tensor as another type.
     assert message is None or f"{op_type}: " in message or "is not representable as pointer" in message
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "message"),
+    [
+        # A table of all experts, in every pass: 9 GB, and half a minute.
+        (
+            "ExpertBudget",
+            {"experts": 2**31},
+            "ExpertBudget: attribute experts is 2147483648, expected 1 to 65536",
+        ),
+        ("Linear", {"sizes": []}, "Linear: attribute sizes holds 0 sizes, expected 1 to 16"),
+    ],
+)
+def test_settings_are_refused_where_no_shape_is_known(
+    op_type: str, attributes: dict[str, Any], message: str
+) -> None:
+    tensors, valid = CASES[op_type]()
+    inputs = [ov.op.Parameter(ov.Type.dynamic, ov.PartialShape.dynamic()) for _ in tensors]
+    with pytest.raises(ValueError, match=message):
+        loader.create(op_type, inputs, valid | attributes)

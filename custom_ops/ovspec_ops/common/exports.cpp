@@ -1,12 +1,11 @@
 // C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null
 // or nonzero and leaves its message in ovspec_last_error().
+#include "common/held_calls.hpp"
 #include "common/isa.hpp"
 #include "common/parallel.hpp"
 
 #include <exception>
 #include <string>
-
-#include <tbb/global_control.h>
 
 #define OVSPEC_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -56,10 +55,34 @@ OVSPEC_EXPORT int ovspec_set_isa(const char* name) {
 // For tests: a call on so many threads, also where there are fewer cores. Returns the most items that threads
 // shared in one loop.
 OVSPEC_EXPORT std::size_t ovspec_call_on_threads(int threads, void (*call)()) {
-    const tbb::global_control allowed(tbb::global_control::max_allowed_parallelism,
-                                      static_cast<std::size_t>(threads));
+    const ovspec::AllowThreads allowed(threads);
     ovspec::most_shared_items = 0;
-    tbb::task_arena(threads).execute(call);
+    ovspec::Arena(threads).execute(call);
     return ovspec::most_shared_items;
+}
+#endif
+
+#ifdef OVSPEC_STD_THREADS
+// For tests: threads of a loop, or of calls at the same time, that count without a lock, which the thread
+// sanitizer must find.
+OVSPEC_EXPORT std::size_t ovspec_planted_race(int calls) {
+    std::size_t count = 0;
+    if (calls == 0)
+        ovspec::parallel_items(std::size_t{1} << 10, ovspec::serial_work, [&](std::size_t) { ++count; });
+    ovspec::HeldCalls::all().hold();
+    for (int call = 0; call < calls; ++call)
+        ovspec::HeldCalls::all().take([&] { ++count; });
+    ovspec::HeldCalls::all().make();
+    return count;
+}
+
+// For tests: operations that are called from now on are computed by the next ovspec_make_held_calls, all at
+// once.
+OVSPEC_EXPORT void ovspec_hold_calls() {
+    ovspec::HeldCalls::all().hold();
+}
+
+OVSPEC_EXPORT void ovspec_make_held_calls() {
+    ovspec::HeldCalls::all().make();
 }
 #endif

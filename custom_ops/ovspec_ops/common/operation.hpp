@@ -5,6 +5,7 @@
 
 #include <openvino/op/op.hpp>
 
+#include "common/held_calls.hpp"
 #include "common/threads.hpp"
 
 namespace ovspec {
@@ -33,6 +34,15 @@ public:
     bool has_evaluate() const override { return true; }
 
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+#ifdef OVSPEC_STD_THREADS
+        const auto self = this->shared_from_this();
+        const auto call = [self, this, outputs, inputs]() mutable {
+            with_threads(Self::get_type_info_static().name, threads_,
+                         [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
+        };
+        if (HeldCalls::all().take(call))
+            return true;
+#endif
         with_threads(Self::get_type_info_static().name, threads_,
                      [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
         return true;

@@ -1,4 +1,4 @@
-// Loops on the threads of the caller's TBB arena: in an operation the CPU plugin's stream, or shared threads.
+// Loops over items, and the memory that their threads work in.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
+#include "common/arena.hpp"
 
 namespace ovspec {
 
@@ -36,8 +34,12 @@ public:
 };
 
 // Whether the calling thread does the work alone.
-inline bool runs_alone(std::size_t work) {
+inline bool runs_alone([[maybe_unused]] std::size_t work) {
+#ifdef OVSPEC_STD_THREADS
+    return false; // small work has the same races as large work, and is computed sooner
+#else
     return work < (ThreadsAwake::here() ? serial_work_awake : serial_work);
+#endif
 }
 
 #ifdef OVSPEC_DEVELOPER
@@ -55,11 +57,7 @@ template <class Body> void parallel_items(std::size_t count, std::size_t work, c
 #ifdef OVSPEC_DEVELOPER
     most_shared_items = std::max(most_shared_items.load(), count);
 #endif
-    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, count),
-                      [&](const tbb::blocked_range<std::size_t>& range) {
-                          for (std::size_t item = range.begin(); item != range.end(); ++item)
-                              body(item);
-                      });
+    share_items(count, body);
 }
 
 // The calling thread's own scratch memory; what a task finds there is undefined. Many threads that take

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include <tbb/task_arena.h>
-
 #include "common/parallel.hpp"
 
 namespace ovspec {
@@ -17,7 +15,7 @@ constexpr std::int64_t most_threads = 256;
 struct SharedThreads {
     explicit SharedThreads(int count) : arena(count) {}
 
-    tbb::task_arena arena;
+    Arena arena;
     std::atomic<bool> busy{false};
 
     // So many, as the attribute of operation `op` says.

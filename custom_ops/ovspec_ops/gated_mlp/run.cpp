@@ -124,7 +124,7 @@ private:
 
     // Outputs of a task of `down`: wide tasks read neighbouring cache lines, but every thread needs one.
     std::size_t outputs_of_task() const {
-        const auto threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+        const std::size_t threads = threads_here();
         const std::size_t share = (size_ + threads - 1) / threads;
         return std::min(task_width, (share + down_width - 1) / down_width * down_width);
     }

@@ -66,12 +66,11 @@ void Linear::validate_and_infer_types() {
     check_input_count(*this, input_count);
     check_hidden_input(*this);
     ov::PartialShape shape = get_input_partial_shape(hidden);
-    std::int64_t rows = -1, bytes = -1;
-    if (shape.rank().is_static() && shape[shape.size() - 1].is_static()) {
-        rows = static_cast<std::int64_t>(panels());
+    const auto rows = static_cast<std::int64_t>(panels());
+    std::int64_t bytes = -1;
+    if (shape.rank().is_static() && shape[shape.size() - 1].is_static())
         bytes = static_cast<std::int64_t>(
             describe(static_cast<std::size_t>(shape[shape.size() - 1].get_length())).panel_bytes());
-    }
     check_input(*this, weights, "weights", ov::element::u8, {rows, bytes});
     for (std::size_t i = 0; i < sizes.size(); i++) {
         if (shape.rank().is_static())

@@ -21,10 +21,7 @@ constexpr std::size_t wave_rounds = 4;
 // that the packed rows are read less often. What one thread does alone needs no small tasks: one row times 8
 // panels of 256 inputs takes 2.0 us panel by panel, and 1.4 us in fours.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows, std::size_t work) {
-    const std::size_t tasks =
-        runs_alone(work)
-            ? 1
-            : tasks_of_thread * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+    const std::size_t tasks = runs_alone(work) ? 1 : tasks_of_thread * threads_here();
     return std::clamp<std::size_t>(panels / tasks, 1, rows == 1 || rows > block_rows ? most_panels : 2);
 }
 

@@ -10,6 +10,8 @@ namespace ovspec {
 namespace {
 
 constexpr const char* name = "ExpertBudget";
+// A table of all of them is made in every pass.
+constexpr std::int64_t most_experts = 1 << 16;
 
 enum Input : std::size_t {
     indices,
@@ -53,7 +55,8 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
 } // namespace
 
 void ExpertBudget::validate_and_infer_types() {
-    check_at_least(name, "experts", attributes_.experts, 1);
+    if (attributes_.experts < 1 || attributes_.experts > most_experts)
+        fail(name, "attribute experts is ", attributes_.experts, ", expected 1 to ", most_experts);
     check_at_least(name, "layer", attributes_.layer, 0);
     check_input_count(*this, input_count);
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});

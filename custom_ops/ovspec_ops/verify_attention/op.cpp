@@ -87,7 +87,7 @@ Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& paren
 void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels,
          const float* attention_rows) {
     VerifyPlan& plan = workspace.plan;
-    const std::size_t slots = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+    const std::size_t slots = threads_here();
     while (workspace.workers.size() < slots)
         workspace.workers.push_back(std::make_unique<Worker>());
     for (const auto& worker : workspace.workers)
@@ -105,9 +105,7 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
     for (const VerifyPlan::Wave& wave : plan.waves) {
         parallel_items(wave.last_item - wave.first_item, plan.work, [&](std::size_t i) {
             const VerifyItem& item = plan.items[wave.first_item + i];
-            // Negative on a thread that never entered TBB; it is the only one then.
-            const int thread = std::max(0, tbb::this_task_arena::current_thread_index());
-            Worker& worker = *workspace.workers.at(static_cast<std::size_t>(thread));
+            Worker& worker = *workspace.workers.at(thread_here());
             worker.scratch.floats = worker.floats.reserve(plan.worker_floats);
             kernels.attend_chunk(call, item, worker.scratch);
             for (std::size_t h = 0; h < item.count; h++)
@@ -204,8 +202,7 @@ void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector&
 
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
     auto workspace = Pool<Workspace>::take();
-    workspace->plan.build(call, kernels, sequences, selection, tree,
-                          static_cast<std::size_t>(tbb::this_task_arena::max_concurrency()));
+    workspace->plan.build(call, kernels, sequences, selection, tree, threads_here());
     outputs[0].set_shape(out_shape);
     call.query = inputs[query].data<const float>();
     call.output = outputs[0].data<float>();

@@ -1,0 +1,248 @@
+"""Operations at random sizes: valid tensors and attributes, and a comparison with the reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from hunts.fuzz_hunt import Given
+from ops.caches import FORMATS
+from ops.compare import assert_close
+from ops.experts import FORMATS as EXPERT_FORMATS
+from ops.experts import Experts, route
+from ops.mlps import FORMATS as MLP_FORMATS
+from ops.mlps import Mlp
+from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.test_block_select import Selection
+from ops.test_cache_write import Written, test_any_sizes
+from ops.test_expert_budget import tensors_of as budget_tensors
+from ops.test_gated_mlp import rows_of, tensors_of
+from ops.test_key_summary import inputs_of, reference
+from ops.test_key_summary import sizes as summary_attributes
+from ops.test_linear import FORMS, TOPS, Layers
+from ops.test_linear_properties import test_random_layers
+from ops.test_mlp_properties import test_random_experts, test_random_gated_mlps
+from ops.test_moe import tensors_of as expert_tensors
+from ops.test_verify_attention_properties import test_random_passes
+
+from ovspec_ops.moe.reference import expert_budget
+
+Tensors = dict[str, ov.Tensor]
+SEEDS = 2**31
+
+
+def _divisor(chance: random.Random) -> int:
+    return chance.choice((1, 2, 3, 5))
+
+
+def _sequences(chance: random.Random) -> list[Any]:
+    return [
+        (
+            chance.choice((0, 5, 31, 32, 64, chance.randrange(400))),
+            chance.randint(1, 40),
+            chance.random() < 0.7,
+        )
+        for _ in range(chance.randint(1, 3))
+    ]
+
+
+def _pass_sizes(chance: random.Random) -> Given:
+    return {
+        "sequences": _sequences(chance),
+        "kv_heads": chance.randint(1, 3),
+        "group": chance.randint(1, 5),
+        "k_size": 8 * chance.randint(1, 20),
+        "v_size": 8 * chance.randint(1, 20),
+        "fmt": chance.choice(FORMATS),
+        "seed": chance.randrange(SEEDS),
+        "window": chance.choice((0, 0, 1, 40, 200)),
+        "keep": chance.choice((None, None, 0.2, 0.7)),
+        "sinks": chance.random() < 0.5,
+        "tree": chance.random() < 0.5,
+    }
+
+
+def _gated_mlp_sizes(chance: random.Random) -> Given:
+    return {
+        "formats": [chance.choice(MLP_FORMATS) for _ in range(3)],
+        "hidden": chance.choice((32 * chance.randint(1, 12), 2 * chance.randint(1, 40))),
+        "channels": chance.randint(1, 200),
+        "groups": [_divisor(chance), _divisor(chance)],
+        "rows": chance.randint(1, 20),
+        "row_bits": chance.choice((8, 16)),
+        "density": chance.choice((None, chance.uniform(0.05, 1))),
+        "seed": chance.randrange(SEEDS),
+    }
+
+
+def _expert_sizes(chance: random.Random) -> Given:
+    return {
+        "fmt": chance.choice(EXPERT_FORMATS),
+        "sizes": [chance.randint(1, 9), chance.randint(1, 9)],
+        "odd": chance.random() < 0.5,
+        "experts": chance.randint(1, 9),
+        "rows": chance.randint(1, 20),
+        "top_k": chance.randint(1, 4),
+        "dropped": chance.uniform(0, 0.7),
+        "seed": chance.randrange(SEEDS),
+    }
+
+
+def _linear_sizes(chance: random.Random) -> Given:
+    fmt, row_bits = chance.choice(sorted({(fmt, bits) for fmt, _, bits in FORMS}))
+    return {
+        "fmt": fmt,
+        "row_bits": row_bits,
+        "inputs": chance.randint(1, 900),
+        "groups": chance.randint(1, 12),
+        "group": 8 * chance.randint(1, 30),
+        "sizes": [chance.randint(1, 150) for _ in range(chance.randint(0, 3))],
+        "wide": chance.randint(32, 150),
+        "rows": chance.choice((chance.randint(1, 20), chance.randint(21, 300))),
+        "zero_point": chance.choice((None, 0.0, 0.5, 1.0)),
+        "seed": chance.randrange(SEEDS),
+    }
+
+
+def _budget_sizes(chance: random.Random) -> Given:
+    experts = chance.randint(1, 40)
+    return {
+        "experts": experts,
+        "top_k": chance.randint(1, min(8, experts)),
+        "rows": chance.randint(1, 40),
+        "budget": chance.choice((-1, 1, min(2, experts), experts, chance.randint(1, experts))),
+        "seed": chance.randrange(SEEDS),
+    }
+
+
+def _write_sizes(chance: random.Random) -> Given:
+    return {
+        "seed": chance.randrange(SEEDS),
+        "size": 8 * chance.randint(1, 40),
+        "heads": chance.randint(1, 5),
+        "rows": chance.randint(1, 96),
+    }
+
+
+def _select_sizes(chance: random.Random) -> Given:
+    return {
+        **_pass_sizes(chance),
+        "fmt": "f32", "window": 0, "keep": None, "sinks": False, "tree": False,
+        "summary": chance.choice(("mean", "min_max")), "query": chance.choice(("last", "union")),
+        "sink_blocks": chance.choice((1, 2, 30)), "local_blocks": chance.choice((1, 3, 40)),
+        "budget": chance.choice((-1, 1, 2, 9, 64)), "coverage": chance.choice((1.0, 0.8, 1e-6, 0.999999)),
+    }  # fmt: skip
+
+
+# Valid tensors and attributes of these sizes, for changes.
+def _mlp(s: Given) -> tuple[Tensors, Given]:
+    hidden, channels = s["hidden"] * s["groups"][0], s["channels"] * s["groups"][1]
+    mlp = Mlp(
+        hidden,
+        channels,
+        "u8",
+        tuple(s["groups"]),
+        s["seed"] % 1000,
+        dict(zip(("gate", "up", "down"), s["formats"], strict=True)),
+    )
+    limits = () if s["density"] is None else (max(1, round(s["density"] * channels)),)
+    return tensors_of(mlp, rows_of(mlp, s["rows"]), limits), {**mlp.attributes, "row_bits": s["row_bits"]}
+
+
+def _experts(s: Given) -> tuple[Tensors, Given]:
+    hidden, inner = (32 * size + 2 * s["odd"] for size in s["sizes"])
+    groups = tuple(s["sizes"]) if s["fmt"] == "int4" and not s["odd"] else (1, 1)
+    rng = np.random.default_rng(s["seed"])
+    indices = rng.integers(-1, s["experts"], (s["rows"], s["top_k"])).astype(np.int32)
+    weights = rng.dirichlet(np.ones(s["top_k"]), s["rows"]).astype(np.float32)
+    x = rng.standard_normal((s["rows"], hidden)).astype(np.float32)
+    return expert_tensors(x, indices, weights, Experts(s["experts"], hidden, inner, s["fmt"], groups)), {}
+
+
+def _linear(s: Given) -> tuple[Tensors, Given]:
+    groups = s["groups"] if s["fmt"] == "u4" else 1
+    inputs = groups * s["group"] if groups > 1 else s["inputs"]
+    point = (
+        None
+        if s["zero_point"] is None or s["fmt"] not in TOPS
+        else round(s["zero_point"] * (TOPS[s["fmt"]] - 1))
+    )
+    layers = Layers(inputs, [*s["sizes"], s["wide"]], s["fmt"], groups, s["row_bits"], s["seed"], point)
+    return layers.tensors(layers.rows(s["rows"])), layers.attributes
+
+
+def _attention(s: Given) -> tuple[Tensors, Given]:
+    case = OpsPass(**s)
+    return attention_tensors(case), case.attributes
+
+
+def _summary(s: Given) -> tuple[Tensors, Given]:
+    case = OpsPass(**{**s, "sequences": [(past, rows, True) for past, rows, _ in s["sequences"]]})
+    return inputs_of(case)[0], summary_attributes(case)
+
+
+def _selection(s: Given) -> Selection:
+    s = dict(s)
+    own = {
+        name: s.pop(name)
+        for name in ("summary", "query", "sink_blocks", "local_blocks", "budget", "coverage")
+    }
+    case, count = OpsPass(**s), len(s["sequences"])
+    return Selection(case, [own.pop("budget")] * count, [own.pop("coverage")] * count, **own)
+
+
+def _select(s: Given) -> tuple[Tensors, Given]:
+    selection = _selection(s)
+    return selection.tensors, selection.attributes
+
+
+def _write(s: Given) -> tuple[Tensors, Given]:
+    slots = np.random.default_rng(s["seed"]).permutation(96)[: s["rows"]].tolist()
+    case = Written(slots, s["heads"], s["size"], 8 * s["heads"], s["seed"])
+    return case.tensors, case.attributes
+
+
+def _budget(s: Given) -> tuple[Tensors, Given]:
+    indices, weights = route(np.random.default_rng(s["seed"]), s["rows"], s["top_k"], s["experts"])
+    return budget_tensors(indices, weights, [s["budget"]]), {"experts": s["experts"], "layer": 0}
+
+
+# Comparisons with the references.
+def _compare_summary(isa: str, **s: Any) -> None:
+    case = OpsPass(**{**s, "sequences": [(past, rows, True) for past, rows, _ in s["sequences"]]})
+    tensors, summary = inputs_of(case)
+    evaluate("KeySummary", tensors, summary_attributes(case))
+    assert_close("KeySummary", reference(case), summary, 1e-6)
+
+
+def _compare_budget(isa: str, **s: Any) -> None:
+    indices, weights = route(np.random.default_rng(s["seed"]), s["rows"], s["top_k"], s["experts"])
+    got = evaluate("ExpertBudget", *_budget(s))
+    if s["budget"] < 0:
+        expected = (indices, weights)
+    else:
+        every = np.ones(s["rows"], bool)
+        expected = expert_budget(indices, weights, every, budget=s["budget"], experts=s["experts"])
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-6)
+
+
+def _inner(test: Any) -> Callable[..., None]:
+    """The function below a test of Hypothesis."""
+    return test.hypothesis.inner_test  # type: ignore[no-any-return]
+
+
+Case = tuple[Callable[[random.Random], Given], Callable[[Given], tuple[Tensors, Given]], Callable[..., None]]
+CASES: Mapping[str, Case] = {
+    "GatedMLP": (_gated_mlp_sizes, _mlp, _inner(test_random_gated_mlps)),
+    "SparseMoE": (_expert_sizes, _experts, _inner(test_random_experts)),
+    "ExpertBudget": (_budget_sizes, _budget, _compare_budget),
+    "Linear": (_linear_sizes, _linear, _inner(test_random_layers)),
+    "VerifyAttention": (_pass_sizes, _attention, _inner(test_random_passes)),
+    "CacheWrite": (_write_sizes, _write, _inner(test_any_sizes)),
+    "KeySummary": (_pass_sizes, _summary, _compare_summary),
+    "BlockSelect": (_select_sizes, _select, lambda isa, **s: _selection(s).check() and None),
+}

@@ -26,12 +26,17 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answerer:
-    """Answers calls with one engine."""
+    """Answers calls with one engine.
+
+    Attributes:
+        in_work: calls that the engine answers now; those that are still read do not count.
+    """
 
     def __init__(self, engine: Answers, limits: Limits, counts: Counts) -> None:
         self._engine, self._limits, self._counts = engine, limits, counts
         self._mailbox: Mailbox | None = None
         self.admission = Admission(limits)
+        self.in_work = 0
 
     async def answer(self, call: Call, slots: Sequence[Slot], http: HttpRequest) -> Response:
         """The response to a call; that of a stream runs when it is sent.
@@ -63,9 +68,11 @@ class Answerer:
         made = Answering(self._engine, self._mailbox, call.requests, call.choices, clocks, slots, seconds)
         async with made as answering:
             watcher = asyncio.create_task(_watch(receive, answering))
+            self.in_work += 1
             try:
                 yield answering
             finally:
+                self.in_work -= 1
                 watcher.cancel()
         self.admission.observe(max(clock.seconds for clock in clocks))
 

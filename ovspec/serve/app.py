@@ -94,7 +94,7 @@ class Server:
 
     def _is_busy(self) -> bool:
         """Whether answers are in work."""
-        return self._answerer.admission.in_work > 0
+        return self._answerer.in_work > 0
 
     async def page(self, request: Request) -> Response:
         """The page for people."""

@@ -112,10 +112,21 @@ def test_a_long_answer_is_decoded_in_short_windows(of_kind: Open, kind: str) -> 
     known = of_kind(kind)
     detokenizer, longest = IncrementalDetokenizer(known.text), 0
     end = max(known.tokenizer.get_vocab().values()) + 1  # no text, as of an end that is ignored
-    for token in [*known.encode("Once upon a time " * 100), *[end] * 500, *known.encode("She said")]:
+    blank = known.encode("a\n")[-1:] * 500
+    for token in [*known.encode("Once upon a time " * 100), *[end] * 500, *blank, *known.encode("She said")]:
         detokenizer.update([token])
         longest = max(longest, len(detokenizer.window))
-    assert longest < 40 and detokenizer.text.endswith("She said")
+    assert longest < 40 and detokenizer.text.endswith("\n" * 500 + "She said".rjust(8 + (kind != "byte-level")))
+
+
+@pytest.mark.parametrize("blank", ["\n", "  ", " \n", "<end>"])
+def test_text_behind_many_tokens_that_show_nothing(known: Known, blank: str) -> None:
+    """They are left out of the window, and the next token's text is what it is behind them."""
+    end = max(known.tokenizer.get_vocab().values()) + 1
+    many = [end] * 40 if blank == "<end>" else known.encode("a" + blank * 20)[1:]
+    for first in ("", "Once", "It isn"):
+        tokens = [*(known.encode(first) if first else []), *many, *known.encode(" 't . said")]
+        check(known, known.text, tokens, len(tokens) - 3, [1])
 
 
 def naive(known: Known, tokens: list[int], stops: list[str], min_tokens: int) -> tuple[int, int, int] | None:

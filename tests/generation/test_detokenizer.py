@@ -116,7 +116,7 @@ def test_a_long_answer_is_decoded_in_short_windows(of_kind: Open, kind: str) -> 
     for token in [*known.encode("Once upon a time " * 100), *[end] * 500, *blank, *known.encode("She said")]:
         detokenizer.update([token])
         longest = max(longest, len(detokenizer.window))
-    assert longest < 40 and detokenizer.text.endswith("\n" * 500 + "She said".rjust(8 + (kind != "byte-level")))
+    assert longest < 40 and detokenizer.text.endswith("She said") and detokenizer.text.count("\n") == 500
 
 
 @pytest.mark.parametrize("blank", ["\n", "  ", " \n", "<end>"])

@@ -110,6 +110,23 @@ def test_a_line_that_fails_is_tried_again_and_left(
         assert body["choices"][0]["text"] == want[int(name)]
 
 
+def test_a_line_that_the_cache_has_no_room_for_is_refused(
+    pipeline: ovspec.LLMPipeline, demo_ir: Path
+) -> None:
+    """To try it again would end as before."""
+    pipeline.runner.limit_cache(4 * pipeline.runner.cache.block_bytes, 0)
+    model = BatchModel(lambda: pipeline, demo_ir, "demo", None, 4)
+    entries = [
+        BatchEntry(str(tokens), "/v1/completions", {**BODY, "prompt": [5, 6], "max_tokens": tokens})
+        for tokens in (400, 12)
+    ]
+    written: dict[str, tuple[int, dict[str, Any]]] = {}
+    tried = model.answer(entries, lambda name, status, body: written.update({name: (status, body)}))
+    model.close()
+    assert tried == 0 and {name: status for name, (status, _) in written.items()} == {"400": 400, "12": 200}
+    assert "cache_size allows 128" in written["400"][1]["error"]["message"]
+
+
 def request(name: str) -> Request:
     return Request(name, [1, 2], resolve(GenerationConfig(max_new_tokens=4), (), False))
 

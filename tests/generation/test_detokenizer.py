@@ -9,10 +9,14 @@ import pytest
 from generation.conftest import Known, Open
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvino_genai import GenerationConfig, GenerationFinishReason
 
+from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.generation.generation_config import resolve
 from ovspec.generation.stop_strings import StopStrings
 from ovspec.generation.token_text import DecodesTokens
+from ovspec.pipeline.generation_call import GenerationCall
 
 WORDS = (
     *(
@@ -194,3 +198,24 @@ def test_long_stop_strings_are_searched_once() -> None:
     assert searched.held_back == 8000
     assert searched.find("b") is None and searched.held_back == 0
     assert time.process_time() - started < 2
+
+
+def test_a_stop_string_that_the_end_of_an_answer_completes(of_kind: Open) -> None:
+    """Until then a later token might have taken its space."""
+    known = of_kind("byte-level that cleans up")
+    tokens = known.encode("I ' m done '")
+    ended = RequestOutput("a", tokens, ["target"] * len(tokens), finish_reason=GenerationFinishReason.LENGTH)
+    settings = resolve(GenerationConfig(max_new_tokens=len(tokens), stop_strings={"done '"}), (), False)
+
+    class Handle(list[RequestOutput]):
+        def abort(self, *ids: str) -> None:
+            """Nothing runs."""
+
+    class Engine:
+        def run(self, requests: Sequence[Request]) -> Handle:
+            return Handle([ended])
+
+    call = GenerationCall(Engine(), known.tokenizer, 0.0, None)  # type: ignore[arg-type]
+    (answer,) = call.run([Request("a", [1], settings)], settings)
+    assert call.texts(settings) == ["I'm "] and len(answer.tokens) == 3
+    assert answer.finish_reason == GenerationFinishReason.STOP

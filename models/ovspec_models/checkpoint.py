@@ -13,7 +13,7 @@ from ovspec_models.model_info import is_checkpoint, refuse_gguf
 from ovspec_models.reasons import first_line, packages_to_install, reason
 from ovspec_models.tokenizer_check import compare_vocabularies
 
-_MOST_INDEX_BYTES = 1 << 28  # of a model with 60 layers of 384 experts it has more than 16 MB
+_MOST_INDEX_BYTES = 1 << 28  # 60 layers of 384 experts with weights of 4 bits make 20 MB
 _TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
 _GIVE = "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")

@@ -13,6 +13,7 @@ from ovspec_models.model_info import is_checkpoint, refuse_gguf
 from ovspec_models.reasons import first_line, packages_to_install, reason
 from ovspec_models.tokenizer_check import compare_vocabularies
 
+_MOST_INDEX_BYTES = 1 << 28  # 60 layers of 384 experts with weights of 4 bits make 20 MB
 _TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
 _GIVE = "give a checkpoint folder or a Hub ID such as 'Qwen/Qwen3-0.6B'"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -122,7 +123,7 @@ def _check_files(folder: Path, argument: str) -> None:
     index = folder / "model.safetensors.index.json"
     named: set[str] = set()
     if index.is_file():
-        files = read_json(index, "get it again").get("weight_map")
+        files = read_json(index, "get it again", _MOST_INDEX_BYTES).get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
             raise ValueError(f"{argument}: {index} has no weight_map from weights to files; get it again")
         named = set(files.values())

@@ -111,20 +111,24 @@ class RecommendBench:
         """Plain decoding, and every drafter with every length."""
         plain, trials = list[Run](), list[Trial]()
         for drafter in self.drafters:
-            tick(f"{drafter}: loading the model")
-            player = self._player(drafter)
-            for warm_up in (0, *LENGTHS):
-                # Kernels are built and weights are packed on first use.
-                tick(f"{drafter}: warming up")
-                player.generate(warm_up, _WARM_UP_TOKENS)
-
-            def measure(name: str = drafter, player: _Player = player) -> list[Trial]:
-                runs = take_turns((0, *LENGTHS), TURNS, self._timed(name, player, tick))
-                plain.extend(runs[0])
-                return [Trial.of(name, length, runs[length], runs[0]) for length in LENGTHS]
-
-            trials += measured(measure)
+            trials += self._trials(drafter, plain, tick)
         return [Trial.of("none", 0, plain, plain), *trials]
+
+    def _trials(self, drafter: str, plain: list[Run], tick: Tick) -> list[Trial]:
+        """Those of a drafter, whose models are gone afterwards; its plain runs go to `plain`."""
+        tick(f"{drafter}: loading the model")
+        player = self._player(drafter)
+        for warm_up in (0, *LENGTHS):
+            # Kernels are built and weights are packed on first use.
+            tick(f"{drafter}: warming up")
+            player.generate(warm_up, _WARM_UP_TOKENS)
+
+        def measure() -> list[Trial]:
+            runs = take_turns((0, *LENGTHS), TURNS, self._timed(drafter, player, tick))
+            plain.extend(runs[0])
+            return [Trial.of(drafter, length, runs[length], runs[0]) for length in LENGTHS]
+
+        return measured(measure)
 
     def _timed(self, name: str, player: _Player, tick: Tick) -> Callable[[int], Run]:
         def timed(length: int) -> Run:

@@ -16,8 +16,8 @@ INTERRUPTED = 130
 _OUT_OF_MEMORY = "std::bad_alloc"
 # Arguments whose options have another name.
 _PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
-# `name=value` as messages about arguments of Python have it; not `name=Type(...)`.
-_ARGUMENT = re.compile(r"(?<![\w.-])(\w+)=('[^']*'|[^\s,;:()'\"]+)(?![(\w])")
+# `name=value` as messages about arguments of Python have it; not `name=Type(...)`, nor folders named like it.
+_ARGUMENT = re.compile(r"(?<![\w./\\-])(\w+)=('[^']*'|[^\s,;:()'\"/\\]+)(?![(\w/\\])")
 
 
 def is_refusal(error: BaseException) -> bool:

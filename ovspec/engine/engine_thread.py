@@ -196,15 +196,16 @@ class EngineThread:
 
     def _admit(self) -> list[RequestOutput]:
         """Hand new and aborted requests to the engine; outputs of those that end by it."""
-        inbox, aborted, outputs = self._inbox, self._aborted, list[RequestOutput]()
-        self._inbox, self._aborted = [], []
-        for request in inbox:
+        outputs = list[RequestOutput]()
+        while self._inbox:  # Ctrl-C may come at any place, and no request must be lost
             try:
-                self.engine.add_request(request)
+                self.engine.add_request(self._inbox[0])
             except Exception as error:
-                outputs.append(RequestOutput(request.request_id, error=error))
-        for name in aborted:
+                outputs.append(RequestOutput(self._inbox[0].request_id, error=error))
+            del self._inbox[0]
+        for name in self._aborted:
             self.engine.abort(name)
+        self._aborted = []
         return outputs + self.engine.end_aborted()
 
     def _deliver(self, outputs: SequenceOf[RequestOutput]) -> None:

@@ -286,10 +286,10 @@ class LLMEngine:
             self.target.publish(sequence.target, sequence.tokens[:final])
 
     def _fail(self, state: RequestState) -> RequestOutput:
-        """End a request that does not fit in the cache."""
-        state.error = RuntimeError(
+        """End a request that does not fit in the cache, where it has all of it: no other one is at fault."""
+        state.error = InvalidValueError(
             f"the KV cache is full after {len(state.sequence.tokens)} tokens of one request: cache_size "
-            f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompts"
+            f"allows {self.target.blocks.max_tokens:.0f}; raise it, or shorten the prompt or the answer"
         )
         return self._last_output(state)
 

@@ -134,11 +134,17 @@ class IncrementalDetokenizer:
             self._stop(*found)
 
     def _move_window(self) -> None:
-        """Begin the window where the last one had its middle, if its second half shows anything."""
+        """Begin the window where the last one had its middle; a second half that shows nothing is left out.
+
+        Text must stand before the next token's, or that might lose its first space.
+        """
         if self.text[self._marked_text :].strip():
             del self._window[: self._mark]
-            self._known = self._decoder.decode(self._window)
-            self._mark, self._marked_text = len(self._window), len(self.text)
+            self._mark = len(self._window)
+        else:
+            del self._window[self._mark : -1]
+        self._known = self._decoder.decode(self._window)
+        self._marked_text = len(self.text)
 
     def _stop(self, begin: int, end: int) -> None:
         self.ends += [len(self.text)] * len(self._open)

@@ -58,7 +58,7 @@ def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: 
     """Token ids of one prompt, through the chat template if there is one and it is wanted."""
     check_texts([text])
     if apply_chat_template and tokenizer.chat_template:
-        return tokenized(tokenizer, as_turn(tokenizer, text), special_tokens=False)
+        return tokenized(tokenizer, templated(tokenizer, as_turn(text)), special_tokens=False)
     return tokenized(tokenizer, text, special_tokens=True)
 
 
@@ -69,9 +69,9 @@ def tokenized(tokenizer: openvino_genai.Tokenizer, text: str, special_tokens: bo
     return ids
 
 
-def as_turn(tokenizer: openvino_genai.Tokenizer, text: str) -> str:
-    """A prompt as the only message of a chat, through the chat template."""
-    return templated(tokenizer, ChatHistory([{"role": "user", "content": text}]))
+def as_turn(text: str) -> ChatHistory:
+    """A prompt as the only message of a chat."""
+    return ChatHistory([{"role": "user", "content": text}])
 
 
 def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:

@@ -133,8 +133,11 @@ class GenerationCall:
                         handle.abort(output.request_id)
                         break
             for answer in self.answers:
-                if answer.detokenizer is not None:
-                    self._stream.write([], answer.detokenizer.finish())
+                if (detokenizer := answer.detokenizer) is not None:
+                    self._stream.write([], detokenizer.finish())
+                    if detokenizer.stopped:  # perhaps only now, by text that a later token might have changed
+                        answer.finish_reason = GenerationFinishReason.STOP
+                        del answer.tokens[detokenizer.num_tokens :]
         finally:
             handle.abort()
             # Another thread may wait on the streamer, so it is closed even after an exception.

@@ -265,9 +265,12 @@ class LLMPipeline(Outline):
         template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
         if template:
             with call.timed("chat_template_durations"):
-                texts = [as_turn(self._tokenizer, text) for text in texts]
+                texts = [self._chat_prompts.templated(as_turn(text)) for text in texts]
         with call.timed("tokenization_durations"):
-            prompts = [tokenized(self._tokenizer, text, special_tokens=not template) for text in texts]
+            if template:
+                prompts = [self._chat_prompts.tokenized(text) for text in texts]
+            else:
+                prompts = [tokenized(self._tokenizer, text, special_tokens=True) for text in texts]
         answers = self._generate(prompts, settings, call)
         results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.

@@ -105,10 +105,10 @@ class Answering:
             request_id = self._requests[stream.index].request_id
             if output.finished:
                 self._running.discard(request_id)
+            if choice.finish_reason is not None:
+                continue  # a stop string has ended it: what its request did since is nobody's
             if output.error is not None:
                 raise refusal(output.error) from output.error
-            if choice.finish_reason is not None:
-                continue
             delta = choice.add(output)
             if delta.finish_reason is not None:
                 unfinished -= 1

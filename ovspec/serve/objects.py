@@ -124,27 +124,22 @@ class CompletionObjects(Objects):
             return None
         return {
             "tokens": [one.piece.text for one in delta.logprobs],
-            "token_logprobs": [_finite(one.logprob) for one in delta.logprobs],
+            "token_logprobs": [one.logprob for one in delta.logprobs],
             "top_logprobs": [_by_name(one) for one in delta.logprobs] if self._logprobs else None,
             "text_offset": [one.offset for one in delta.logprobs],
         }
 
 
 def _entry(piece: Piece, logprob: float) -> Json:
-    return {"token": piece.text, "logprob": _finite(logprob), "bytes": list(piece.data)}
+    return {"token": piece.text, "logprob": logprob, "bytes": list(piece.data)}
 
 
 def _by_name(one: NamedLogprobs) -> Json:
     """The most probable tokens by their names; of tokens with one name, the others go by their id."""
     found: Json = {}
     for token, piece, value in one.top:
-        found[f"token_id:{token}" if piece.text in found else piece.text] = _finite(value)
+        found[f"token_id:{token}" if piece.text in found else piece.text] = value
     return found
-
-
-def _finite(logprob: float) -> float:
-    """JSON has no infinity; vLLM writes the same number for it."""
-    return max(logprob, -9999.0)
 
 
 def usage_of(num_prompt_tokens: int, choices: Sequence[Choice], n: int) -> Json:

@@ -78,6 +78,15 @@ def test_sizes_that_no_memory_holds_are_refused(words: tuple[str, ...]) -> None:
     assert words[-2] in one_line(ovspec("bench", *words))
 
 
+def test_folders_keep_their_names() -> None:
+    """Sweeps name folders by their settings."""
+    flags = {"seed": "--seed", "budget": "--budget"}
+    for path in ("runs/seed=3/model", "/runs/seed=30,budget=4/model", "seed=3/model.xml", "C:\\seed=3"):
+        assert told(ValueError(f"{path}: no such file; give seed=3"), flags) == (
+            f"{path}: no such file; give --seed 3"
+        )
+
+
 def test_a_full_memory_is_no_fault_of_ours() -> None:
     error = RuntimeError("Exception from src/core/src/runtime/allocator.cpp:79: std::bad_alloc")
     assert is_refusal(error) and told(error, {}).startswith("the memory is full: ")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import weakref
 from pathlib import Path
 
 import pytest
 from commands import one_line, ovspec
 
-from ovspec.bench.recommend import LENGTHS, TURNS, Run, Trial, best_of, measured, take_turns
+from ovspec.bench.recommend import LENGTHS, TURNS, RecommendBench, Run, Trial, best_of, measured, take_turns
 from ovspec_models import demo_pair_path
 
 OPTIONS = ("--max-new-tokens", "16", "--property", "INFERENCE_NUM_THREADS=1")
@@ -72,6 +73,26 @@ def test_ratios_are_of_the_same_turn() -> None:
 
     runs = take_turns((0, 2, 4), 2, generate)
     assert order == [0, 2, 4, 2, 4, 0] and all(len(found) == 2 for found in runs.values())
+
+
+class Idle:
+    def generate(self, length: int, max_new_tokens: int) -> Run:
+        return Run(1.0, 1.0, 1.0)
+
+
+def test_models_are_loaded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them at once may be more than the memory holds."""
+    loaded: list[weakref.ref[Idle]] = []
+
+    def load(bench: RecommendBench, drafter: str) -> Idle:
+        assert not any(one() for one in loaded)
+        player = Idle()
+        loaded.append(weakref.ref(player))
+        return player
+
+    monkeypatch.setattr(RecommendBench, "_player", load)
+    bench = RecommendBench(demo_pair_path(), None, ("prompt_lookup", "suffix"), "Once", 16)
+    assert len(bench.run()) == 1 + 2 * len(LENGTHS) and len(loaded) == 2
 
 
 def test_a_prompt_without_room_for_the_answer_is_refused() -> None:

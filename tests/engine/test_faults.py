@@ -16,6 +16,7 @@ from settings import F32
 
 from ovspec.drafters import PromptLookupDrafter, UserDrafter
 from ovspec.drafters.prompt_lookup import as_text, lookup
+from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request, RequestOutput
 from ovspec.runtime.attention_config import AttentionConfig
@@ -200,3 +201,21 @@ def test_a_drafter_that_fails_for_one_text(mode: str) -> None:
     assert isinstance(found["6"][-1].error, KeyError) and found["6"][-1].metrics.num_drafts > 0
     assert tokens(found["6"]) == alone(6, mode, "prompt_lookup")[: len(tokens(found["6"]))]
     check_others(found, mode, "prompt_lookup")
+
+
+def test_an_interrupt_loses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of()
+    thread, add = EngineThread(engine), engine.add_request
+    handles = [thread.run([request(number, "dense")]) for number in (0, 1)]
+    errors: list[BaseException] = [KeyboardInterrupt()]
+
+    def interrupted(one: Request) -> None:
+        if errors:
+            raise errors.pop()
+        add(one)
+
+    monkeypatch.setattr(engine, "add_request", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(handles[0])
+    handles[0].abort()
+    assert tokens(list(handles[1])) == alone(1, "dense", None) and thread.is_idle

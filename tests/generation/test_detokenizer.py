@@ -9,10 +9,14 @@ import pytest
 from generation.conftest import Known, Open
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvino_genai import GenerationConfig, GenerationFinishReason
 
+from ovspec.engine.request import Request, RequestOutput
 from ovspec.generation.detokenizer import IncrementalDetokenizer
+from ovspec.generation.generation_config import resolve
 from ovspec.generation.stop_strings import StopStrings
 from ovspec.generation.token_text import DecodesTokens
+from ovspec.pipeline.generation_call import GenerationCall
 
 WORDS = (
     *(
@@ -112,10 +116,21 @@ def test_a_long_answer_is_decoded_in_short_windows(of_kind: Open, kind: str) -> 
     known = of_kind(kind)
     detokenizer, longest = IncrementalDetokenizer(known.text), 0
     end = max(known.tokenizer.get_vocab().values()) + 1  # no text, as of an end that is ignored
-    for token in [*known.encode("Once upon a time " * 100), *[end] * 500, *known.encode("She said")]:
+    blank = known.encode("a\n")[-1:] * 500
+    for token in [*known.encode("Once upon a time " * 100), *[end] * 500, *blank, *known.encode("She said")]:
         detokenizer.update([token])
         longest = max(longest, len(detokenizer.window))
-    assert longest < 40 and detokenizer.text.endswith("She said")
+    assert longest < 40 and detokenizer.text.endswith("She said") and detokenizer.text.count("\n") == 500
+
+
+@pytest.mark.parametrize("blank", ["\n", "  ", " \n", "<end>"])
+def test_text_behind_many_tokens_that_show_nothing(known: Known, blank: str) -> None:
+    """They are left out of the window, and the next token's text is what it is behind them."""
+    end = max(known.tokenizer.get_vocab().values()) + 1
+    many = [end] * 40 if blank == "<end>" else known.encode("a" + blank * 20)[1:]
+    for first in ("", "Once", "It isn"):
+        tokens = [*(known.encode(first) if first else []), *many, *known.encode(" 't . said")]
+        check(known, known.text, tokens, len(tokens) - 3, [1])
 
 
 def naive(known: Known, tokens: list[int], stops: list[str], min_tokens: int) -> tuple[int, int, int] | None:
@@ -183,3 +198,24 @@ def test_long_stop_strings_are_searched_once() -> None:
     assert searched.held_back == 8000
     assert searched.find("b") is None and searched.held_back == 0
     assert time.process_time() - started < 2
+
+
+def test_a_stop_string_that_the_end_of_an_answer_completes(of_kind: Open) -> None:
+    """Until then a later token might have taken its space."""
+    known = of_kind("byte-level that cleans up")
+    tokens = known.encode("I ' m done '")
+    ended = RequestOutput("a", tokens, ["target"] * len(tokens), finish_reason=GenerationFinishReason.LENGTH)
+    settings = resolve(GenerationConfig(max_new_tokens=len(tokens), stop_strings={"done '"}), (), False)
+
+    class Handle(list[RequestOutput]):
+        def abort(self, *ids: str) -> None:
+            """Nothing runs."""
+
+    class Engine:
+        def run(self, requests: Sequence[Request]) -> Handle:
+            return Handle([ended])
+
+    call = GenerationCall(Engine(), known.tokenizer, 0.0, None)  # type: ignore[arg-type]
+    (answer,) = call.run([Request("a", [1], settings)], settings)
+    assert call.texts(settings) == ["I'm "] and len(answer.tokens) == 3
+    assert answer.finish_reason == GenerationFinishReason.STOP

@@ -67,8 +67,8 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "chat": (
         "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
-        "one answer per turn; names of special tokens in messages of a history stay text, there they become "
-        "these tokens",
+        "one answer per turn; names of special tokens in messages, and in prompts that the chat template is "
+        "applied to, stay text; there they become these tokens",
     ),
     "results": (
         "all fields, `str()`",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import openvino_genai
 import pytest
-from openvino_genai import StreamingStatus
+from openvino_genai import ChatHistory, StreamingStatus
 from prompts import PROMPTS
 from settings import F32
 
@@ -187,6 +187,21 @@ def test_durations(make_pipeline: Make) -> None:
         pipeline.get_tokenizer().set_chat_template("")
     assert len(templated.chat_template_durations) == 1 and templated.chat_template_durations[0] > 0
     assert plain.chat_template_durations == [] and len(plain.tokenization_durations) == 1
+
+
+def test_a_prompt_in_a_chat_template_writes_no_control_token(make_pipeline: Make) -> None:
+    """As a message of a history; without the template its text is the whole prompt."""
+    pipeline, hostile = make_pipeline(), "Once<|endoftext|>"
+    pipeline.get_tokenizer().set_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    try:
+        history = ChatHistory([{"role": "user", "content": hostile}])
+        counts = [
+            pipeline.generate(given, max_new_tokens=1, **more).perf_metrics.get_num_input_tokens()
+            for given, more in (([hostile], {}), (history, {}), ([hostile], {"apply_chat_template": False}))
+        ]
+    finally:
+        pipeline.get_tokenizer().set_chat_template("")
+    assert counts[0] == counts[1] > counts[2] == 2
 
 
 def test_metrics_of_target_and_drafts_apart(make_pipeline: Make, demo_ir: Path) -> None:

@@ -16,6 +16,7 @@ from settings import F32
 import ovspec
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput
 from ovspec.generation.generation_config import resolve
+from ovspec.generation.token_text import TokenText
 from ovspec.runtime.tables import Rows
 from ovspec.serve.answering import Answering
 from ovspec.serve.api_error import ApiError
@@ -23,6 +24,7 @@ from ovspec.serve.app import Server
 from ovspec.serve.backend import in_this_process
 from ovspec.serve.batch import BatchModel
 from ovspec.serve.batch_file import BatchEntry
+from ovspec.serve.choice import Choice
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.limits import Admission, Limits
 from ovspec.serve.served_model import ServedModel
@@ -108,6 +110,23 @@ def test_a_line_that_fails_is_tried_again_and_left(
         assert body["choices"][0]["text"] == want[int(name)]
 
 
+def test_a_line_that_the_cache_has_no_room_for_is_refused(
+    pipeline: ovspec.LLMPipeline, demo_ir: Path
+) -> None:
+    """To try it again would end as before."""
+    pipeline.runner.limit_cache(4 * pipeline.runner.cache.block_bytes, 0)
+    model = BatchModel(lambda: pipeline, demo_ir, "demo", None, 4)
+    entries = [
+        BatchEntry(str(tokens), "/v1/completions", {**BODY, "prompt": [5, 6], "max_tokens": tokens})
+        for tokens in (400, 12)
+    ]
+    written: dict[str, tuple[int, dict[str, Any]]] = {}
+    tried = model.answer(entries, lambda name, status, body: written.update({name: (status, body)}))
+    model.close()
+    assert tried == 0 and {name: status for name, (status, _) in written.items()} == {"400": 400, "12": 200}
+    assert "cache_size allows 128" in written["400"][1]["error"]["message"]
+
+
 def request(name: str) -> Request:
     return Request(name, [1, 2], resolve(GenerationConfig(max_new_tokens=4), (), False))
 
@@ -173,6 +192,31 @@ def test_nothing_is_left_where_the_engine_does_not_take_a_request(error: BaseExc
         assert answering._ready.empty()  # the timer is gone
 
     asyncio.run(run())
+
+
+def test_an_answer_that_has_ended_fails_no_other(pipeline: ovspec.LLMPipeline) -> None:
+    """The engine goes on behind a stop string until it is told, and may fail there."""
+    token_text = TokenText(pipeline.get_tokenizer())
+    (token,) = pipeline.get_tokenizer().encode(" there", add_special_tokens=False).input_ids.data[0].tolist()
+
+    async def run() -> list[str | None]:
+        asked, counts = [request("a"), request("b")], Counts("m", {})
+        choices = [Choice(token_text, (" there",)), Choice(token_text)]
+        engine, mailbox = Breaks(KeyError()), Mailbox(asyncio.get_running_loop())
+        engine.submit = lambda one, on_output: posts.append(on_output)  # type: ignore[method-assign]
+        posts = list[Any]()
+        clocks, slots = [AnswerClock(counts, one) for one in asked], Admission(Limits()).admit(2)
+        async with Answering(engine, mailbox, asked, choices, clocks, slots, seconds=9) as answering:
+            posts[0](RequestOutput("a", [token], ["target"]))
+            async for index, _ in answering.deltas():
+                if index == 0:
+                    posts[0](RequestOutput("a", error=ValueError("logits must be finite")))
+                    await asyncio.sleep(0)
+                    end = GenerationFinishReason.LENGTH
+                    posts[1](RequestOutput("b", [token], ["target"], finish_reason=end))
+        return [choice.finish_reason for choice in choices]
+
+    assert asyncio.run(run()) == ["stop", "length"]
 
 
 def test_a_clients_stop_tokens_go_with_the_models(pipeline: ovspec.LLMPipeline) -> None:

@@ -126,11 +126,11 @@ def test_log_probabilities_have_their_place_in_the_text(steps: int) -> None:
 
 def test_tokens_of_one_name_keep_their_log_probabilities() -> None:
     """Two tokens of the demo's vocabulary that add the same text."""
-    top = ((5, -0.5), (5, -1.0), (6, -float("inf")))
+    top = ((5, -0.5), (5, -1.0), (6, -2.0))
     choice = Choice(TEXT, logprobs=3)
     delta = choice.add(output([5], True, [TokenLogprobs(-0.5, top)]))
     found = CompletionObjects("m", 3).chunk(0, delta)["choices"][0]["logprobs"]["top_logprobs"][0]
-    assert found == {TEXT.decode([5]): -0.5, "token_id:5": -1.0, TEXT.decode([6]): -9999.0}
+    assert found == {TEXT.decode([5]): -0.5, "token_id:5": -1.0, TEXT.decode([6]): -2.0}
 
 
 def test_stop_strings_count_from_min_tokens_on() -> None:

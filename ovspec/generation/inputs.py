@@ -54,11 +54,9 @@ def check_texts(texts: Sequence[object]) -> None:
             ) from error
 
 
-def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
-    """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+def encode(tokenizer: openvino_genai.Tokenizer, text: str) -> list[int]:
+    """Token ids of a text that is no message, with the special tokens that begin or end one."""
     check_texts([text])
-    if apply_chat_template and tokenizer.chat_template:
-        return tokenized(tokenizer, as_turn(tokenizer, text), special_tokens=False)
     return tokenized(tokenizer, text, special_tokens=True)
 
 
@@ -67,11 +65,6 @@ def tokenized(tokenizer: openvino_genai.Tokenizer, text: str, special_tokens: bo
     encoded = tokenizer.encode(text) if special_tokens else tokenizer.encode(text, add_special_tokens=False)
     ids: list[int] = np.array(encoded.input_ids.data).reshape(-1).tolist()
     return ids
-
-
-def as_turn(tokenizer: openvino_genai.Tokenizer, text: str) -> str:
-    """A prompt as the only message of a chat, through the chat template."""
-    return templated(tokenizer, ChatHistory([{"role": "user", "content": text}]))
 
 
 def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:

@@ -235,6 +235,7 @@ class TokenizeBody(StrictBody):
     model: Text | None = None
     prompt: Text | None = None
     messages: Annotated[list[Message], Field(fail_fast=True)] | None = Field(None, min_length=1)
+    special_tokens_in_content: Flag = False
     add_special_tokens: Flag = True
 
 

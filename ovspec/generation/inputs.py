@@ -14,6 +14,7 @@ from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
 from ovspec_models import ModelInfo
 from ovspec_models.json_file import read_json
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import last_line
 
@@ -166,7 +167,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
     eos = read_json(path, remedy).get("eos_token_id")
     for token in eos if isinstance(eos, list) else [eos]:
         if token is not None and not (is_int(token) and -1 <= token < _MOST_TOKENS):
-            raise ValueError(f"{path}: eos_token_id is {eos!r}, expected token ids; {remedy}")
+            raise ValueError(f"{path}: eos_token_id is {shown(eos)}, expected token ids; {remedy}")
     try:
         config = GenerationConfig(str(path))
         check_supported(config)

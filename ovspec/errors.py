@@ -20,6 +20,10 @@ class InvalidTypeError(InvalidValueError, TypeError):
     """An argument of a type that is not taken; openvino_genai raises a TypeError."""
 
 
+class NoRoomError(InvalidValueError):
+    """A prompt that the cache has no room for, with a token of an answer."""
+
+
 class EngineClosedError(RuntimeError):
     """The engine takes no more requests, or its server ends."""
 

@@ -42,12 +42,12 @@ def build_info() -> dict[str, str]:
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         return {str(key): str(value) for key, value in info.items()}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise RuntimeError(f"ovspec_ops: cannot read {path} ({error}); {_REBUILD}") from error
 
 
 def _release(version: str) -> str:
-    return version.split("-", 1)[0]
+    return " ".join(version.split("-", 1)[0].split())[:40]  # out of a file that may be damaged
 
 
 def check_versions() -> None:

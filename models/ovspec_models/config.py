@@ -11,6 +11,7 @@ from typing import Any
 
 from ovspec_models.files import replace_file
 from ovspec_models.json_file import read_json
+from ovspec_models.shown import cut, shown
 from ovspec_models.sparse_verify import SparseVerify, is_int
 
 CONFIG_NAME = "ovspec_config.json"
@@ -150,7 +151,7 @@ def _check_version(path: Path, data: Mapping[str, Any]) -> None:
     _need(is_int(version) and version >= 1, path, "schema_version", version, "a positive integer")
     if version > SCHEMA_VERSION:
         raise ValueError(
-            f"{path}: schema_version is {version}, this ovspec reads up to {SCHEMA_VERSION}; "
+            f"{path}: schema_version is {shown(version)}, this ovspec reads up to {SCHEMA_VERSION}; "
             "upgrade ovspec (pip install -U ovspec) or export the model again with this version"
         )
 
@@ -163,7 +164,7 @@ def _section(path: Path, prefix: str, kind: type[Any], data: Any) -> dict[str, A
     for key in data:
         if key not in known:
             raise ValueError(
-                f"{path}: unknown key '{dotted}{key}' (known: {', '.join(known)}); correct or remove it"
+                f"{path}: unknown key '{dotted}{cut(key)}' (known: {', '.join(known)}); correct or remove it"
             )
     # Only the model section and its fields have no default.
     required = known if kind is ModelSection else ["model"] if kind is OvspecConfig else []
@@ -184,5 +185,5 @@ def _verify(path: Path, data: Any) -> SparseVerify:
 def _need(good: bool, where: str | Path, key: str, value: Any, expected: str) -> None:
     if not good:
         raise ValueError(
-            f"{where}: {key} is {value!r}, expected {expected}; correct it, or export the model again"
+            f"{where}: {key} is {shown(value)}, expected {expected}; correct it, or export the model again"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ovspec_models.json_file import read_json
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 
 # Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
@@ -130,7 +131,7 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
     if not ids:
         return None
     if not _are_numbers(ids):
-        raise ValueError(f"the layers of the target that the head reads are {ids!r}, expected numbers")
+        raise ValueError(f"the layers of the target that the head reads are {shown(ids)}, expected numbers")
     return tuple(ids)
 
 
@@ -148,8 +149,8 @@ def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
     size, token = said.get("block_size"), said.get("mask_token_id")
     if not is_int(size) or size < 2 or not is_int(token) or token < 0:
         raise ValueError(
-            f"{folder / 'config.json'}: block_size is {size!r} and mask_token_id {token!r}, expected at "
-            "least 2 and a token; get the head again"
+            f"{folder / 'config.json'}: block_size is {shown(size)} and mask_token_id {shown(token)}, "
+            "expected at least 2 and a token; get the head again"
         )
     return int(size), int(token)
 
@@ -175,5 +176,5 @@ def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
     if not is_int(value) or not 1 <= value <= _MOST:
-        raise ValueError(f"{folder / 'config.json'}: {name} is {value!r}, expected a positive integer")
+        raise ValueError(f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer")
     return value

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ovspec_models.shown import cut
+
 TEXT_KEYS = ("text", "prompt", "question")
 
 
@@ -83,10 +85,7 @@ def _value(place: str, line: str) -> Any:
 def _text(place: str, value: Any, keys: Sequence[str], expected: str) -> str:
     found = next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
     if not isinstance(found, str) or not found.strip():
-        shown = json.dumps(value)
-        raise ValueError(
-            f"{place} holds no text: {shown if len(shown) < 80 else f'{shown[:76]}...'}; {expected}"
-        )
+        raise ValueError(f"{place} holds no text: {cut(json.dumps(value))}; {expected}")
     try:
         found.encode()
     except UnicodeEncodeError as error:

@@ -12,6 +12,7 @@ from ovspec_models.config import ModelSection, OvspecConfig
 from ovspec_models.ir_facts import IrFacts
 from ovspec_models.json_file import read_json
 from ovspec_models.rope_scaling import scaled_positions, why_no_more
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_models.weight_sizes import WeightSizes
 
@@ -189,7 +190,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
     # A checkpoint with its own code may name none.
     model_type = text.get("model_type", "unknown")
     if not isinstance(model_type, str):
-        raise ValueError(f"{path}: model_type is {model_type!r}, expected text; export the model again")
+        raise ValueError(f"{path}: model_type is {shown(model_type)}, expected text; export the model again")
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)
     if head_dim == 0:
@@ -320,7 +321,7 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text: dict[str, Any]) -> 
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(is_int(i) and i >= 0 for i in ids):
         raise ValueError(
-            f"{path}: eos_token_id is {value!r}, expected a token id >= 0, a list of them, or null; "
+            f"{path}: eos_token_id is {shown(value)}, expected a token id >= 0, a list of them, or null; "
             "correct it, or export the model again"
         )
     return frozenset(ids)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 
 _DYNAMIC = (
@@ -55,7 +56,7 @@ def _scalings(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     name = "rope_scaling" if text.get("rope_scaling") else "rope_parameters"
     value = text.get(name) or {}
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is {value!r}, expected a JSON object")
+        raise ValueError(f"{name} is {shown(value)}, expected a JSON object")
     parts: list[Mapping[str, Any]] = [part for part in value.values() if isinstance(part, dict)]
     return parts if parts and len(parts) == len(value) else [value]
 
@@ -68,8 +69,10 @@ def _product(original: Any, factor: Any) -> int | None:
     if factor is None:  # DeepSeek: the ratio of the two numbers of positions
         return None
     if not is_int(original) or original <= 0:
-        raise ValueError(f"original_max_position_embeddings is {original!r}, expected a positive integer")
+        raise ValueError(
+            f"original_max_position_embeddings is {shown(original)}, expected a positive integer"
+        )
     number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if not number or not 0 < factor < math.inf:
-        raise ValueError(f"the factor of rope_scaling is {factor!r}, expected a number above 0")
+        raise ValueError(f"the factor of rope_scaling is {shown(factor)}, expected a number above 0")
     return math.floor(original * Fraction(factor))  # a product of large numbers is no float

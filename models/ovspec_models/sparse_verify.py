@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import compress
 from typing import Any, Literal, TypeGuard
 
+from ovspec_models.shown import cut, shown
 from ovspec_transforms import Selection
 
 Query = Literal["last", "union"]
@@ -101,20 +102,20 @@ class SparseVerify:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
                 whole = "a whole number" if kinds == (int,) else "a number"
-                raise ValueError(f"{name}={value!r}: expected {whole}, got {type(value).__name__}")
+                raise ValueError(f"{name}={shown(value)}: expected {whole}, got {type(value).__name__}")
         self._check_budget()
         anchors: Any = self.anchor_layers
         if anchors is not None and not (isinstance(anchors, tuple) and all(map(is_int, anchors))):
-            raise ValueError(f"anchor_layers={anchors!r}: expected layer numbers, e.g. (0, 1, 2, 6)")
+            raise ValueError(f"anchor_layers={shown(anchors)}: expected layer numbers, e.g. (0, 1, 2, 6)")
         _ = self.selection  # checks the other settings of attention
         for number in numbers_of(self.expert_budget):
             if not is_int(number) or number < -1:
                 raise ValueError(
-                    f"expert_budget={number!r}: expected a number of experts, or -1 for no limit"
+                    f"expert_budget={shown(number)}: expected a number of experts, or -1 for no limit"
                 )
         for share in numbers_of(self.ffn_density):
             if not _is_number(share) or not 0.0 < share <= 1.0:
-                raise ValueError(f"ffn_density={share!r}: expected a share above 0, up to 1")
+                raise ValueError(f"ffn_density={shown(share)}: expected a share above 0, up to 1")
 
     def _check_budget(self) -> None:
         rules = {"L0": self.L0, "rho": self.rho, "budget": self.budget, "coverage": self.coverage}
@@ -124,9 +125,9 @@ class SparseVerify:
                 f"{given[-1]} contradicts {', '.join(given[:-1])}: give L0 and rho, or budget, or coverage"
             )
         if self.budget is not None and self.budget < 1:
-            raise ValueError(f"budget={self.budget}: expected a number of tokens of at least 1")
+            raise ValueError(f"budget={shown(self.budget)}: expected a number of tokens of at least 1")
         if self.L0 is not None and self.L0 < 0:
-            raise ValueError(f"L0={self.L0}: expected a number of tokens of at least 0")
+            raise ValueError(f"L0={shown(self.L0)}: expected a number of tokens of at least 0")
         if self.rho is not None and not 0.0 <= self.rho <= 1.0:
             raise ValueError(f"rho={self.rho}: expected a share between 0 and 1")
         if self.coverage is not None and not 0.0 < self.coverage <= 1.0:
@@ -143,11 +144,13 @@ class SparseVerify:
         for name, value in body.items():
             if name in _REMOVED and value not in (None, _REMOVED[name]):
                 raise ValueError(
-                    f"{name}={value!r}: this version of ovspec has no such setting; remove the key, or run "
-                    "`ovspec calibrate` again"
+                    f"{name}={shown(value)}: this version of ovspec has no such setting; remove the key, or "
+                    "run `ovspec calibrate` again"
                 )
             if name not in known and name not in _REMOVED:
-                raise ValueError(f"{name}: unknown key (known: {', '.join(known)}); correct or remove it")
+                raise ValueError(
+                    f"{cut(name)}: unknown key (known: {', '.join(known)}); correct or remove it"
+                )
         return cls(**{name: value for name, value in body.items() if name in known})
 
     def to_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec_models.files import replace_file
+from ovspec_models.shown import shown
 
 SCHEMA_VERSION = 1
 _SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)(?:x(\d+))?")
@@ -118,9 +119,7 @@ class AcceptanceTrace:
 
 def _integers(path: Path, name: str, value: Any) -> list[int]:
     if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise ValueError(
-            f"--acceptance {path}: {name} is {str(value)[:40]!r}, expected a list of whole numbers"
-        )
+        raise ValueError(f"--acceptance {path}: {name} is {shown(value)}, expected a list of whole numbers")
     return value
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from ovspec.bench.rounds import Spread, rotated
 from ovspec.engine.request import Request
-from ovspec.generation.inputs import encode
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -141,7 +140,7 @@ class RecommendBench:
         draft = draft_model(self.draft) if drafter == "assistant" and self.draft else None
         pipeline = LLMPipeline(self.model, draft_model=draft, drafter=drafter, **self.arguments)
         settings = pipeline.settings()
-        player = _Player(pipeline, encode(pipeline.get_tokenizer(), self.text, settings.apply_chat_template))
+        player = _Player(pipeline, pipeline.chat_prompts.encode(self.text, settings.apply_chat_template))
         player.check_room(self.max_new_tokens)
         return player
 

@@ -186,7 +186,7 @@ class ScheduleBench:
         pipeline = LLMPipeline(self.model, "CPU", draft_model=draft, drafter=self.drafter, **self.properties)
         tokenizer = pipeline.get_tokenizer()
         prompts = {
-            name: [encode(tokenizer, text, apply_chat_template=False) for text in found]
+            name: [encode(tokenizer, text) for text in found]
             for name, found in (("repetitive", REPETITIVE), ("creative", CREATIVE))
         }
         return _Player(pipeline.runner, pipeline.engine.engine, prompts)

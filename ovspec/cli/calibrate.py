@@ -175,7 +175,7 @@ def check_anchors(anchors: int | None, layers: tuple[int, ...]) -> None:
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:
     """Token ids of the texts, of each at most so many."""
     tokenizer = read_tokenizer(folder)
-    return [np.array(encode(tokenizer, text, False)[:limit], np.int64) for text in texts]
+    return [np.array(encode(tokenizer, text)[:limit], np.int64) for text in texts]
 
 
 def measure(meter: OverlapMeter, texts: list[NDArray[np.int64]], stride: int) -> LayerOverlap:

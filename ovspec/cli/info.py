@@ -24,6 +24,8 @@ from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_json, print_rows, print_table
 from ovspec.eval.tables import table_of
+from ovspec.generation.chat_prompts import ChatPrompts
+from ovspec.generation.inputs import read_tokenizer
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
@@ -232,6 +234,7 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "weight_format": model.weight_format(),
         "weight_bytes": model.weight_bytes,
         **{name: getattr(model, name) for name in _SHAPE},
+        "special_tokens_in_messages": _special_tokens(model.folder),
         **({"attention": f"OpenVINO's: the model has {heads}"} if heads else {}),
         **({"no_more_positions": model.why_no_more_positions} if model.why_no_more_positions else {}),
         "sliding_windows": sorted({window for window in model.layer_windows if window}),
@@ -246,6 +249,14 @@ def model_facts(model: ModelInfo) -> dict[str, object]:
         "operations": config.operations if config else [],
         "ovspec_config": config is not None,
     }
+
+
+def _special_tokens(folder: Path) -> str:
+    """What becomes of their names in messages."""
+    try:
+        return ChatPrompts(read_tokenizer(folder), folder).names_of_special_tokens
+    except ValueError as error:
+        return f"not known: {error}"
 
 
 def memory_facts(folder: Path | None, context: int) -> dict[str, object]:

@@ -140,7 +140,7 @@ def train_head(
 def _ids(target: Path, data: Path) -> list[list[int]]:
     """The texts of a file in the target's tokens."""
     tokenizer = read_tokenizer(target)
-    return [encode(tokenizer, text, False) for text in read_texts(data)]
+    return [encode(tokenizer, text) for text in read_texts(data)]
 
 
 def _boundaries(given: str | None, layers: int) -> tuple[int, ...]:

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.drawing import warn_of_logits
 from ovspec.generation.sequence import Sequence
+from ovspec.sampling.sampling import NotFiniteError, checked_max
 from ovspec.sampling.tree_acceptance import ROOT
 
 
@@ -61,7 +63,12 @@ class DraftTree:
         level = []
         for node, row in zip(self.frontier, logits, strict=True):
             likely = 0.0 if node == ROOT else self._log_probs[node]
-            for token, log_prob in _children(self._sequence, row, self._path(node), self._width):
+            try:
+                children = _children(self._sequence, row, self._path(node), self._width)
+            except NotFiniteError as error:
+                warn_of_logits(str(error))
+                continue
+            for token, log_prob in children:
                 level.append(len(self._tokens))
                 self._tokens.append(token)
                 self.parents.append(node)
@@ -116,6 +123,7 @@ def _children(
             scores = sampling.temperature * np.log(q.probs / race)
     else:
         scores = sequence.processor.process(logits, path)
+        checked_max(logits, scores.max())
     best = np.argpartition(scores, -width)[-width:] if width < len(scores) else np.arange(len(scores))
     best = best[np.argsort(-scores[best], kind="stable")]
     highest = float(scores[best[0]])

@@ -17,7 +17,7 @@ from ovspec.engine.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
 from ovspec.engine.speculation import Speculation
-from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.errors import InvalidValueError, NoRoomError, refuses_as_genai
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
 from ovspec.runtime.clock import microseconds
@@ -94,6 +94,8 @@ class LLMEngine:
     def check(self, request: Request) -> int:
         """The most tokens that the answer may have; any thread may ask.
 
+        With its prompt it may fill the model's positions or the cache; there it ends as at `max_new_tokens`.
+
         Raises:
             ValueError: a prompt that can't be answered within the model's positions or the cache, a mode that
                 the target can't run or that contradicts the acceptance rule, or trees that nobody can draft
@@ -111,11 +113,12 @@ class LLMEngine:
         self._speculation.check_trees(request.settings.tree_depth)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
-            raise InvalidValueError(
+            raise NoRoomError(
                 f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
-                "cache_size allows no more; raise it, or shorten the prompt"
+                "cache_size (of a server: --cache-size) allows no more; shorten the prompt, or raise it"
             )
-        limit = request.settings.token_limit(length, self.max_model_len)
+        # What is no more than the cache is never given up: others are preempted for it.
+        limit = request.settings.token_limit(length, int(min(self.max_model_len, room)))
         if request.answered and len(request.answered) >= limit:
             raise InvalidValueError(
                 f"answered: {len(request.answered)} tokens, but the answer may have {limit} at most, so none "

@@ -18,7 +18,7 @@ from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
 from ovspec.eval.setting import Setting
 from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.generation.inputs import encode, eos_token_ids
+from ovspec.generation.inputs import eos_token_ids
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -145,7 +145,7 @@ class FidelityEval:
     def _encode(
         self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo
     ) -> list[int]:
-        ids = encode(pipeline.get_tokenizer(), prompt.text, settings.apply_chat_template)
+        ids = pipeline.chat_prompts.encode(prompt.text, settings.apply_chat_template)
         if self.context is not None:
             ids = ids[-self.context :]
         positions = info.max_position_embeddings

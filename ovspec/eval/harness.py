@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lm_eval.models  # noqa: F401  # imported only while the registry is empty, so before ours
+import numpy as np
+import openvino as ov
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from openvino_genai import ChatHistory
+from openvino_genai import ChatHistory, TokenizedInputs
 from rich.progress import track
 
 from ovspec.eval.scoring import Scorer
@@ -72,8 +74,11 @@ class OvspecLM(TemplateLM):
         return templated(self._tokenizer, ChatHistory(chat_history))
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Token ids of a text."""
-        return tokenized(self._tokenizer, string, special_tokens=add_special_tokens is not False)
+        """Token ids of a text; the first token of texts comes once, also where a chat template wrote it."""
+        plain = tokenized(self._tokenizer, string, special_tokens=False)
+        if add_special_tokens is False or plain[:1] == [self._tokenizer.get_bos_token_id()]:
+            return plain
+        return tokenized(self._tokenizer, string, special_tokens=True)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
@@ -130,22 +135,39 @@ class OvspecLM(TemplateLM):
         stops = {text for text in ([until] if isinstance(until, str) else until) if text}
         if stops:
             fields["stop_strings"] = stops
-        cut = [self._cut(prompt, limit) for prompt in prompts]
-        # The harness has applied the template if it was to.
-        results = self._pipeline.generate(cut, max_new_tokens=limit, apply_chat_template=False, **fields)
-        return list(results.texts)
+        keeps_stops = fields.get("include_stop_str_in_output", False)
+        # Tokens end before a stop string at the latest, text may end within one of them.
+        fields["include_stop_str_in_output"] = True
+        inputs = _padded([self._cut(self.tok_encode(prompt), limit) for prompt in prompts])
+        results = self._pipeline.generate(inputs, max_new_tokens=limit, **fields)
+        texts = [str(self._tokenizer.decode(tokens)) for tokens in results.tokens]
+        return texts if keeps_stops else [_before(text, stops) for text in texts]
 
-    def _cut(self, prompt: str, limit: int) -> str:
+    def _cut(self, tokens: list[int], limit: int) -> list[int]:
         """The last tokens of a prompt, few enough to leave room for an answer."""
-        tokens, room = self.tok_encode(prompt), self.max_length - limit
+        room = self.max_length - limit
         if room < 1:
             raise ValueError(
                 f"max_gen_toks={limit}: the model has {self.max_length} positions; ask for fewer tokens"
             )
         if len(tokens) <= room:
-            return prompt
+            return tokens
         _LOG.warning("a prompt of %d tokens is cut to its last %d", len(tokens), room)
-        return str(self._tokenizer.decode(tokens[-room:]))
+        return tokens[-room:]
+
+
+def _padded(prompts: Sequence[Sequence[int]]) -> TokenizedInputs:
+    """Token ids as an input of `generate`."""
+    longest = max(map(len, prompts))
+    ids, mask = np.zeros((2, len(prompts), longest), np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)], mask[row, : len(prompt)] = prompt, 1
+    return TokenizedInputs(ov.Tensor(ids), ov.Tensor(mask))
+
+
+def _before(text: str, stops: set[str]) -> str:
+    """What stands before the first stop string."""
+    return text[: min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))]
 
 
 def _progress(entries: Sequence[Any], title: str, silent: bool) -> Iterator[Any]:

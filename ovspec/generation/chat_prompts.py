@@ -12,7 +12,7 @@ from typing import Any
 import openvino_genai
 from openvino_genai import ChatHistory
 
-from ovspec.generation.inputs import templated, tokenized
+from ovspec.generation.inputs import check_texts, encode, templated, tokenized
 from ovspec.generation.split_names import tokenizer_without_marks
 
 _LOG = logging.getLogger(__name__)
@@ -29,23 +29,39 @@ class ChatPrompts:
     Args:
         tokenizer: applies the template.
         folder: with the tokenizer's files; those of another tokenizer are not used.
+        special_tokens: whether the names of special tokens in messages become these tokens, where a call
+            does not say.
     """
 
-    def __init__(self, tokenizer: openvino_genai.Tokenizer, folder: Path) -> None:
-        self._tokenizer, self._folder = tokenizer, folder
+    def __init__(
+        self, tokenizer: openvino_genai.Tokenizer, folder: Path, special_tokens: bool = False
+    ) -> None:
+        self._tokenizer, self._folder, self._special_tokens = tokenizer, folder, special_tokens
         # Nobody can guess it, so no message has it.
         self._mark = f"ovspec{secrets.token_hex(12)}"
 
-    def templated(self, history: ChatHistory, special_tokens: bool = False) -> str:
+    def encode(self, text: str, apply_chat_template: bool) -> list[int]:
+        """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+        if apply_chat_template and self._tokenizer.chat_template:
+            return self.tokenized(self.as_turn(text))
+        return encode(self._tokenizer, text)
+
+    def as_turn(self, text: str) -> str:
+        """A prompt as the only message of a chat, for `tokenized`."""
+        check_texts([text])
+        return self.templated(ChatHistory([{"role": "user", "content": text}]))
+
+    def templated(self, history: ChatHistory, special_tokens: bool | None = None) -> str:
         """A chat through the template, ending where the answer begins, for `tokenized`.
 
         Args:
-            special_tokens: whether the names of special tokens in messages become these tokens.
+            special_tokens: whether the names of special tokens in messages become these tokens; `None`: as
+                the constructor was told.
 
         Raises:
             InvalidValueError: the model has no chat template, or the history no message.
         """
-        if not special_tokens:
+        if not (self._special_tokens if special_tokens is None else special_tokens):
             messages = history.get_messages()
             marked = [self._marked(message) for message in messages]
             if marked != messages:
@@ -58,6 +74,18 @@ class ChatPrompts:
     def tokenized(self, text: str) -> list[int]:
         """Token ids of what `templated` gave."""
         return self._tokens_of_marked(text) if self._mark in text else self._encode(text)
+
+    @property
+    def names_of_special_tokens(self) -> str:
+        """What becomes of them in messages, in a line."""
+        if not self._names:
+            return "the tokenizer has none"
+        if self._second is not None:
+            return "stay text"
+        marked = self._marked(" ".join(self._names))
+        if any(token in self._special for token in self._tokens_of_marked(marked)):
+            return "become these tokens: the tokenizer can't keep them text"
+        return "stay text, a token for each character"
 
     def _marked(self, value: Any) -> Any:
         """A message with marks in the names of special tokens."""

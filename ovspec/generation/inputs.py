@@ -14,6 +14,7 @@ from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
 from ovspec_models import ModelInfo
 from ovspec_models.json_file import read_json
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import last_line
 
@@ -54,11 +55,9 @@ def check_texts(texts: Sequence[object]) -> None:
             ) from error
 
 
-def encode(tokenizer: openvino_genai.Tokenizer, text: str, apply_chat_template: bool) -> list[int]:
-    """Token ids of one prompt, through the chat template if there is one and it is wanted."""
+def encode(tokenizer: openvino_genai.Tokenizer, text: str) -> list[int]:
+    """Token ids of a text that is no message, with the special tokens that begin or end one."""
     check_texts([text])
-    if apply_chat_template and tokenizer.chat_template:
-        return tokenized(tokenizer, templated(tokenizer, as_turn(text)), special_tokens=False)
     return tokenized(tokenizer, text, special_tokens=True)
 
 
@@ -67,11 +66,6 @@ def tokenized(tokenizer: openvino_genai.Tokenizer, text: str, special_tokens: bo
     encoded = tokenizer.encode(text) if special_tokens else tokenizer.encode(text, add_special_tokens=False)
     ids: list[int] = np.array(encoded.input_ids.data).reshape(-1).tolist()
     return ids
-
-
-def as_turn(text: str) -> ChatHistory:
-    """A prompt as the only message of a chat."""
-    return ChatHistory([{"role": "user", "content": text}])
 
 
 def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:
@@ -173,7 +167,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
     eos = read_json(path, remedy).get("eos_token_id")
     for token in eos if isinstance(eos, list) else [eos]:
         if token is not None and not (is_int(token) and -1 <= token < _MOST_TOKENS):
-            raise ValueError(f"{path}: eos_token_id is {eos!r}, expected token ids; {remedy}")
+            raise ValueError(f"{path}: eos_token_id is {shown(eos)}, expected token ids; {remedy}")
     try:
         config = GenerationConfig(str(path))
         check_supported(config)

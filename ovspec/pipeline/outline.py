@@ -8,7 +8,7 @@ from typing import Any
 from openvino_genai import GenerationConfig, Tokenizer
 
 from ovspec.drafters import Auto, DrafterChoice, PromptLookup
-from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
@@ -27,6 +27,7 @@ class Outline:
         choice: who drafts; `None`: nobody.
         tokenizer: in place of the folder's.
         max_context: the most tokens of prompt and answer; `None`: the model's positions.
+        special_tokens_in_content: whether the names of special tokens in messages become these tokens.
 
     Attributes:
         max_model_len: tokens that prompt and answer may have together.
@@ -39,11 +40,16 @@ class Outline:
         choice: DrafterChoice | None,
         tokenizer: Tokenizer | None = None,
         max_context: int | None = None,
+        special_tokens_in_content: bool = False,
     ) -> None:
+        if not isinstance(special_tokens_in_content, bool):
+            raise InvalidTypeError(
+                f"special_tokens_in_content={special_tokens_in_content!r}: expected True or False"
+            )
         self._verify = verify
         self._choice, self._vocab_size = choice, info.vocab_size
         self._tokenizer = tokenizer or read_tokenizer(info.folder)
-        self._chat_prompts = ChatPrompts(self._tokenizer, info.folder)
+        self._chat_prompts = ChatPrompts(self._tokenizer, info.folder, special_tokens_in_content)
         config = read_generation_config(info.folder)
         self._eos = eos_token_ids(info, config, self._tokenizer)
         self._config = config if self.drafts else without_assistant(config)

@@ -24,14 +24,12 @@ from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.inputs import (
-    as_turn,
     check_prompts,
-    check_texts,
     check_tokenizer,
+    encode,
     read_tokenizer,
     texts_of,
     token_rows,
-    tokenized,
 )
 from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.sequence import occurrences
@@ -91,6 +89,8 @@ class LLMPipeline(Outline):
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
         memory_limit: bytes that may be planned for, instead of those that are free; `math.inf`: any.
+        special_tokens_in_content: whether the name of a special token in a message or a prompt that goes
+            through the chat template, such as "<|im_end|>", becomes that token; else it stays text.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
             compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
             `prompt_lookup` mean what they mean for openvino_genai.
@@ -122,6 +122,7 @@ class LLMPipeline(Outline):
         max_num_batched_tokens: int | None = None,
         max_context: int | None = None,
         memory_limit: float | None = None,
+        special_tokens_in_content: bool = False,
         **properties: Any,
     ) -> None:
         started = time.perf_counter()
@@ -153,7 +154,8 @@ class LLMPipeline(Outline):
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
-        super().__init__(self._info, calibrated, choice, beside.result(), max_context)
+        content = special_tokens_in_content
+        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
@@ -261,16 +263,13 @@ class LLMPipeline(Outline):
             answers = self._generate(token_rows(inputs), settings, call)
             return EncodedResults([answer.tokens for answer in answers], *call.finish(settings))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
-        check_texts(texts)
         template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
         if template:
             with call.timed("chat_template_durations"):
-                texts = [self._chat_prompts.templated(as_turn(text)) for text in texts]
+                texts = [self._chat_prompts.as_turn(text) for text in texts]
         with call.timed("tokenization_durations"):
-            if template:
-                prompts = [self._chat_prompts.tokenized(text) for text in texts]
-            else:
-                prompts = [tokenized(self._tokenizer, text, special_tokens=True) for text in texts]
+            encoded = self._chat_prompts.tokenized if template else partial(encode, self._tokenizer)
+            prompts = [encoded(text) for text in texts]
         answers = self._generate(prompts, settings, call)
         results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
@@ -354,10 +353,8 @@ class LLMPipeline(Outline):
         self._target.limit_cache(size, min(kept, size))
         tokens = int(self._target.blocks.max_tokens)
         if not tokens:
-            raise ValueError(
-                f"--cache-size {size}: a block of {self._target.block_size} tokens has "
-                f"{self._target.cache.block_bytes} bytes; give more"
-            )
+            block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"
+            raise ValueError(f"--cache-size {size}: {block}; give more")
         self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)
         return tokens
 

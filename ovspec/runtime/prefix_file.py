@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec_models.files import replace_file
+from ovspec_models.shown import cut
 
 _FORMAT, _VERSION = "ovspec prefix cache ", 3
 _TOKENS = "token_ids"
 _CHECKSUM, _LONG_ROPE = "checksum", "long RoPE"
 _TYPES = {_TOKENS: "I64"}  # all others are bytes: NumPy has no bf16
 _AGAIN = "save it again with `ovspec cache save`"
-_SHOWN = 200
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -81,7 +81,7 @@ class PrefixFile:
             then, now = self.made_with.get(part, "none"), here.get(part, "none")
             if then == now:
                 continue
-            part, then, now = _shown(part), _shown(then), _shown(now)
+            part, then, now = cut(part), cut(then, 200), cut(now, 200)
             if _HASH.search(then + now):
                 raise ValueError(f"{path} was saved with another {part} than this process has: {_AGAIN}")
             raise ValueError(f"{path} was saved with {part} {then}, this process has {now}: {_AGAIN}")
@@ -91,7 +91,7 @@ class PrefixFile:
         for name in (*wanted, *found):
             if found.get(name) != wanted.get(name):
                 raise ValueError(
-                    f"{path}: the tensor {_shown(name)} has the shape {found.get(name)}, expected "
+                    f"{path}: the tensor {cut(name)} has the shape {found.get(name)}, expected "
                     f"{wanted.get(name)}: {_AGAIN}"
                 )
         if rest or not count:
@@ -128,7 +128,7 @@ def _check_format(path: Path, known: Mapping[str, str]) -> None:
         raise ValueError(f"{path} is no prefix cache: write one with `ovspec cache save`")
     if found != wanted:
         raise ValueError(
-            f"{path} is of another version ({_shown(found)!r}), this ovspec reads {wanted!r}: {_AGAIN}"
+            f"{path} is of another version ({cut(found)!r}), this ovspec reads {wanted!r}: {_AGAIN}"
         )
 
 
@@ -136,15 +136,9 @@ def _check_tensor(path: Path, name: str, element_type: str, rank: int) -> None:
     wanted = (_TYPES.get(name, "U8"), 1 if name == _TOKENS else 2)
     if (element_type, rank) != wanted:
         raise ValueError(
-            f"{path}: the tensor {_shown(name)} is {element_type} of {rank} dimensions, expected {wanted[0]} "
+            f"{path}: the tensor {cut(name)} is {element_type} of {rank} dimensions, expected {wanted[0]} "
             f"of {wanted[1]}: {_AGAIN}"
         )
-
-
-def _shown(text: str) -> str:
-    """A text out of a file that may be anybody's, for a message of one line."""
-    line = " ".join(text.split())
-    return line if len(line) < _SHOWN else f"{line[:_SHOWN]}..."
 
 
 def _checksum(content: Mapping[str, NDArray[Any]], known: Mapping[str, str]) -> str:

@@ -296,15 +296,19 @@ def _check_row(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return logits
 
 
+class NotFiniteError(ValueError):
+    """Logits that no token can be chosen by."""
+
+
 def checked_max(logits: NDArray[np.float32], largest: np.float32) -> np.float32:
     """The largest of the logits `[vocab]`, as given.
 
     Raises:
-        ValueError: it is NaN or infinite.
+        NotFiniteError: it is NaN or infinite.
     """
     # max and argmax propagate NaN, so checking the largest value is enough.
     if not math.isfinite(largest):
-        raise ValueError(
+        raise NotFiniteError(
             f"logits must be finite or -inf with one finite value at least, got a maximum of {largest} over "
             f"{logits.size} values; check the model's precision and the excluded tokens"
         )

@@ -11,7 +11,7 @@ from types import TracebackType
 from starlette.requests import ClientDisconnect
 
 from ovspec.engine.request import Request
-from ovspec.errors import EngineClosedError, InvalidValueError
+from ovspec.errors import EngineClosedError, InvalidValueError, NoRoomError
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.backend import Answers
 from ovspec.serve.choice import Choice, Delta
@@ -126,7 +126,8 @@ def refusal(error: Exception) -> ApiError:
     Only what names the client's own value is the client's fault.
     """
     if isinstance(error, InvalidValueError):
-        return ApiError(400, str(error))
+        code = "context_length_exceeded" if isinstance(error, NoRoomError) else None
+        return ApiError(400, str(error), code=code)
     _LOG.error("ovspec: a request failed", exc_info=error)
     if isinstance(error, EngineClosedError):
         return ApiError(503, f"{error}; try again later", code="engine_closed")

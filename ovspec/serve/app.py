@@ -170,11 +170,14 @@ class Server:
         self._model.check_name(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "prompt: give either prompt or messages", "prompt")
+        if body.special_tokens_in_content and body.messages is None:
+            field = "special_tokens_in_content"
+            raise ApiError(400, f"{field}: is for messages; leave it out", field)
         return await self._door.run(size, partial(self._tokens, body))
 
     def _tokens(self, body: TokenizeBody) -> Response:
         if body.messages is not None:
-            tokens = self._model.tokens_of_chat(body.messages)
+            tokens = self._model.tokens_of_chat(body.messages, body.special_tokens_in_content)
         else:
             assert body.prompt is not None
             tokens = self._model.tokens_of(body.prompt, body.add_special_tokens)

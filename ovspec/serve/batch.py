@@ -20,6 +20,7 @@ from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Delta
 from ovspec.serve.served_model import ServedModel
+from ovspec_models.shown import shown
 
 _BODIES: dict[str, type[GenerationBody]] = {
     "/v1/chat/completions": ChatBody,
@@ -102,8 +103,12 @@ class Batch:
     def _submit(self, entry: BatchEntry) -> None:
         if entry.url not in _BODIES:
             known = ", ".join(_BODIES)
-            raise ApiError(404, f"url={entry.url!r}: no such path; known are {known}", "url")
-        body = _BODIES[entry.url].parse(json.dumps(entry.body).encode())
+            raise ApiError(404, f"url={shown(entry.url)}: no such path; known are {known}", "url")
+        try:
+            data = json.dumps(entry.body).encode()
+        except RecursionError as error:
+            raise ApiError(400, f"body: it is nested too deeply ({error}); send a flat one", "body") from None
+        body = _BODIES[entry.url].parse(data)
         if body.stream:
             raise ApiError(400, "stream: a batch has no streams; leave it out", "stream")
         call = Call.of(body, self._model, time.perf_counter())

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from ovspec_models.jsonl import numbered_lines
+from ovspec_models.shown import shown
 
 _EXPECTED = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
 
@@ -35,7 +36,7 @@ def read_batch(path: Path) -> list[BatchEntry]:
         entry = _entry(line, f"{path}, line {number}")
         if entry.custom_id in entries:
             raise ValueError(
-                f"{path}, line {number}: custom_id {entry.custom_id!r} comes twice; give each its own"
+                f"{path}, line {number}: custom_id {shown(entry.custom_id)} comes twice; give each its own"
             )
         entries[entry.custom_id] = entry
     if not entries:
@@ -57,7 +58,7 @@ def _entry(line: str, place: str) -> BatchEntry:
     except UnicodeEncodeError as error:
         raise ValueError(f"{place}: custom_id is no valid text ({error.reason})") from None
     if fields.get("method", "POST") != "POST":
-        raise ValueError(f"{place}: method={fields['method']!r}; expected POST")
+        raise ValueError(f"{place}: method={shown(fields['method'])}; expected POST")
     return BatchEntry(custom_id, url, body)
 
 
@@ -105,13 +106,13 @@ class BatchOutput:
                 answer = json.loads(line)
                 name = answer["custom_id"] if "response" in answer else None
                 status = answer["response"].get("status_code") if name else None
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 name = None
-            if name not in known:
-                shown = "no answer of a batch"
-                if name is not None:
-                    shown = f"an answer to {name!r}, which is not asked"
-                raise ValueError(f"{self._path}, line {number}: {shown}; give another file, or move this one")
+            if not isinstance(name, str) or name not in known:
+                what = "no answer of a batch"
+                if isinstance(name, str):
+                    what = f"an answer to {shown(name)}, which is not asked"
+                raise ValueError(f"{self._path}, line {number}: {what}; give another file, or move this one")
             done.add(name)
             if status != 200:
                 self.refused.add(name)

@@ -296,6 +296,7 @@ class TokenizeBody(StrictBody):
     messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None = Field(
         None, min_length=1
     )
+    special_tokens_in_content: Flag = False
     add_special_tokens: Flag = True
 
 

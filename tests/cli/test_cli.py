@@ -83,6 +83,7 @@ def test_info() -> None:
     facts = json.loads(run.stdout)
     assert facts["installation"]["openvino"].startswith("2026.4.1")
     assert facts["model"]["model_type"] == "qwen3" and facts["model"]["num_hidden_layers"] == 6
+    assert facts["model"]["special_tokens_in_messages"] == "stay text"
     assert facts["family"]["name"] == "Qwen3" and facts["family"]["attention"] == "sparse"
     assert facts["model"]["kv_cache_bytes_per_token_f32"] == 6 * 2 * 2 * 64 * 4
     estimate = facts["estimate"]

@@ -14,7 +14,7 @@ from engine.test_llm_engine import COMMIT, engine_of, settings_of
 from families import _SHAPES, family
 from settings import F32
 
-from ovspec.drafters import PromptLookupDrafter, UserDrafter
+from ovspec.drafters import AssistantDrafter, PromptLookupDrafter, UserDrafter
 from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
@@ -74,15 +74,15 @@ def test_a_row_that_fails_ends_its_request_only(mode: str, drafter: str | None) 
 
 
 @functools.cache
-def poisoned() -> ModelRunner:
-    """The target with an embedding that is not a number."""
+def poisoned(reader: str = "Gather") -> ModelRunner:
+    """The target with an embedding that is not a number; with `MatMul` the weights of a logit."""
     model = build_model(_SHAPES["llama"], "fp32", seed=1)
     (table,) = (
         node
         for node in model.get_ops()
         if node.get_type_name() == "Constant"
         and list(node.output(0).shape) == [61, 64]
-        and any(to.get_node().get_type_name() == "Gather" for to in node.output(0).get_target_inputs())
+        and any(to.get_node().get_type_name() == reader for to in node.output(0).get_target_inputs())
     )
     values = np.array(table.data)
     values[POISON] = np.nan
@@ -102,6 +102,20 @@ def test_logits_that_are_not_numbers_end_their_request_only(mode: str) -> None:
             found = ended(engine, [bad, *(request(number, mode) for number in NUMBERS)])
             assert "logits must be finite" in str(found["6"][-1].error) and not tokens(found["6"])
             check_others(found, mode, "prompt_lookup")
+
+
+@pytest.mark.parametrize("tree", [{}, {"tree_depth": 3, "branching_factor": 2}], ids=["chain", "tree"])
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "rng_seed": 3}], ids=["greedy", "sampled"])
+def test_a_draft_that_is_not_a_number_costs_no_answer(tree: dict[str, Any], sampling: dict[str, Any]) -> None:
+    def requests() -> list[Request]:
+        return [request(number, "dense", **tree, **sampling) for number in NUMBERS]
+
+    want = engine_of(None, prefix_cache_bytes=0).generate(requests())
+    engine = LLMEngine(family("llama").target, AssistantDrafter(poisoned("MatMul"), 61, 32))
+    for some in (requests()[:1], requests()):
+        for name, outputs in ended(engine, some).items():
+            assert outputs[-1].error is None and tokens(outputs) == want[name]
+            assert not outputs[-1].metrics.num_draft_tokens
 
 
 @pytest.fixture

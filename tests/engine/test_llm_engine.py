@@ -151,18 +151,30 @@ def test_six_requests_with_a_cache_for_two(drafter: str | None, verify: Any) -> 
     engine_of()  # without the limit, for other tests
 
 
-def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_that_outgrows_the_cache_fails() -> None:
-    target = family("llama").target
-    engine = engine_of(cache_bytes=2 * target.cache.block_bytes)
+@pytest.mark.parametrize("drafts", [1, 5, 63])
+@pytest.mark.parametrize("verify", ["dense", SPARSE, COMMIT], ids=["dense", "sparse", "commit"])
+def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_ends_where_the_cache_is_full(
+    verify: Any, drafts: int
+) -> None:
+    def requests() -> list[Request]:
+        asked = settings_of(ignore_eos=True, max_new_tokens=200, num_assistant_tokens=drafts)
+        return [Request(str(length), [1, 2] * (length // 2), asked, verify) for length in (40, 34, 32, 62)]
+
+    want = engine_of(prefix_cache_bytes=0).generate(requests())
+    engine = engine_of(cache_bytes=2 * family("llama").target.cache.block_bytes)
     with pytest.raises(ValueError, match="the KV cache room for 64 with an answer: cache_size"):
         engine.add_request(Request("long", [1] * 64, settings_of()))
-    engine.add_request(Request("grows", [1] * 40, settings_of(ignore_eos=True, max_new_tokens=40)))
     outputs: list[RequestOutput] = []
+    for request in requests():
+        engine.add_request(request)
     while engine.has_unfinished_requests:
         outputs += engine.step()
-    assert isinstance(outputs[-1].error, RuntimeError) and outputs[-1].finished
-    assert "cache_size allows 64; raise it" in str(outputs[-1].error)
-    assert engine.kv_cache_usage == 0.0
+    ends = {output.request_id: output.finish_reason for output in outputs if output.finished}
+    assert set(ends.values()) == {GenerationFinishReason.LENGTH} and engine.kv_cache_usage == 0.0
+    for name, tokens in want.items():
+        answer = [token for output in outputs if output.request_id == name for token in output.token_ids]
+        assert len(answer) == 64 - int(name)
+        assert answer == tokens[: len(answer)] or verify is SPARSE  # what is read again is read densely
     engine_of()  # without the limit, for other tests
 
 

@@ -12,10 +12,20 @@ from typing import Any
 
 import pytest
 from commands import one_line, ovspec
+from generation.small_tokenizers import write
+from made_once import MakeOnce
+from openvino_genai import Tokenizer
+from settings import F32 as PROPERTIES
 
+from ovspec import LLMPipeline
+from ovspec.engine.request import Request
+from ovspec.generation.inputs import tokenized
 from ovspec_models import demo_pair_path
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'ovspec[eval]'")
+from lm_eval.api.instance import Instance
+
+from ovspec.eval.harness import OvspecLM
 
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
 BEGIN = "Once upon a time, there was a little girl named"
@@ -103,6 +113,30 @@ def test_a_sparse_setting_and_drafts(tasks: Path) -> None:
     _, config = report(tasks / "out")
     assert last == f"LOSSY: {config['why_lossy']}"
     assert "sparse verification" in last and "sparse prefill" in last
+
+
+def test_prompts_keep_their_tokens(make_once: MakeOnce) -> None:
+    """The first token of texts comes once; a prompt that is too long loses its first tokens alone."""
+    tokenizer = Tokenizer(
+        str(make_once("tokenizer SentencePiece", lambda path: write("SentencePiece", path)))
+    )
+    pipeline = LLMPipeline(demo_pair_path(), tokenizer, "CPU", max_context=64, **PROPERTIES)
+    first, model = tokenizer.get_bos_token_id(), OvspecLM(pipeline, "demo")
+    plain = tokenized(tokenizer, "<s>Once upon a time", special_tokens=False)
+    assert plain.count(first) == 1
+    assert model.tok_encode("<s>Once upon a time") == plain
+    assert model.tok_encode("Once upon a time").count(first) == 1
+    prompt = "<s>" + "<|im_start|>  Once upon a time<|im_end|>" * 20
+    limit, settings = 24, {"max_gen_toks": 24, "until": [], "do_sample": False}
+    tokens = model.tok_encode(prompt)[limit - 64 :]
+    request = pipeline.settings(max_new_tokens=limit, do_sample=False)
+    outputs = pipeline.engine.run([Request("direct", tokens, request)])
+    direct = tokenizer.decode([token for output in outputs for token in output.token_ids])
+    ask = Instance("generate_until", {}, (prompt, settings), 0)
+    assert model.generate_until([ask], disable_tqdm=True) == [direct]
+    stop = direct[3:6]
+    until = Instance("generate_until", {}, (prompt, {**settings, "until": [stop]}), 0)
+    assert model.generate_until([until], disable_tqdm=True) == [direct[: direct.index(stop)]]
 
 
 def test_refusals(tasks: Path) -> None:

@@ -249,3 +249,15 @@ def test_settings_of_older_versions_are_dropped_where_they_mean_the_same(tmp_pat
 def test_constructor_checks_too() -> None:
     with pytest.raises(ValueError, match=r"verify\.anchor_layers is \[9\]"):
         OvspecConfig(model=model(), verify=SparseVerify(anchor_layers=(9,)))
+
+
+LONG = [{"w": [["x" * 5000]] * 5000}, "a\nb" * 50_000, [1] * 100_000, {"k" * 100_000: 1}]
+
+
+@pytest.mark.parametrize("key", ["operations", "verify", "verify__anchor_layers", "model__head_dim", "model"])
+@pytest.mark.parametrize("value", LONG, ids=["nested", "text", "list", "key"])
+def test_long_values_are_cut(tmp_path: Path, key: str, value: Any) -> None:
+    write(tmp_path, **{key: value})
+    with pytest.raises(ValueError, match="ovspec_config") as caught:
+        OvspecConfig.load(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700

@@ -74,6 +74,19 @@ def test_environment_that_cannot_be_met_is_an_error(name: str) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"RuntimeError: ovspec_ops: OVSPEC_ISA is '{name}'")
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"openvino_version": "%s"}' % ("9\\n" * 50_000)])
+def test_damaged_build_info_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
+) -> None:
+    library = tmp_path / "libovspec_ops.so"
+    library.touch()
+    (tmp_path / "_build_info.json").write_text(content, encoding="utf-8")
+    monkeypatch.setenv("OVSPEC_EXTENSION_LIB", str(library))
+    with pytest.raises(RuntimeError) as caught:
+        loader.check_versions()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
 def test_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OVSPEC_EXTENSION_LIB", str(tmp_path / "nothing.so"))
     with pytest.raises(RuntimeError, match=r"no native library at .*nothing\.so; ") as caught:

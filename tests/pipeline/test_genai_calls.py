@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
-from openvino_genai import ChatHistory, GenerationConfig, SchedulerConfig
+from openvino_genai import ChatHistory, GenerationConfig, GenerationFinishReason, SchedulerConfig
 from prompts import PROMPTS
 from settings import F32
 
@@ -214,10 +214,16 @@ class TestConstructor:
         assert pipeline.runner.cache.max_bytes == 2**30
         pipeline.generate(PROMPT * 3, **EIGHT)
         pipeline.runner.limit_cache(4 * pipeline.runner.cache.block_bytes, 0)
-        for options in (EIGHT, {"max_new_tokens": 200, "ignore_eos": True}):
-            with pytest.raises(RuntimeError, match=r"cache_size allows .*; raise it") as caught:
-                pipeline.generate(PROMPT * (200 if options is EIGHT else 1), **options)
-            assert "\n" not in str(caught.value)
+        with pytest.raises(
+            RuntimeError, match=r"cache_size .* allows no more; shorten the prompt, or raise it"
+        ) as caught:
+            pipeline.generate(PROMPT * 200, **EIGHT)
+        assert "\n" not in str(caught.value)
+        whole = pipeline.generate([PROMPT], max_new_tokens=200, ignore_eos=True)
+        assert whole.finish_reasons == [GenerationFinishReason.LENGTH]
+        metrics = whole.perf_metrics
+        full = 4 * pipeline.runner.block_size
+        assert metrics.get_num_input_tokens() + metrics.get_num_generated_tokens() == full
         assert pipeline.generate(PROMPT, **EIGHT)
 
     @pytest.mark.parametrize("name", ["use_cache_eviction", "use_sparse_attention", "num_kv_blocks"])

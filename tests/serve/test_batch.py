@@ -119,6 +119,8 @@ def test_answers_of_another_batch_are_kept(demo_ir: Path, tmp_path: Path) -> Non
     for content, message in (
         ('{"custom_id": "z", "response": {}}\n', "'z', which is not asked"),
         ("notes\n", "no answer of a batch"),
+        ("[" * 100_000 + "\n", "no answer of a batch"),
+        ('{"custom_id": ["r0"], "response": {}}\n', "no answer of a batch"),
         ("notes without an end", "last line is no answer of a batch"),
     ):
         written.write_text(content, encoding="utf-8")

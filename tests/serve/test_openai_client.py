@@ -142,6 +142,10 @@ def test_a_message_cannot_write_control_tokens(served: Served) -> None:
         for become in (False, True)
     ]
     assert counts == [len(found["tokens"]), 2]
+    become = {"special_tokens_in_content": True}
+    assert len(served.post("/tokenize", {"messages": messages, **become})[1]["tokens"]) == 2
+    status, found = served.post("/tokenize", {"prompt": "Once", **become})
+    assert status == 400 and found["error"]["param"] == "special_tokens_in_content"
 
 
 def test_penalties_change_the_text(served: Served) -> None:

@@ -14,8 +14,10 @@ import pytest
 from openvino_genai import GenerationConfig, GenerationFinishReason
 
 from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
+from ovspec.errors import NoRoomError
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
+from ovspec.serve.answering import refusal
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import CompletionBody
 from ovspec.serve.choice import Choice, Delta
@@ -235,3 +237,8 @@ def test_a_missing_extra_is_named_in_one_line(module: str, extra: str, arguments
 def test_help_needs_no_extra() -> None:
     run = without("starlette", "serve", "--help")
     assert run.returncode == 0 and "--port" in run.stdout
+
+
+def test_a_prompt_that_the_cache_has_no_room_for_is_the_clients() -> None:
+    found = refusal(NoRoomError("the prompt has 64 tokens"))
+    assert (found.status, found.code) == (400, "context_length_exceeded")

@@ -133,9 +133,7 @@ def main() -> None:
     at_once = 40
     for begin in range(0, given.texts, at_once):
         prompts = [PROMPTS[n % len(PROMPTS)] for n in range(begin, min(begin + at_once, given.texts))]
-        pair = Pair(
-            [encode(tokenizer, prompt, False) for prompt in prompts], given.seed + begin, given.temperature
-        )
+        pair = Pair([encode(tokenizer, prompt) for prompt in prompts], given.seed + begin, given.temperature)
         for of_text in found.values():
             of_text += [[] for _ in prompts]
         for _ in range(given.tokens):

@@ -15,11 +15,11 @@ from openvino import opset15 as ops
 from ovspec_models.head_info import with_layer_sizes
 from ovspec_models.json_file import read_json
 from ovspec_models.shapes import ModelShape, RopeScaling
+from ovspec_models.shown import shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30
-_SHOWN = 80
 #: Layers that a head may have; a damaged number would fill the memory with names of weights.
 MOST_LAYERS = 256
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -89,11 +89,11 @@ class HeadCheckpoint:
         rope = self.rope()
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", "llama3"):
-            raise ValueError(f"head '{self.folder}': rope_type {kind!r} is not known, expected llama3")
+            raise ValueError(f"head '{self.folder}': rope_type {shown(kind)} is not known, expected llama3")
         if not partial and rope.get("partial_rotary_factor") not in (None, 1):
             raise ValueError(
-                f"head '{self.folder}': partial_rotary_factor is {rope['partial_rotary_factor']!r}, only 1.0 "
-                "is known; take another head"
+                f"head '{self.folder}': partial_rotary_factor is {shown(rope['partial_rotary_factor'])}, "
+                "only 1.0 is known; take another head"
             )
         heads, hidden = self.count("num_attention_heads"), self.count("hidden_size")
         kv_heads = self.count("num_key_value_heads", heads)
@@ -129,7 +129,7 @@ class HeadCheckpoint:
             if value := self.config.get(name):
                 if not isinstance(value, dict):
                     raise ValueError(
-                        f"head '{self.folder}': {name} of config.json is {_shown(value)}, expected an object"
+                        f"head '{self.folder}': {name} of config.json is {shown(value)}, expected an object"
                     )
                 return value
         return {}
@@ -211,7 +211,7 @@ class HeadCheckpoint:
         if not is_int(value) or not 1 <= value <= most:
             up_to = "" if most == _MOST else f" up to {most}"
             raise ValueError(
-                f"head '{self.folder}': {key} of config.json is {_shown(value)}, expected a positive "
+                f"head '{self.folder}': {key} of config.json is {shown(value)}, expected a positive "
                 f"integer{up_to}"
             )
         return value
@@ -227,14 +227,9 @@ class HeadCheckpoint:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_REAL:
             raise ValueError(
-                f"head '{self.folder}': {key} of config.json is {_shown(value)}, expected a positive number"
+                f"head '{self.folder}': {key} of config.json is {shown(value)}, expected a positive number"
             )
         return value if key == "original_max_position_embeddings" else float(value)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def is_buffer(name: str) -> bool:

@@ -21,6 +21,7 @@ from ovspec_models.head_info import OWN_EMBEDDING, TARGET_SIZE
 from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
+from ovspec_models.shown import shown
 from ovspec_models.synthetic.decoder import decoder_layer, kv_states, parameter, shared_inputs, text_inputs
 from ovspec_models.synthetic.layers import i64, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights
@@ -190,14 +191,14 @@ def _check_config(checkpoint: HeadCheckpoint) -> None:
         checkpoint.count(key, most=MOST_LAYERS)
     if config.get(_FORM) not in _FORMS:
         raise ValueError(
-            f"{where}: {_FORM} of config.json is {config.get(_FORM)!r}, which is not known; known: "
+            f"{where}: {_FORM} of config.json is {shown(config.get(_FORM))}, which is not known; known: "
             f"{', '.join(_FORMS)}"
         )
     for key, wanted in (("grounded_heads", True), ("hidden_state_offset", 0)):
         if config.get(key, 0) != wanted:
             raise ValueError(
-                f"{where}: {key} of config.json is {config.get(key)!r}, expected {wanted!r}: no other Hydra "
-                "heads are published; take one of those"
+                f"{where}: {key} of config.json is {shown(config.get(key))}, expected {wanted!r}: no other "
+                "Hydra heads are published; take one of those"
             )
 
 

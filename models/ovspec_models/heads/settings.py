@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ovspec_models.shown import shown
+
 #: What a layer is made by; `HeadCheckpoint.shape` reads it.
 OF_LAYERS = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
@@ -28,7 +30,6 @@ _OF_ROPE = (
     *("mrope_section", "mrope_interleaved"),
 )
 _FULL = "full_attention"
-_SHOWN = 80
 _WITHOUT_EFFECT = frozenset(
     (
         # Names, versions and formats.
@@ -115,9 +116,7 @@ class HeadSettings:
 
 
 def _refuse(folder: Path, name: str, value: object, reason: str) -> None:
-    shown = repr(value)
-    shown = shown if len(shown) < _SHOWN else f"{shown[:_SHOWN]}..."
     raise ValueError(
-        f"head '{folder}': {name} of config.json is {shown}, {reason}, and the head might draft wrongly; "
-        "take another head"
+        f"head '{folder}': {name} of config.json is {shown(value)}, {reason}, and the head might draft "
+        "wrongly; take another head"
     )

@@ -90,11 +90,11 @@ def check_files(folder: Path, everything: bool = True) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise ValueError(f"format {manifest['format']!r}, this script reads {FORMAT}")
+            raise ValueError(f"format {repr(manifest['format'])[:80]}, this script reads {FORMAT}")
         if not all(isinstance(manifest[name], str) for name in this_machine()):
             raise ValueError("it does not say for which machine the bundle is")
         if not isinstance(manifest["draft_model"], (str, type(None))):
-            raise ValueError(f"draft_model {manifest['draft_model']!r}")
+            raise ValueError(f"draft_model {repr(manifest['draft_model'])[:80]}")
         listed: dict[str, dict[str, Any]] = manifest["files"]
         wanted = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
     except _DAMAGED as error:

@@ -13,7 +13,6 @@ from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.sampling import SamplingParams
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
-from ovspec_transforms import last_line
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
@@ -304,10 +303,6 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
             f"{checked.assistant_confidence_threshold:g} are mutually exclusive: give one of them"
         )
     check_ranges(checked)
-    try:
-        checked.validate()
-    except RuntimeError as error:
-        raise InvalidValueError(f"generation config: {last_line(error)}") from error
     if any(not text for text in config.stop_strings):
         raise InvalidValueError("stop_strings='': an empty text would stop everything; remove it")
 

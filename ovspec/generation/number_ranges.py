@@ -7,6 +7,7 @@ from collections.abc import Callable
 import openvino_genai
 
 from ovspec.errors import InvalidValueError
+from ovspec_transforms import last_line
 
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (
@@ -23,12 +24,17 @@ _OF_SAMPLING = ("temperature", "top_p", "min_p")
 
 
 def check_ranges(config: openvino_genai.GenerationConfig) -> None:
-    """Refuse numbers out of range; those of sampling count where the configuration samples.
+    """Refuse numbers out of range, and what else openvino_genai refuses.
 
     Raises:
-        InvalidValueError: it begins with name and value.
+        InvalidValueError: a number; it begins with name and value. Those of sampling count where the
+            configuration samples. Anything else has the words of openvino_genai.
     """
     for name, (allowed, expected) in _RANGES.items():
         value = getattr(config, name)
         if not allowed(value) and (config.do_sample or name not in _OF_SAMPLING):
             raise InvalidValueError(f"{name}={value:g}: expected {expected}")
+    try:
+        config.validate()
+    except RuntimeError as error:
+        raise InvalidValueError(f"generation config: {last_line(error)}") from error

@@ -33,7 +33,6 @@ NOT_REFUSED = {
 LINE = {
     "prompt": "Once",
     "text": "Once upon a time",
-    "custom_id": "a",
     "url": "/v1/completions",
     "body": {"prompt": "Once", "max_tokens": 2},
 }
@@ -63,7 +62,8 @@ CASES = parameters()
 def words(case: Case, value: Path, folder: Path) -> list[str]:
     """The command with `value` in its place, and with what is right in all other places that it needs."""
     path, leaf, wrong = case
-    (folder / "right.jsonl").write_text(json.dumps(LINE) + "\n")
+    lines = (json.dumps(LINE | {"custom_id": name}) for name in "abc")
+    (folder / "right.jsonl").write_text("\n".join(lines) + "\n")
     arguments, options = [], []
     for parameter in leaf.params:
         right: object = None
@@ -118,11 +118,12 @@ def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     """`--json` into a full device and into a pipe."""
     program = Path(sys.executable).with_name("ovspec")
-    host = f"{program} bench verify --model {demo_pair_path()} --context 16 --tokens 1 --repeat 1 --json"
-    run: subprocess.CompletedProcess[str] = command("sh", "-c", f"{host} /dev/full")
+    bench = f"{program} bench verify --model {demo_pair_path()} --context 16 --tokens 1 --repeat 1"
+    bench += " --backend stock --json"
+    run: subprocess.CompletedProcess[str] = command("sh", "-c", f"{bench} /dev/full")
     assert run.returncode == 2 and "/dev/full can't be written (No space left on device)" in run.stderr
     assert '"records"' in run.stdout and Path("/dev/full").is_char_device()
-    run = command("bash", "-c", f"{host} >(cat) | cat")
+    run = command("bash", "-c", f"{bench} >(cat) | cat")
     assert '"records"' in run.stdout and run.returncode == 0, run.stderr
 
 

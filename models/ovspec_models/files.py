@@ -10,10 +10,15 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically: the file is complete or unchanged.
 
+    A device or a pipe is written to: a file put in its place would be one that nobody reads.
+
     Raises:
         OSError: it can't be written; it names `path`.
     """
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -122,7 +122,8 @@ class SparseVerify:
         given = [f"{name}={value}" for name, value in rules.items() if value is not None]
         if len(given) > 1 and given[1:] != [f"rho={self.rho}"]:
             raise ValueError(
-                f"{given[-1]} contradicts {', '.join(given[:-1])}: give L0 and rho, or budget, or coverage"
+                f"{given[-1]} contradicts {', '.join(given[:-1])}: give L0=... and rho=..., or "
+                "budget=..., or coverage=..."
             )
         if self.budget is not None and self.budget < 1:
             raise ValueError(f"budget={shown(self.budget)}: expected a number of tokens of at least 1")

@@ -24,7 +24,7 @@ from ovspec_models import demo_pair_path
 ENGINES = ("openvino_genai", "ovspec")
 # ovspec's default cache precision, set for both engines.
 _CACHE: Mapping[str, str] = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_TOKEN"}
-_NEW_TOKENS = 16
+NEW_TOKENS = 16
 # Starts from a CACHE_DIR by name: the engine and its properties. OpenVINO GenAI reads back only the models of
 # its SDPA backend; its default backend, paged attention, compiles at every start.
 CACHED_STARTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -91,7 +91,7 @@ class FootprintBench:
     properties: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        most = self.source.max_position_embeddings - _NEW_TOKENS
+        most = self.source.max_position_embeddings - NEW_TOKENS
         if not 1 <= self.context <= most:
             raise ValueError(f"--context {self.context}: expected 1 to {most} for this model")
         check_at_least(1, repeat=self.repeat)
@@ -133,7 +133,7 @@ class FootprintBench:
             "model": str(folder),
             "context": context,
             "vocab_size": self.source.vocab_size,
-            "max_new_tokens": _NEW_TOKENS,
+            "max_new_tokens": NEW_TOKENS,
             "properties": {**_CACHE, **self.properties, **asked},
         }
         command = [sys.executable, str(footprint_child.__file__), json.dumps(task)]

@@ -33,12 +33,14 @@ class BatchSummary:
 
     Attributes:
         answered: requests that it answered.
+        refused: requests whose answer is an error.
         tokens: of their answers.
         lossy: answers whose text may differ from the model's own.
         tried_again: requests that failed beside others by no fault of theirs.
     """
 
     answered: int = 0
+    refused: int = 0
     tokens: int = 0
     lossy: int = 0
     tried_again: int = 0
@@ -50,16 +52,18 @@ class BatchSummary:
             self.answered += 1
             self.tokens += body["usage"]["completion_tokens"]
             self.lossy += body["metrics"]["is_lossy"]
+        else:
+            self.refused += 1
 
-    def line(self, left: int, refused: int) -> str:
-        """All of it; `left` and `refused` count those of earlier runs too."""
+    def line(self, left: int) -> str:
+        """All of it; `left` are the requests that stay without an answer."""
         seconds = time.perf_counter() - self.started
         lossy = f"{self.lossy} lossy" if self.lossy else "none lossy"
         again = f", {self.tried_again} tried again" if self.tried_again else ""
         rest = f", {left} left for the next run" if left else ""
         return (
-            f"{self.answered} answered ({lossy}), {refused} refused{again}{rest}; {self.tokens} tokens in "
-            f"{seconds:.1f} s"
+            f"{self.answered} answered ({lossy}), {self.refused} refused{again}{rest}; {self.tokens} tokens "
+            f"in {seconds:.1f} s"
         )
 
 
@@ -93,7 +97,13 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
     open_model = partial(BatchModel, load, folder, name or folder.resolve().name, template, most)
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
-        click.echo(f"ovspec: {len(entries)} requests, {len(output.done)} are answered already", err=True)
+        before = f"{len(output.done) - len(output.refused)} are answered already"
+        if output.refused:
+            before += (
+                f", {len(output.refused)} were refused (their errors are in {answers}; remove those lines to "
+                "ask again)"
+            )
+        click.echo(f"ovspec: {len(entries)} requests, {before}", err=True)
         summary = BatchSummary()
 
         def run(advance: Any) -> None:
@@ -113,5 +123,6 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
         if left:
             with_progress(len(left), run)
         unanswered = len(entries) - len(output.done)
-        click.echo(f"ovspec: {summary.line(unanswered, len(output.refused))}", err=True)
+        done = summary.line(unanswered) if left else "nothing is left to do"
+        click.echo(f"ovspec: {done}", err=True)
         return NOT_ALL_ANSWERED if unanswered or output.refused else 0

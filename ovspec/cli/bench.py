@@ -15,7 +15,14 @@ from ovspec.bench.verify import VerifyBench
 from ovspec.cli.bench_decode import decode
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory
-from ovspec.cli.bench_options import check_outputs, read_source, run_and_show, source_options
+from ovspec.cli.bench_options import (
+    check_outputs,
+    context_option,
+    read_source,
+    run_and_show,
+    source_options,
+    usual_contexts,
+)
 from ovspec.cli.bench_prompt import prompt
 from ovspec.cli.bench_schedule import schedule
 from ovspec.cli.bench_serve import serve
@@ -56,7 +63,7 @@ VERIFY_COMMON = (
 
 @bench.command(cls=ShortHelpCommand, common=VERIFY_COMMON)
 @source_options
-@default_option("--context", "4096,16384", "Tokens in the cache.")
+@context_option(str, "4096,16384", "Tokens in the cache.")
 @default_option("--tokens", "1,4,8", "New tokens of a pass.")
 @default_option(
     "--budget", DEFAULT_BUDGET, "Tokens of the context that a sparse pass reads; 0: all of them.", type=int
@@ -79,7 +86,7 @@ VERIFY_COMMON = (
 @json_option
 @typed_option("--plot", PATH, "Draw time by context as .png, .svg or .pdf.")
 def verify(
-    context: str,
+    context: str | None,
     tokens: str,
     budget: int,
     backend: str | None,
@@ -108,10 +115,13 @@ def verify(
         )
     device = resolve_device(options["device"])
     usual = DEFAULT_BACKENDS if is_cpu(device) else ("stock", "sparse_stock")
+    rows = int_list("--tokens", tokens)
     timing = VerifyBench(
         source=source,
-        contexts=int_list("--context", context),
-        tokens=int_list("--tokens", tokens),
+        contexts=int_list("--context", context)
+        if context
+        else usual_contexts(source, max(rows), 4096, 16384),
+        tokens=rows,
         sparse=sparse,
         repeat=options["repeat"],
         backends=tuple(backend.split(",")) if backend else usual,

@@ -9,7 +9,13 @@ import click
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.decode import MODES, DecodeBench
 from ovspec.bench.decode_report import DecodeReport
-from ovspec.cli.bench_options import read_source, run_and_show, source_options
+from ovspec.cli.bench_options import (
+    context_option,
+    read_source,
+    run_and_show,
+    source_options,
+    usual_contexts,
+)
 from ovspec.cli.option_forms import default_option, typed_option
 from ovspec.cli.options import json_option, properties_from, property_option, sparse_from, weight_options
 
@@ -19,9 +25,7 @@ MOST_CONTEXT, MOST_BUDGET = 16384, 2048  # of the defaults
 
 @click.command()
 @source_options
-@typed_option(
-    "--context", int, f"Tokens in the cache.  [default: {MOST_CONTEXT}, or what the model has positions for]"
-)
+@context_option(int, str(MOST_CONTEXT), "Tokens in the cache.")
 @default_option(
     "--acceptance",
     "synthetic:3/4",
@@ -60,7 +64,7 @@ def decode(
     """
     source = read_source(options)
     if context is None:
-        context = max(1, min(MOST_CONTEXT, source.max_position_embeddings - max_new_tokens))
+        (context,) = usual_contexts(source, max_new_tokens, MOST_CONTEXT)
     if budget is None:
         budget = max(1, min(MOST_BUDGET, context // 8))
     bench = DecodeBench(

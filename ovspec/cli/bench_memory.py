@@ -8,8 +8,14 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ovspec.bench.footprint import CachedStart, Footprint, FootprintBench
-from ovspec.cli.bench_options import read_source, source_options
+from ovspec.bench.footprint import NEW_TOKENS, CachedStart, Footprint, FootprintBench
+from ovspec.cli.bench_options import (
+    check_outputs,
+    context_option,
+    read_source,
+    source_options,
+    usual_contexts,
+)
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import json_option, properties_from, property_option
 from ovspec.cli.output import show_report, with_progress
@@ -19,12 +25,12 @@ _SECONDS = ("start s", "first token s", "cpu s")
 
 @click.command()
 @source_options
-@default_option("--context", 16384, "Prompt tokens in the cache.")
+@context_option(int, "16384", "Prompt tokens in the cache.")
 @default_option("--repeat", 3, "Starts of each engine.")
 @property_option
 @json_option
 def memory(
-    context: int, repeat: int, properties: tuple[str, ...], json_path: str | None, **options: Any
+    context: int | None, repeat: int, properties: tuple[str, ...], json_path: str | None, **options: Any
 ) -> None:
     """Measure starts and resident memory of ovspec and of OpenVINO GenAI, with the same cache precision.
 
@@ -32,7 +38,10 @@ def memory(
     unless --property sets another. Starts from a CACHE_DIR are measured in the same turns; the start that
     fills it does not count.
     """
+    check_outputs(json_path)
     source = read_source(options)
+    if context is None:
+        (context,) = usual_contexts(source, NEW_TOKENS, 16384)
     bench = FootprintBench(source, context, repeat, properties_from(properties))
     records, cached = with_progress(bench.num_steps, bench.run)
     theirs, ours = records

@@ -11,7 +11,7 @@ import click
 
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
-from ovspec.cli.help import GENERAL, option_group
+from ovspec.cli.help import GENERAL, Command, option_group
 from ovspec.cli.option_forms import PATH, Whole, typed_option
 from ovspec.cli.output import show_report, with_progress
 from ovspec_models.shapes import SHAPES
@@ -48,6 +48,19 @@ def read_source(options: dict[str, Any]) -> ModelSource:
     return ModelSource.from_folder(model)
 
 
+def usual_contexts(source: ModelSource, new_tokens: int, *contexts: int) -> tuple[int, ...]:
+    """The contexts of a default, each as far as the model has positions with `new_tokens` behind it."""
+    most = max(1, source.max_position_embeddings - new_tokens)
+    return tuple(sorted({min(context, most) for context in contexts}))
+
+
+def context_option(kind: Any, usual: str, help_text: str) -> Callable[[Command], Command]:
+    """`--context`, whose default `usual` follows the model's positions."""
+    return typed_option(
+        "--context", kind, f"{help_text}  [default: {usual}, or what the model has positions for]"
+    )
+
+
 def check_outputs(json_path: str | None, plot: Path | None = None) -> None:
     """Refuse files of `--json` and `--plot` that cannot be written, before the measurement starts."""
     if json_path not in (None, "-"):
@@ -80,6 +93,8 @@ def check_writable(option: str, path: Path) -> None:
     """Refuse a file that cannot be written, before the measurement starts."""
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; give a file's name")
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -9,21 +9,27 @@ import click
 from ovspec.bench.prompt import DEFAULT_MODES, MODES, OURS, PromptBench
 from ovspec.bench.prompt_report import PromptReport
 from ovspec.bench.rounds import name_of
-from ovspec.cli.bench_options import read_source, run_and_show, source_options
+from ovspec.cli.bench_options import (
+    context_option,
+    read_source,
+    run_and_show,
+    source_options,
+    usual_contexts,
+)
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import int_list, json_option, properties_from, property_option
 
 
 @click.command()
 @source_options
-@default_option("--context", "512,4096,16384", "Tokens of a prompt.")
+@context_option(str, "512,4096,16384", "Tokens of a prompt.")
 @default_option("--mode", ",".join(DEFAULT_MODES), f"What to time: {', '.join(MODES)}.")
 @default_option("--repeat", 5, "Timed prompts per figure.")
 @default_option("--max-new-tokens", 1, "Of an answer; from 2 on, plain decoding is timed too.")
 @property_option
 @json_option
 def prompt(
-    context: str,
+    context: str | None,
     mode: str,
     repeat: int,
     max_new_tokens: int,
@@ -38,9 +44,14 @@ def prompt(
     dense:256 reads chunks of 256 tokens (`max_num_batched_tokens`); stock and sparse take such a number too.
     Ratios are to the first mode. Prompts are random: this measures time, not quality.
     """
+    source = read_source(options)
+    if context is None:
+        contexts = usual_contexts(source, max_new_tokens, 512, 4096, 16384)
+    else:
+        contexts = int_list("--context", context)
     bench = PromptBench(
-        source=read_source(options),
-        contexts=int_list("--context", context),
+        source=source,
+        contexts=contexts,
         modes=tuple(mode.split(",")),
         repeat=repeat,
         max_new_tokens=max_new_tokens,

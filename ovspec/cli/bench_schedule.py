@@ -11,7 +11,7 @@ from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.schedule_report import ScheduleReport
 from ovspec.bench.source import ModelSource
-from ovspec.cli.bench_options import SIZES, run_and_show
+from ovspec.cli.bench_options import SIZES, check_outputs, run_and_show
 from ovspec.cli.option_forms import PATH, Whole, default_option, typed_option
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
@@ -58,10 +58,15 @@ def schedule(
     marked; auto is compared with it and with plain decoding.
     """
     folder = model or demo_pair_path()
-    ModelInfo.read(folder)  # refuses before the native operations are checked
+    draft = draft_folder(folder, draft_model, options["drafter"])
+    # These refuse before the native operations are checked.
+    check_outputs(json_path)
+    for path in (folder, draft):
+        if path is not None:
+            ModelInfo.read(path)
     bench = ScheduleBench(
         model=folder,
-        draft_model=draft_folder(folder, draft_model, options["drafter"]),
+        draft_model=draft,
         source=ModelSource.from_shape(*(options.pop(name) for name in ("shape", *SIZES))),
         trace=AcceptanceTrace.of(acceptance),
         workloads=tuple(workload.split(",")),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ovspec.cli.bench_options import check_writable
 from ovspec.cli.extras import need_extra
 from ovspec.cli.pipeline_options import pipeline_from, pipeline_options
 from ovspec.errors import InvalidValueError
@@ -29,8 +30,7 @@ def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> N
     text = prompt if system is None else system
     if text is None or None not in (system, prompt):
         raise InvalidValueError("give one of --system and --prompt")
-    if not out.absolute().parent.is_dir():
-        raise InvalidValueError(f"{out}: there is no folder {out.absolute().parent}; make it first")
+    check_writable("OUT", out)
     pipeline, _ = pipeline_from({**options, "do_sample": False})
     tokens = save_prefix(pipeline, out, text, is_system_message=system is not None)
     click.echo(f"{out}: {tokens} tokens, {out.stat().st_size / 1e6:.1f} MB")

@@ -62,17 +62,27 @@ def chat(system: str | None, at_context_end: str, figures: bool, **options: Any)
     interactive = sys.stdin.isatty()
     if interactive:
         click.echo(_HELP, err=True)
-    while (message := _next_message(interactive)) is not None:
-        if message == "/reset":
-            turns.reset()
-        elif message:
-            results = turns.answer(message, interactive)
-            if results is None:
-                continue
-            if figures:
-                click.echo(summary_line(results.perf_metrics), err=True)
-            if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
-                click.echo(f"[{why}, or ask the model to go on]", err=True)
+    while True:
+        try:
+            message = _next_message(interactive)
+            results = turns.take(message, interactive) if message else None
+        except _MessageError as error:
+            if not interactive:
+                raise
+            click.echo(f"[{error}]", err=True)
+            continue
+        if message is None:
+            return
+        if results is None:
+            continue
+        if figures:
+            click.echo(summary_line(results.perf_metrics), err=True)
+        if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
+            click.echo(f"[{why}, or ask the model to go on]", err=True)
+
+
+class _MessageError(InvalidValueError):
+    """A message that can't be taken. At a terminal the chat goes on with the next one."""
 
 
 def _next_message(interactive: bool) -> str | None:
@@ -82,7 +92,7 @@ def _next_message(interactive: bool) -> str | None:
     try:
         line = sys.stdin.buffer.readline().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"a message is not UTF-8 ({error}); convert the input") from error
+        raise _MessageError(f"a message is not UTF-8 ({error}); convert the input") from error
     return None if not line or line.strip() == "/exit" else line.strip()
 
 
@@ -105,9 +115,12 @@ class Turns:
         # The pipeline keeps the keys and values of a chat from turn to turn.
         pipeline.start_chat()
 
-    def reset(self) -> None:
-        """Forget what was said."""
+    def take(self, message: str, interactive: bool) -> DecodedResults | None:
+        """Follow a line of the chat, as `answer`; `/reset` forgets what was said."""
+        if message != "/reset":
+            return self.answer(message, interactive)
         self.messages = []
+        return None
 
     def answer(self, message: str, interactive: bool = False) -> DecodedResults | None:
         """Stream the answer to a message.
@@ -118,12 +131,19 @@ class Turns:
 
         Returns:
             What `generate` returns; `None` where Ctrl-C ended the answer before it began.
+
+        Raises:
+            _MessageError: the message is too long by itself; nothing is forgotten for it.
         """
-        self.messages.append({"role": "user", "content": message})
+        asked = {"role": "user", "content": message}
+        if not self._pipeline.fits(ChatHistory([*self._system, asked]), 1):
+            raise _MessageError(
+                f"this message is longer than the {self._pipeline.max_model_len} positions that prompt and "
+                "answer have together; shorten it"
+            )
+        self.messages.append(asked)
         while not self._fits(self._settings["max_new_tokens"]) and len(self.messages) > 1:
             self._forget()
-        if not self._fits(1):
-            raise InvalidValueError("this message is longer than the model's positions; shorten it")
         with ending_the_answer() if interactive else nullcontext(lambda: False) as pressed:
             stream = _Stream(pressed)
             try:

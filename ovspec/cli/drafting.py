@@ -49,7 +49,7 @@ drafting_options = option_group(
         float,
         "End a draft after a token that is less probable than this.",
     ),
-    typed_option("--max-ngram-size", int, "Prompt lookup: longest n-gram.  [default: 3]"),
+    typed_option("--max-ngram-size", COUNT, "Prompt lookup: longest n-gram.  [default: 3]"),
     typed_option("--suffix-corpus", PATH, "Drafters suffix and auto: text file that is searched as well."),
     typed_option(
         "--acceptance-threshold",

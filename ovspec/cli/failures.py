@@ -16,6 +16,7 @@ INTERRUPTED = 130
 _OUT_OF_MEMORY = "std::bad_alloc"
 # Arguments whose options have another name.
 _PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
+_PRINTERS = ("click.", "rich.", "ovspec.cli.")
 # `name=value` as messages about arguments of Python have it; not `name=Type(...)`, nor folders named like it.
 _ARGUMENT = re.compile(r"(?<![\w./\\-])(\w+)=('[^']*'|[^\s,;:()'\"/\\]+)(?![(\w/\\])")
 
@@ -42,6 +43,8 @@ def told(error: BaseException, flags: Mapping[str, str]) -> str:
         about = "" if _OUT_OF_MEMORY in str(error) or not str(error) else f" ({error})"
         return f"the memory is full{about}: ask for less at once, or end other programs"
     message = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        message = _of_the_system(error)
     # Settings of sparse prompts have the names of those of sparse verification.
     part = "prefill_" if message.startswith("prefill: ") and flags else ""
     message = message.removeprefix("prefill: ") if part else message
@@ -51,9 +54,25 @@ def told(error: BaseException, flags: Mapping[str, str]) -> str:
         option = flags.get(part + name) or flags.get(_PARAMETERS.get(name, name))
         if option is None:
             return found[0]
-        return option if value == "None" else f"{option} {value.strip(chr(39))}"
+        # `name=...` is the option with any value.
+        return option if value in ("None", "...") else f"{option} {value.strip(chr(39))}".rstrip()
 
     return _ARGUMENT.sub(flag, message)
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the system refused, the file first. What is printed has no file, and fails in certain packages."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    trace, module = error.__traceback__, ""
+    while trace is not None:
+        module, trace = str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_next
+    if module.startswith(_PRINTERS):
+        return (
+            f"standard output can't be written ({error.strerror}): make room where it goes, or send it "
+            "elsewhere"
+        )
+    return str(error.strerror)
 
 
 def internal_fault(error: BaseException, debug: bool) -> str:

@@ -166,7 +166,8 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
             raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
         prompt = read_utf8("the prompt on standard input", lambda: sys.stdin.buffer.read().decode("utf-8"))
     if not prompt.strip():
-        raise ValueError("the prompt is empty: give --prompt TEXT or --prompt-file FILE")
+        held = "the prompt is" if prompt_file is None else f"--prompt-file {prompt_file} is"
+        raise ValueError(f"{held} empty: give --prompt TEXT or --prompt-file FILE")
     return prompt
 
 

@@ -77,6 +77,8 @@ def info(
     """Show versions, processor and devices; with FOLDER, describe the model in it."""
     if model is not None and not self_check:
         raise ValueError("--model is for --self-check: give both, or the folder as the argument FOLDER")
+    if model is not None:
+        ModelInfo.read(model)  # refuses before the operations are checked
     if splits is not None and model is None:
         raise ValueError(f"--splits {splits} needs a model: ovspec info --self-check --model DIR")
     if properties and model is None:

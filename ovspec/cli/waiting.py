@@ -40,7 +40,7 @@ def reading(shown: bool = True) -> Iterator[PromptProgress | None]:
         if bar is None:
             yield None
             return
-        task = bar.add_task("")
+        task = bar.add_task("", total=None)  # known at the first call
 
         def show(read: int, total: int) -> None:
             bar.update(task, completed=read, total=total)

@@ -9,10 +9,10 @@ from typing import Any
 import openvino_genai
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.sampling import SamplingParams
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
-from ovspec_transforms import last_line
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
@@ -293,21 +293,18 @@ def _limit(value: int) -> int | None:
 
 
 def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
-    # openvino_genai requires max_ngram_size with num_assistant_tokens; here both have defaults. Its trees do
-    # not sample.
-    stop_token_ids = set(config.stop_token_ids) | eos
-    checked = updated(config, {"stop_token_ids": stop_token_ids, "max_ngram_size": 0, **_TREE_OFF})
+    # openvino_genai requires max_ngram_size with num_assistant_tokens. Its trees do not sample.
+    checked = updated(
+        config, {"stop_token_ids": {*config.stop_token_ids, *eos}, "max_ngram_size": 0, **_TREE_OFF}
+    )
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
         raise InvalidValueError(
             f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
             f"{checked.assistant_confidence_threshold:g} are mutually exclusive: give one of them"
         )
-    try:
-        checked.validate()
-    except RuntimeError as error:
-        raise InvalidValueError(f"generation config: {last_line(error)}") from error
+    check_ranges(checked)
     if any(not text for text in config.stop_strings):
-        raise InvalidValueError("stop_strings: an empty text would stop everything; remove it")
+        raise InvalidValueError("stop_strings='': an empty text would stop everything; remove it")
 
 
 def _refuse_drafting(config: GenerationConfig) -> None:

@@ -82,6 +82,9 @@ class BatchOutput:
 
     def __init__(self, path: Path, entries: list[BatchEntry]) -> None:
         self._path, self.refused = path, set[str]()
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is no regular file; give a file's name")
+        self._made = not path.exists()
         try:
             self._file: BinaryIO = path.open("ab+")
         except OSError as error:
@@ -128,6 +131,8 @@ class BatchOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._made and not self._path.stat().st_size:
+            self._path.unlink()  # the run failed before its first answer
         self._file.close()
 
     def write(self, custom_id: str, status: int, body: dict[str, Any]) -> None:

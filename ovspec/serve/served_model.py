@@ -21,6 +21,7 @@ from ovspec.serve.bodies import GenerationBody, Message
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
+from ovspec_models.jsonl import read_utf8
 from ovspec_models.sparse_verify import SparseVerify
 from ovspec_transforms import last_line
 
@@ -209,7 +210,7 @@ def read_template(path: Path | None) -> str | None:
     """
     if path is None:
         return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--chat-template {path}: {error}; give a file with a Jinja template") from error
+    text = read_utf8(f"--chat-template {path}", lambda: path.read_text(encoding="utf-8"))
+    if not text.strip():
+        raise ValueError(f"--chat-template {path}: the file is empty; give one with a Jinja template")
+    return text

@@ -34,6 +34,13 @@ class SparsePrefill:
     coverage: float | None = None
 
     def __post_init__(self) -> None:
+        rules = {"L0": self.L0, "rho": self.rho}
+        given = [f"{name}={value}" for name, value in rules.items() if value is not None]
+        if self.coverage is not None and given:
+            raise ValueError(
+                f"prefill: coverage={self.coverage} contradicts {', '.join(given)}: give L0=... and rho=..., "
+                "or coverage=..."
+            )
         try:
             _ = self.amount
         except ValueError as error:

@@ -131,7 +131,10 @@ class Terminal:
             return
 
     def press(self, keys: str) -> None:
-        os.write(self._screen, keys.encode())
+        self.press_bytes(keys.encode())
+
+    def press_bytes(self, keys: bytes) -> None:
+        os.write(self._screen, keys)
 
     def wait_for(self, shown: Callable[[str], object]) -> None:
         until = time.monotonic() + 120
@@ -141,6 +144,23 @@ class Terminal:
 
     def exit_code(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+
+
+def test_a_message_that_is_refused_does_not_end_a_chat_at_a_terminal(model: Path) -> None:
+    terminal = Terminal("chat", "-m", model, *OPTIONS, "--figures")
+    terminal.wait_for(lambda text: "> " in text)
+    terminal.press("Once upon a time\n")
+    terminal.wait_for(lambda text: text.count("[12 tokens") == 1)
+    terminal.press("dog " * 300 + "\n")
+    terminal.wait_for(lambda text: "this message is longer than the 128 positions" in text)
+    terminal.press_bytes(b"caf\xe9\n")
+    terminal.wait_for(lambda text: "a message is not UTF-8" in text)
+    terminal.press("The dog\n")
+    terminal.wait_for(lambda text: text.count("[12 tokens") == 2)
+    terminal.press("/exit\n")
+    assert terminal.exit_code() == 0 and "is forgotten" not in terminal.text, terminal.text
+    piped = ovspec("chat", "-m", model, *OPTIONS, input=b"caf\xe9\n")
+    assert "a message is not UTF-8" in one_line(piped)
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_chat(model: Path) -> None:

@@ -1,0 +1,134 @@
+"""Paths in every argument and option of every command: a wrong one is refused in one line, before work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from commands import command, one_line, ovspec
+
+from ovspec.cli import cli
+from ovspec.cli.help import subcommands
+from ovspec_models import demo_pair_path
+
+MODELS = {"model", "folder", "target", "draft_model", "include_path"}
+TEXTS = {
+    *("prompts", "data", "requests", "prompt_file", "jsonl", "chat_template", "file", "prefix_cache"),
+    "suffix_corpus",
+}
+OUTPUTS = {"answers", "output", "out", "json_path", "plot"}
+# A folder of caches is made where there is none.
+ELSEWHERE = {"cache_dir"}
+# OUT is a folder, made with those that it lies in.
+MAKE_FOLDERS = (("export",), ("bundle",), ("train-head",))
+NOT_REFUSED = {
+    *(("export", name) for name in ("model", "draft_model")),  # may be a name of the hub
+    ("bench serve", "model"),  # is a name of the server's
+    *((name, "prefix_cache") for name in ("generate", "chat", "serve")),  # left out with a warning
+}
+LINE = {
+    "prompt": "Once",
+    "text": "Once upon a time",
+    "url": "/v1/completions",
+    "body": {"prompt": "Once", "max_tokens": 2},
+}
+
+Case = tuple[tuple[str, ...], click.Command, click.Parameter]
+
+
+def parameters() -> list[Case]:
+    """Everything that takes a path, as click knows it."""
+    leaves = [pair for pair in subcommands((), cli) if not isinstance(pair[1], click.Group)]
+    pairs = [(path, leaf, parameter) for path, leaf in leaves for parameter in leaf.params]
+    return [case for case in pairs if is_path(case[2])]
+
+
+def is_path(parameter: click.Parameter) -> bool:
+    known = MODELS | TEXTS | OUTPUTS
+    return parameter.name in known or isinstance(parameter.type, click.Path)
+
+
+def name_of(case: Case) -> str:
+    return " ".join((*case[0], case[2].opts[-1]))
+
+
+CASES = parameters()
+
+
+def words(case: Case, value: Path, folder: Path) -> list[str]:
+    """The command with `value` in its place, and with what is right in all other places that it needs."""
+    path, leaf, wrong = case
+    lines = (json.dumps(LINE | {"custom_id": name}) for name in "abc")
+    (folder / "right.jsonl").write_text("\n".join(lines) + "\n")
+    arguments, options = [], []
+    for parameter in leaf.params:
+        right: object = None
+        if parameter.required or (parameter.name == "model" and path[:1] == ("bench",)):
+            right = {"tasks": "arc_easy", "shell": "bash"}.get(str(parameter.name), folder / "right.jsonl")
+            right = demo_pair_path() if parameter.name in MODELS else right
+            right = folder / "new" if parameter.name in OUTPUTS else right
+        if (given := value if parameter is wrong else right) is None:
+            continue
+        words = [str(given)] if isinstance(parameter, click.Argument) else [parameter.opts[-1], str(given)]
+        (arguments if isinstance(parameter, click.Argument) else options).extend(words)
+    names = {parameter.name for parameter in leaf.params}
+    if "suffix_corpus" in names and wrong.name != "draft_model":
+        options += ["--drafter", "suffix"]
+    options += {("cache", "save"): ["--prompt", "Once"], ("info",): ["--self-check"]}.get(path, [])
+    return [*path, *options, *arguments]
+
+
+def test_every_path_is_known() -> None:
+    assert len(CASES) > 50
+    unknown = {name_of(case) for case in CASES if case[2].name not in MODELS | TEXTS | OUTPUTS | ELSEWHERE}
+    assert not unknown, "say in this file what these are"
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
+    name = str(case[2].name)
+    file, empty, binary = (tmp_path / name for name in ("empty.png", "folder", "binary"))
+    file.write_bytes(b"")
+    empty.mkdir()
+    binary.write_bytes(b"\xff\xfe\x80")
+    wrong = [tmp_path / "missing"]
+    if name in MODELS:
+        wrong += [empty, file]
+    elif name in TEXTS:
+        wrong += [empty, file, binary]
+    else:
+        wrong = [file / "x.png"]
+        if case[0] not in MAKE_FOLDERS:
+            wrong += [tmp_path / "missing" / "x.png", Path("/sys/x.png")]
+    if (" ".join(case[0]), name) in NOT_REFUSED or name in ELSEWHERE:
+        return
+    before = sorted(tmp_path.iterdir())
+    for value in wrong:
+        line = one_line(ovspec(*words(case, value, tmp_path), input="Once\n"))
+        if "pip install" in line:
+            pytest.skip("a package is missing, which this command asks for first")
+        assert str(value) in line or str(value.parent) in line, (value, line)
+    assert sorted({*tmp_path.iterdir()} - {*before, tmp_path / "right.jsonl"}) == []
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """`--json` into a full device and into a pipe."""
+    program = Path(sys.executable).with_name("ovspec")
+    bench = f"{program} bench verify --model {demo_pair_path()} --context 16 --tokens 1 --repeat 1"
+    bench += " --backend stock --json"
+    run: subprocess.CompletedProcess[str] = command("sh", "-c", f"{bench} /dev/full")
+    assert run.returncode == 2 and "/dev/full can't be written (No space left on device)" in run.stderr
+    assert '"records"' in run.stdout and Path("/dev/full").is_char_device()
+    run = command("bash", "-c", f"{bench} >(cat) | cat")
+    assert '"records"' in run.stdout and run.returncode == 0, run.stderr
+
+
+def test_a_full_standard_output_is_named() -> None:
+    program = Path(sys.executable).with_name("ovspec")
+    for words in ("info", "info --json", "--help", f"generate -m {demo_pair_path()} -p Once"):
+        line = one_line(command("sh", "-c", f"{program} {words} >/dev/full"))
+        assert "standard output can't be written (No space left on device): make room" in line, words

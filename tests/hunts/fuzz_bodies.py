@@ -32,7 +32,7 @@ from ovspec.serve.limits import Limits
 from ovspec.serve.served_model import ServedModel
 from ovspec_models import demo_pair_path
 
-COMPUTED, TOKENS, ALONE = 20, 4, 1000
+COMPUTED, TOKENS, ALONE = 100, 4, 1000
 _PREFIX_CACHE_BYTES = 4 * 2**20
 #: Larger bodies may take longer; tests of the limits send them.
 _MOST_BYTES = 2**18

@@ -177,7 +177,8 @@ class Alone:
         return self._texts[source, ask.key]
 
     def _compute(self, source: str, ask: Ask, mode: str) -> Answer:
-        made = _plain(source)
+        # Only the model's own pipeline selects blocks.
+        made = pipeline(source) if mode == "sparse" else _plain(source)
         ids = encode(made.get_tokenizer(), ask.prompt, apply_chat_template=False)
         drafts = {"num_assistant_tokens": 0} if made.drafts else {}
         settings = made.settings(None, **ask.options, **drafts)

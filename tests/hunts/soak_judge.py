@@ -54,7 +54,7 @@ def _why_wrong_error(load: Load, asked: Asked, outcome: Outcome, alone: Alone) -
     if asked.fault or (load.fault_at and IN_PASS in message):
         return ""
     if load.cache_tokens is not None and "cache" in message:
-        ids = encode(pipeline(load.model).get_tokenizer(), asked.ask.prompt, apply_chat_template=False)
+        ids = encode(pipeline(load.model).get_tokenizer(), asked.ask.prompt)
         answer = len(alone.answer(load.model, asked.ask, asked.verify).tokens)
         room = load.cache_tokens // 32 * 32
         # Sparse answers have another length than dense ones.

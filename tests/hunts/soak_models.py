@@ -39,10 +39,7 @@ class Own:
     name = "own"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._faults = {
-            fault: encode(tokenizer, f"{fault}.", apply_chat_template=False)
-            for fault in ("Drafter raises", "Drafter lies")
-        }
+        self._faults = {fault: encode(tokenizer, f"{fault}.") for fault in ("Drafter raises", "Drafter lies")}
 
     def propose(self, context: list[int], k: int) -> tuple[list[int], Any, list[int] | None]:
         rng = Random(f"{len(context)} {context[-1]} {k}")
@@ -179,7 +176,7 @@ class Alone:
     def _compute(self, source: str, ask: Ask, mode: str) -> Answer:
         # Only the model's own pipeline selects blocks.
         made = pipeline(source) if mode == "sparse" else _plain(source)
-        ids = encode(made.get_tokenizer(), ask.prompt, apply_chat_template=False)
+        ids = encode(made.get_tokenizer(), ask.prompt)
         drafts = {"num_assistant_tokens": 0} if made.drafts else {}
         settings = made.settings(None, **ask.options, **drafts)
         length = made.max_model_len

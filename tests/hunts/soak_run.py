@@ -136,7 +136,7 @@ class Run:
             settings = self.made.settings(None, **options)
             if asked.fault in ("raises", "nan"):
                 settings = poisoned(settings, asked.fault, 2 + number % 7)
-            ids = encode(self.made.get_tokenizer(), ask.prompt, apply_chat_template=False)
+            ids = encode(self.made.get_tokenizer(), ask.prompt)
             name, verify = f"soak-{number}", VERIFY[asked.verify]
             request = Request(name, ids, settings, verify, ask.logprobs, index=ask.index)
             handle = owner.run([request], raise_in_callback if forgotten else None)

@@ -174,7 +174,7 @@ def test_a_pass_cut_short_before_its_inputs_is_not_gone_on_from(
 
 
 def test_tokens_of_a_full_cache_are_handed_out(demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of passes before the one for which there is no room."""
+    """An answer ends where prompt and answer fill it."""
     monkeypatch.setattr(llm_engine, "AT_ONCE", 1e9)
     engine: LLMEngine = pipeline(demo_ir, "draft").engine.engine
     engine.target.limit_cache(4 * engine.target.cache.block_bytes, 0)
@@ -185,4 +185,4 @@ def test_tokens_of_a_full_cache_are_handed_out(demo_ir: Path, monkeypatch: pytes
             assert not (output.token_ids and output.error)
             found += len(output.token_ids)
             errors += [output.error] if output.error else []
-    assert found == 4 * engine.target.block_size - 4 + 1 and len(errors) == 1
+    assert found == 4 * engine.target.block_size - 4 and not errors

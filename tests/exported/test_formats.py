@@ -139,6 +139,6 @@ class TestDatasets:
 
 
 def test_group_size_that_divides_nothing(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"group size value 48; give a group_size that divides"):
+    with pytest.raises(ValueError, match=r"group_size is 48, which does not divide .*; use --group-size 32"):
         export_model(llama, tmp_path / "ir", weight_format="int4", group_size=48)
     assert list(tmp_path.iterdir()) == []

@@ -60,6 +60,16 @@ TABLE: dict[str, tuple[str, str]] = {
         ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE)),
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
     ),
+    "penalties": (
+        "`presence_penalty` and `frequency_penalty` are taken from the magnitude of a logit: a negative "
+        "one rises",
+        "the [server](server.md#requests) and `ovspec batch` subtract them, as OpenAI does",
+    ),
+    "stop tokens": (
+        "`stop_token_ids` replace all end-of-sequence ids but the main one; with `ignore_eos` nothing stops",
+        "the [server](server.md#requests) adds them to the end-of-sequence ids, and stops at them with "
+        "`ignore_eos` too, as vLLM does; ids that the model does not have are refused",
+    ),
     "streamers": (
         "callable, `StreamerBase`, `TextStreamer`, `TextParserStreamer`; the answer is `None`, `bool`, `int` "
         "or `StreamingStatus`",
@@ -67,8 +77,14 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "chat": (
         "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
-        "one answer per turn; names of special tokens in messages, and in prompts that the chat template is "
-        "applied to, stay text; there they become these tokens",
+        "one answer per turn",
+    ),
+    "special tokens in messages": (
+        "written into a prompt without the chat template they become control tokens",
+        "in messages, and in a prompt that goes through the chat template, the name of a special token such "
+        "as `<|im_end|>` stays text, so that nobody ends a message in another's name; `LLMPipeline(..., "
+        "special_tokens_in_content=True)`: control tokens, as there. `ovspec info DIR` says whether the "
+        "tokenizer can",
     ),
     "results": (
         "all fields, `str()`",

@@ -135,4 +135,4 @@ def test_the_command_says_what_is_promised(demo_ir: Path) -> None:
     report = json.loads(ovspec(*generate, "--do-sample", "--json").stdout)
     assert report["identity_promised"] is False and report["metrics"]["why_lossy"] is None
     refused = ovspec(*generate, "--do-sample", "--verify", "commit")
-    assert refused.returncode == 2 and "contradicts verify='commit'" in one_line(refused)
+    assert refused.returncode == 2 and "contradicts --verify commit" in one_line(refused)

@@ -150,8 +150,8 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     """The first fault of a body, by the name of its field."""
     fault = error.errors(include_url=False)[0]
     # A list of alternatives (text or tokens) names the alternative in the place; the user knows the field.
-    field = str(fault["loc"][0])[:80] if fault["loc"] else "body"
-    place = ".".join(str(part)[:80] for part in fault["loc"] if not _names_a_type(part))
+    field = _part(fault["loc"][0]) if fault["loc"] else "body"
+    place = ".".join(_part(part) for part in fault["loc"] if not _names_a_type(part))
     message = str(fault["msg"]).removeprefix("Value error, ")
     shown = _shown(fault["input"])
     if fault["type"] == "extra_forbidden":
@@ -162,6 +162,12 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     if fault["type"] == "missing":
         return ApiError(400, f"{place}: is missing; give it", field, "missing_field")
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
+
+
+def _part(part: int | str) -> str:
+    """Part of a place in a body, short and without line breaks."""
+    name = str(part)[:80]
+    return name if name.isprintable() else json.dumps(name)[1:-1]
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ from ovspec.serve.served_model import ServedModel
 USER = [{"role": "user", "content": "Once"}]
 FIELDS = {
     "unknown field": ({"frobnicate": 1}, "frobnicate"),
+    "line breaks in a name": ({"a\nb": 1}, "a\\nb"),
     "temperature": ({"temperature": 2.5}, "temperature"),
     "negative temperature": ({"temperature": -0.1}, "temperature"),
     "a word for a number": ({"temperature": "hot"}, "temperature"),

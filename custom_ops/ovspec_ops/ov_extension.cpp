@@ -5,6 +5,7 @@
 #include "block_select/op.hpp"
 #include "cache_write/op.hpp"
 #include "common/isa.hpp"
+#include "decoder_layers/op.hpp"
 #include "gated_mlp/op.hpp"
 #include "key_summary/op.hpp"
 #include "linear/op.hpp"
@@ -25,6 +26,7 @@ std::vector<ov::Extension::Ptr> operations() {
         std::make_shared<ov::OpExtension<ovspec::ExpertBudget>>(),
         std::make_shared<ov::OpExtension<ovspec::GatedMLP>>(),
         std::make_shared<ov::OpExtension<ovspec::Linear>>(),
+        std::make_shared<ov::OpExtension<ovspec::DecoderLayers>>(),
     };
 }
 

@@ -28,11 +28,11 @@ from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
 from ovspec.runtime.identity import StockProducts, identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
-from ovspec.runtime.linear_backend import LinearBackend, native_layers
+from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_graph
-from ovspec.runtime.paged_graph import transform
+from ovspec.runtime.paged_graph import lower, transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
@@ -48,11 +48,8 @@ from ovspec_transforms import (
     EXPERTS_READ,
     ffn_layers,
     paged_layers,
-    rope_angles,
     rope_limit,
-    round_rows,
     stock_anchors,
-    write_caches,
 )
 
 # That a graph with selection is made for, before the compiled one says it.
@@ -175,12 +172,7 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
-            late = [rope_angles(graph)] if backends.on_cpu else []
-            late += [write_caches(graph, written)] if (written := backends.written_type) else []
-            late += [native_layers(graph, backends.arithmetic, backends.linear_required)] if native else []
-            rounded = None if self.row_bits is None else round_rows(graph, self.row_bits)
-            late += [rounded] if rounded and rounded.changed else []
-            facts = facts.behind(graph, late)
+            facts = facts.behind(graph, lower(graph, backends))
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()

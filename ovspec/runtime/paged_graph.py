@@ -7,15 +7,20 @@ from collections.abc import Sequence
 import openvino as ov
 
 from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.linear_backend import native_layers
 from ovspec_transforms import (
     PassReport,
     cut_attention,
     decoder_layers,
     gather_logits,
     hidden_states,
+    join_layers,
+    rope_angles,
     rope_limit,
+    round_rows,
     route_rows,
     select_blocks,
     select_blocks_stock,
@@ -24,6 +29,7 @@ from ovspec_transforms import (
     to_paged,
     tree_mask,
     watch_selections,
+    write_caches,
 )
 
 
@@ -40,7 +46,7 @@ def transform(
 ) -> list[PassReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
-    What is left of linear layers comes behind it: `ovspec_transforms.native_linear`. With `masks_trees`
+    `lower` comes behind it. With `masks_trees`
     stock attention verifies draft trees; selection in stock operations knows chains only. With `skips_layers`
     a pass can leave layers out, and the states that it returns are those behind the last layer.
     """
@@ -68,4 +74,25 @@ def transform(
         reports.append(cut_attention(model))
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
+    return reports
+
+
+def lower(model: ov.Model, backends: Backends, joins: bool = False) -> list[PassReport]:
+    """Put native operations in the place of what is left of a transformed graph's layers, in place.
+
+    Args:
+        joins: whether stretches of layers become one operation each. Pipelines do not ask for it yet: graphs
+            of known shapes are made from single operations.
+    """
+    reports = [rope_angles(model)] if backends.on_cpu else []
+    if backends.written_type:
+        reports.append(write_caches(model, backends.written_type))
+    if backends.linear != "native":
+        joins = False
+    else:
+        reports.append(native_layers(model, backends.arithmetic, backends.linear_required))
+    if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
+        reports.append(rounded)
+    if joins:
+        reports.append(join_layers(model))
     return reports

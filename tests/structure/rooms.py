@@ -37,13 +37,13 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec_models": (("heads",), ("synthetic",), ("",)),
     "ovspec_transforms": (
         ("",),
-        ("experts", "ffn", "heads"),
+        ("experts", "ffn", "heads", "layers"),
         ("attention", "linear"),
         ("operation_pass",),
         ("graph", "weights"),
         ("report", "errors"),
     ),
-    "ovspec_ops": (("self_check",), ("",), OPERATIONS, ("loader", "common")),
+    "ovspec_ops": (("self_check",), ("",), ("decoder_layers",), OPERATIONS, ("loader", "common")),
 }
 # Packages whose modules outside folders form one room.
 FLAT = ("ovspec_models",)

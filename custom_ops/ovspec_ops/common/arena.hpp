@@ -13,6 +13,7 @@
 #include <tbb/blocked_range.h>
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 
 namespace ovspec {
@@ -37,6 +38,12 @@ template <class Body> void share_items(std::size_t count, const Body& body) {
                           for (std::size_t item = range.begin(); item != range.end(); ++item)
                               body(item);
                       });
+}
+
+// body() once for each of these threads, on those that come; the caller is one of them.
+template <class Body> void on_each_thread(const Body& body) {
+    tbb::parallel_for(
+        std::size_t{0}, threads_here(), [&](std::size_t) { body(); }, tbb::simple_partitioner());
 }
 
 using Arena = tbb::task_arena;
@@ -89,6 +96,10 @@ template <class Body> void share_items(std::size_t count, const Body& body) {
     compute(0);
     for (std::thread& other : others)
         other.join();
+}
+
+template <class Body> void on_each_thread(const Body& body) {
+    share_items(threads_here(), [&](std::size_t) { body(); });
 }
 
 class Arena {

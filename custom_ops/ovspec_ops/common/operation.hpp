@@ -33,6 +33,9 @@ public:
 
     bool has_evaluate() const override { return true; }
 
+    // For a step of DecoderLayers, which computes with the operation and has no node of it.
+    Attributes& attributes() { return attributes_; }
+
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
 #ifdef OVSPEC_STD_THREADS
         const auto self = this->shared_from_this();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/arena.hpp"
+#include "common/team.hpp"
 
 namespace ovspec {
 
@@ -38,7 +39,7 @@ inline bool runs_alone([[maybe_unused]] std::size_t work) {
 #ifdef OVSPEC_STD_THREADS
     return false; // small work has the same races as large work, and is computed sooner
 #else
-    return work < (ThreadsAwake::here() ? serial_work_awake : serial_work);
+    return work < (ThreadsAwake::here() || Team::here() ? serial_work_awake : serial_work);
 #endif
 }
 
@@ -57,6 +58,8 @@ template <class Body> void parallel_items(std::size_t count, std::size_t work, c
 #ifdef OVSPEC_DEVELOPER
     most_shared_items = std::max(most_shared_items.load(), count);
 #endif
+    if (Team* team = Team::here())
+        return team->share(count, body);
     share_items(count, body);
 }
 

@@ -30,7 +30,6 @@ public:
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 
-private:
     // Weights of rows of `inputs` values, without their data; throws where the attributes do not fit.
     LinearWeights describe(std::size_t inputs) const;
     std::size_t panels() const;

@@ -56,3 +56,12 @@ def pack_tables(
             verify_block_indices,
         ]
     )
+
+
+def unpack_tables(tables: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    """What `pack_tables` packed: `subsequence_begins`, `verify_past_lens`, `verify_block_indices_begins`,
+    `verify_parents` and `verify_block_indices`.
+    """
+    sequences, parents = (int(length) for length in tables[:2])
+    lengths = (2, sequences + 1, sequences, sequences + 1, parents)
+    return np.split(tables, np.cumsum(lengths))[1:]

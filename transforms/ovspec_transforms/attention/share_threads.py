@@ -6,7 +6,7 @@ import openvino as ov
 
 from ovspec_transforms.attention.route_rows import VERIFY_ATTENTION
 
-_OURS = (VERIFY_ATTENTION, "Linear", "GatedMLP", "SparseMoE")
+_OURS = (VERIFY_ATTENTION, "Linear", "GatedMLP", "SparseMoE", "DecoderLayers")
 
 
 def share_threads(model: ov.Model, threads: int) -> None:

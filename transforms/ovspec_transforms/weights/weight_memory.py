@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import weakref
 from contextlib import suppress
 from threading import Lock
 
@@ -15,6 +16,19 @@ from openvino import opset15 as ops
 _LINE = 64
 HUGE_PAGE = 1 << 21  # of the kernel
 _SLAB = 1 << 26
+_SLABS = list["weakref.ref[NDArray[np.uint8]]"]()
+
+
+def slab_of(part: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int] | None:
+    """The slab that holds an array, and the byte of it where the array begins; `None` where none does.
+
+    A constant of OpenVINO gives its memory without the array that it was made from.
+    """
+    at = part.ctypes.data
+    for slab in [slab for known in _SLABS if (slab := known()) is not None]:
+        if slab.ctypes.data <= at < slab.ctypes.data + slab.nbytes:
+            return slab, at - slab.ctypes.data
+    return None
 
 
 class WeightMemory:
@@ -52,6 +66,8 @@ def _slab(count: int) -> NDArray[np.uint8]:
     size = -(-count // HUGE_PAGE) * HUGE_PAGE
     every = _zeros(size + HUGE_PAGE)
     first = -every.ctypes.data % HUGE_PAGE
+    _SLABS[:] = [known for known in _SLABS if known() is not None]
+    _SLABS.append(weakref.ref(every))  # what parts of it refer to
     return every[first : first + size]
 
 

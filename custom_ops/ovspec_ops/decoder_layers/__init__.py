@@ -1,0 +1,1 @@
+"""DecoderLayers: see README.md."""

@@ -1,0 +1,191 @@
+#include "decoder_layers/program.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/fail.hpp"
+
+namespace ovspec {
+namespace {
+
+constexpr const char* op = "DecoderLayers";
+constexpr const char* version = "ovspec layers 1";
+constexpr std::size_t most_width = std::size_t{1} << 24;
+
+template <class Number> Number parsed(const std::string& text, const std::string& line) {
+    std::istringstream from(text);
+    Number value{};
+    if (!(from >> value) || !from.eof())
+        fail(op, "'", text, "' in the line '", line, "' is no number");
+    return value;
+}
+
+// "name:width"
+RowsOf declared(const std::string& word, const std::string& line) {
+    const std::size_t colon = word.find(':');
+    if (colon == std::string::npos || colon == 0)
+        fail(op, "'", word, "' in the line '", line, "' is not NAME:WIDTH");
+    const auto width = parsed<std::size_t>(word.substr(colon + 1), line);
+    if (width > most_width)
+        fail(op, "'", word, "' in the line '", line, "' is wider than ", most_width);
+    return {word.substr(0, colon), width};
+}
+
+// The lines of a program one after the other.
+class Reader {
+public:
+    explicit Reader(ProgramText& program) : program_(program) {}
+
+    void read(const std::string& line) {
+        std::istringstream words(line);
+        std::string word;
+        words >> word;
+        if (word == "input") {
+            while (words >> word)
+                add_input(word, line);
+        } else if (word == "output") {
+            while (words >> word)
+                program_.outputs.push_back(known(word, line));
+        } else {
+            add_step(line);
+        }
+    }
+
+private:
+    void add_input(const std::string& word, const std::string& line) {
+        if (word.find(':') == std::string::npos) {
+            program_.inputs.push_back(word);
+            return;
+        }
+        RowsOf rows = declared(word, line);
+        rows.input = static_cast<int>(program_.inputs.size());
+        program_.inputs.push_back(rows.name);
+        declare(std::move(rows), line);
+    }
+
+    void declare(RowsOf rows, const std::string& line) {
+        if (!by_name_.emplace(rows.name, program_.rows.size()).second)
+            fail(op, "'", rows.name, "' is written twice, the second time in the line '", line, "'");
+        program_.rows.push_back(std::move(rows));
+    }
+
+    std::size_t known(const std::string& name, const std::string& line) const {
+        const auto found = by_name_.find(name);
+        if (found == by_name_.end())
+            fail(op, "the line '", line, "' reads '", name, "', which nothing before it writes");
+        return found->second;
+    }
+
+    std::size_t input(const std::string& name, const std::string& line) const {
+        const auto found = std::find(program_.inputs.begin(), program_.inputs.end(), name);
+        if (found == program_.inputs.end())
+            known(name, line);
+        return static_cast<std::size_t>(found - program_.inputs.begin());
+    }
+
+    Operand operand(const std::string& word, const std::string& line) const {
+        const std::size_t at = word.find('@');
+        if (at != std::string::npos)
+            return {Operand::weights, input(word.substr(0, at), line),
+                    parsed<std::size_t>(word.substr(at + 1), line)};
+        if (by_name_.count(word))
+            return {Operand::rows, by_name_.at(word)};
+        return {Operand::input, input(word, line)};
+    }
+
+    void add_step(const std::string& line) {
+        const std::size_t equals = line.find(" = ");
+        if (equals == std::string::npos)
+            fail(op, "the line '", line, "' is no step: expected OUTPUTS = STEP OPERANDS");
+        StepText step;
+        step.line = line;
+        std::istringstream right(line.substr(equals + 3)), left(line.substr(0, equals));
+        std::string word;
+        right >> step.name;
+        while (right >> word) {
+            const std::size_t at = word.find('=');
+            if (at == std::string::npos)
+                step.operands.push_back(operand(word, line));
+            else
+                step.settings[word.substr(0, at)] = word.substr(at + 1);
+        }
+        while (left >> word) {
+            step.outputs.push_back(program_.rows.size());
+            declare(declared(word, line), line);
+        }
+        program_.steps.push_back(std::move(step));
+    }
+
+    ProgramText& program_;
+    std::map<std::string, std::size_t> by_name_;
+};
+
+} // namespace
+
+std::int64_t StepText::whole(const char* setting) const {
+    return parsed<std::int64_t>(word(setting), line);
+}
+
+float StepText::number(const char* setting) const {
+    return parsed<float>(word(setting), line);
+}
+
+const std::string& StepText::word(const char* setting) const {
+    const auto found = settings.find(setting);
+    if (found == settings.end())
+        fail(op, "the line '", line, "' lacks ", setting, "=");
+    return found->second;
+}
+
+ProgramText::ProgramText(const std::string& text) {
+    std::istringstream lines(text);
+    std::string line;
+    if (!std::getline(lines, line) || line != version)
+        fail(op, "the program begins with '", line, "', expected '", version, "'; export the model again");
+    Reader reader(*this);
+    while (std::getline(lines, line))
+        if (!line.empty())
+            reader.read(line);
+    if (outputs.empty() || steps.empty())
+        fail(op, "the program has ", steps.size(), " steps and ", outputs.size(),
+             " outputs, expected at least one of each");
+    for (std::size_t i = 0; i < outputs.size(); i++) {
+        if (rows[outputs[i]].input >= 0 || rows[outputs[i]].output >= 0)
+            fail(op, "output '", rows[outputs[i]].name, "' is an input, or given twice");
+        rows[outputs[i]].output = static_cast<int>(i);
+    }
+    place_rows();
+}
+
+// Rows that nobody reads any more leave their place to later ones.
+void ProgramText::place_rows() {
+    std::vector<std::size_t> last(rows.size(), 0);
+    for (std::size_t s = 0; s < steps.size(); s++)
+        for (const Operand& from : steps[s].operands)
+            if (from.kind == Operand::rows)
+                last[from.index] = s;
+    struct Place {
+        std::size_t first, width, free_from;
+    };
+    std::vector<Place> places;
+    for (std::size_t s = 0; s < steps.size(); s++)
+        for (const std::size_t index : steps[s].outputs) {
+            RowsOf& made = rows[index];
+            if (made.output >= 0)
+                continue;
+            const std::size_t until = std::max(last[index], s);
+            const auto fits = [&](const Place& place) {
+                return place.free_from < s && place.width == made.width;
+            };
+            auto found = std::find_if(places.begin(), places.end(), fits);
+            if (found == places.end()) {
+                places.push_back({row_floats, made.width, 0});
+                row_floats += made.width;
+                found = places.end() - 1;
+            }
+            found->free_from = until;
+            made.place = found->first;
+        }
+}
+
+} // namespace ovspec

@@ -1,0 +1,55 @@
+// What DecoderLayers computes, as text that a person can read, and as steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ovspec {
+
+// Rows f32 `[rows of the pass, width]` under a name. A step writes them once.
+struct RowsOf {
+    std::string name;
+    std::size_t width;
+    std::size_t place = 0; // first column in the memory of rows that are neither input nor output
+    int input = -1;        // input of the operation that holds them
+    int output = -1;       // output of the operation that holds them
+};
+
+// What a step reads: rows, or another input; of weights, from some byte on.
+struct Operand {
+    enum Kind { rows, input, weights } kind;
+    std::size_t index;     // of the rows, or of the input
+    std::size_t first = 0; // byte
+};
+
+// `outputs = name operands settings`, a line of the program.
+struct StepText {
+    std::string line, name;
+    std::vector<Operand> operands;
+    std::vector<std::size_t> outputs; // indices of rows
+    std::map<std::string, std::string> settings;
+
+    // Throws where the step has no such setting, or it is no number.
+    std::int64_t whole(const char* setting) const;
+    float number(const char* setting) const;
+    const std::string& word(const char* setting) const;
+};
+
+struct ProgramText {
+    std::vector<RowsOf> rows;
+    std::vector<std::string> inputs;  // names of the operation's inputs, in their order
+    std::vector<std::size_t> outputs; // indices of rows
+    std::vector<StepText> steps;
+    std::size_t row_floats = 0; // memory of rows, per row of the pass
+
+    // Throws std::invalid_argument with the line that is wrong.
+    explicit ProgramText(const std::string& text);
+
+private:
+    void place_rows();
+};
+
+} // namespace ovspec

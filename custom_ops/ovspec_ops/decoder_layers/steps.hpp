@@ -1,0 +1,26 @@
+// The steps of a program, ready to run.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <openvino/runtime/tensor.hpp>
+
+#include "decoder_layers/program.hpp"
+
+namespace ovspec {
+
+// One pass of rows through the steps.
+struct LayersPass {
+    std::size_t rows;
+    std::vector<float*> at; // of every RowsOf; `[rows, width]`
+    const ov::TensorVector& inputs;
+};
+
+using Action = std::function<void(const LayersPass&)>;
+
+// Throws std::invalid_argument where a step is not known, or its line does not fit it.
+Action action_of(const ProgramText& program, const StepText& step);
+
+} // namespace ovspec

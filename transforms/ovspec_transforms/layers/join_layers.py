@@ -1,0 +1,206 @@
+"""Stretches of decoder layers become one operation each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+
+import ovspec_ops
+from ovspec_transforms.graph import let_read
+from ovspec_transforms.layers.rows import Rows
+from ovspec_transforms.layers.steps import Operand, Port, Step, step_of
+from ovspec_transforms.report import PassReport
+from ovspec_transforms.weights.weight_memory import WeightMemory, slab_of
+
+DECODER_LAYERS = "DecoderLayers"
+_VERSION = "ovspec layers 1"
+
+Outputs = dict[tuple[str, int], ov.Output]
+"""Outputs of a graph by node and index."""
+
+
+def join_layers(model: ov.Model) -> PassReport:
+    """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
+
+    Args:
+        model: behind all other passes, and changed in place.
+    """
+    stretches, changed = _stretches(model), list[str]()
+    outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
+    if any(step.name == "attention" for steps in stretches for step in steps):
+        for steps in stretches:
+            changed += _replace(model, steps, outputs)
+    model.validate_nodes_and_infer_types()
+    return PassReport("JoinLayers", tuple(changed))
+
+
+def _stretches(model: ov.Model) -> list[list[Step]]:
+    """Steps that follow each other without any other node between them, in the order of the graph."""
+    made: dict[Rows, int] = {}  # stretch of rows that a step computes
+    levels: dict[str, int] = {}  # of a node: the last stretch that it depends on
+    stretches: dict[int, list[Step]] = {}
+    for node in model.get_ordered_ops():
+        before = [levels[port.get_source_output().get_node().get_name()] for port in node.inputs()]
+        levels[node.get_name()] = max(before, default=0)
+        if (step := step_of(node)) is None:
+            continue
+        number = 1
+        for read in step.reads:
+            known = made.get(read) if isinstance(read, Rows) else None
+            number = max(number, levels[read.node] + 1 if known is None else known)
+        levels[node.get_name()] = number
+        made |= dict.fromkeys(step.outputs, number)
+        stretches.setdefault(number, []).append(step)
+    return [stretches[number] for number in sorted(stretches)]
+
+
+def _replace(model: ov.Model, steps: list[Step], outputs: Outputs) -> list[str]:
+    """Put one operation in the place of steps; their nodes.
+
+    Args:
+        outputs: those of the operation take the place of the steps'.
+    """
+    own = {step.node for step in steps}
+    wanted = _wanted(model, own)
+    results = [rows for step in steps for rows in step.outputs if (rows.node, rows.index) in wanted]
+    steps = _needed(steps, results)
+    if not steps:
+        return []
+    operation = _Program(steps, outputs).operation(results)
+    operation.set_friendly_name(f"{steps[0].node}/{DECODER_LAYERS}")
+    for index, rows in enumerate(results):
+        output, new = outputs[rows.node, rows.index], operation.output(index)
+        # The next operation reads it as it is: in bf16 the plugin rounds what it reshapes.
+        outputs[rows.node, rows.index] = new
+        sizes = [size.get_length() for size in list(output.get_partial_shape())[1:]]
+        if len(sizes) > 1:
+            new = ops.reshape(new, ops.constant(np.array([-1, *sizes], np.int64)), False).output(0)
+        new.add_names(output.get_names())
+        let_read(output, new)
+    return [step.node for step in steps]
+
+
+def _wanted(model: ov.Model, own: set[str]) -> set[tuple[str, int]]:
+    """Outputs of the nodes `own` that other nodes need for the model's results."""
+    found, seen = set[tuple[str, int]](), set[str]()
+    pending = list(model.get_results())
+    while pending:
+        node = pending.pop()
+        if node.get_name() in seen:
+            continue
+        seen.add(node.get_name())
+        for port in node.inputs():
+            output = port.get_source_output()
+            if output.get_node().get_name() in own:
+                found.add((output.get_node().get_name(), output.get_index()))
+            else:
+                pending.append(output.get_node())
+    return found
+
+
+def _needed(steps: list[Step], results: list[Rows]) -> list[Step]:
+    """The steps that lead to some rows, in their order."""
+    wanted, found = set(results), list[Step]()
+    for step in reversed(steps):
+        if wanted.intersection(step.outputs):
+            found.append(step)
+            wanted.update(read for read in step.reads if isinstance(read, Rows))
+    return found[::-1]
+
+
+class _Program:
+    """The text of steps, and the inputs that they read."""
+
+    def __init__(self, steps: list[Step], outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._made = {rows for step in steps for rows in step.outputs}
+        self._names: dict[Rows, str] = {}
+        self._inputs: dict[str, ov.Output] = {}
+        memory = WeightMemory()
+        steps = [_in_slabs(step, memory) for step in steps]
+        operands = (operand for step in steps for operand in step.operands)
+        self._weights = _Weights(operand for operand in operands if isinstance(operand, np.ndarray))
+        self._lines = [self._line(step) for step in steps]
+
+    def operation(self, results: list[Rows]) -> ov.Node:
+        """The operation, whose outputs are these rows."""
+        slabs = self._weights.slabs
+        head = " ".join(["input", *self._inputs, *slabs])
+        tail = " ".join(["output", *(self._names[rows] for rows in results)])
+        constants = [ops.constant(slab, shared_memory=True).output(0) for slab in slabs.values()]
+        program = "\n".join([_VERSION, head, *self._lines, tail])
+        inputs = [*self._inputs.values(), *constants]
+        return ovspec_ops.create(DECODER_LAYERS, inputs, {"program": program})
+
+    def _line(self, step: Step) -> str:
+        operands = [self._operand(operand) for operand in step.operands]
+        outputs = [f"{self._name(rows)}:{rows.width}" for rows in step.outputs]
+        settings = [f"{name}={value}" for name, value in step.settings.items()]
+        return " ".join([*outputs, "=", step.name, *operands, *settings])
+
+    def _name(self, rows: Rows) -> str:
+        return self._names.setdefault(rows, f"r{len(self._names)}")
+
+    def _operand(self, operand: Operand) -> str:
+        if isinstance(operand, np.ndarray):
+            return self._weights.place(operand)
+        output = self._outputs[operand.node, operand.index]
+        if isinstance(operand, Port):
+            node = output.get_node()
+            is_input = node.get_type_name() == "Parameter"
+            name = node.get_friendly_name() if is_input else f"{node.get_name()}.{operand.index}"
+            self._inputs.setdefault(name, output)
+            return name
+        if operand not in self._made and operand not in self._names:
+            if len(output.get_partial_shape()) != 2:
+                flat = ops.constant(np.array([-1, operand.width], np.int64))
+                output = ops.reshape(output, flat, False).output(0)
+            self._inputs[f"{self._name(operand)}:{operand.width}"] = output
+        return self._name(operand)
+
+
+class _Weights:
+    """Where weights lie: in slabs that they were packed into. Each is an input as a whole, without a copy.
+
+    Attributes:
+        slabs: by the name of the input, u8.
+    """
+
+    def __init__(self, weights: Iterable[NDArray[np.generic]]) -> None:
+        spans: dict[int, tuple[NDArray[np.uint8], int, int]] = {}
+        for array in weights:
+            slab, at = _slab(array)
+            _, first, last = spans.get(slab.ctypes.data, (slab, at, at))
+            spans[slab.ctypes.data] = (slab, min(first, at), max(last, at + array.nbytes))
+        self.slabs = {f"w{i}": slab[first:last] for i, (slab, first, last) in enumerate(spans.values())}
+
+    def place(self, array: NDArray[np.generic]) -> str:
+        """Input and first byte of weights."""
+        at = array.ctypes.data
+        for name, slab in self.slabs.items():
+            if 0 <= at - slab.ctypes.data < slab.nbytes:
+                return f"{name}@{at - slab.ctypes.data}"
+        raise AssertionError("weights that lie in none of the slabs that hold them all")
+
+
+def _slab(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
+    found = slab_of(array)
+    assert found is not None, "native_linear packs weights into slabs"
+    return found
+
+
+def _in_slabs(step: Step, memory: WeightMemory) -> Step:
+    """The step with small weights, such as those of norms, copied into a slab."""
+    operands: list[Operand] = []
+    for operand in step.operands:
+        if isinstance(operand, np.ndarray) and slab_of(operand) is None:
+            copy = memory.zeros((operand.nbytes,))
+            copy[:] = operand.view(np.uint8).ravel()
+            operand = copy
+        operands.append(operand)
+    return replace(step, operands=operands)

@@ -290,8 +290,8 @@ def _optional_number(path: Path, config: dict[str, Any], name: str) -> int | Non
         if value is None:
             continue
         if not is_int(value) or not 0 < value <= (most := _MOST.get(name, _MOST_OF_ALL)):
-            shown = repr(value) if not is_int(value) or value <= 0 else f"above {most}"
-            raise ValueError(f"{path}: {key} is {shown}, expected a positive integer; export the model again")
+            found = shown(value) if not is_int(value) or value <= 0 else f"above {most}"
+            raise ValueError(f"{path}: {key} is {found}, expected a positive integer; export the model again")
         return value
     return None
 

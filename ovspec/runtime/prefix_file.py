@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}; write one with `ovspec cache save`") from error
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): {_AGAIN}") from error
+        raise ValueError(f"{path} is damaged ({cut(str(error), 200)}): {_AGAIN}") from error
 
 
 def _check_format(path: Path, known: Mapping[str, str]) -> None:

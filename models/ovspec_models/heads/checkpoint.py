@@ -15,7 +15,7 @@ from openvino import opset15 as ops
 from ovspec_models.head_info import with_layer_sizes
 from ovspec_models.json_file import read_json
 from ovspec_models.shapes import ModelShape, RopeScaling
-from ovspec_models.shown import shown
+from ovspec_models.shown import cut, shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import decompression_convert
 
@@ -302,7 +302,8 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
                     if isinstance(found, torch.Tensor) and reads(name)
                 }
     except Exception as error:  # the errors of damaged files have no class in common
-        raise ValueError(f"head '{folder}': its weights can't be read ({error}); get them again") from error
+        reason = cut(str(error), 200)
+        raise ValueError(f"head '{folder}': its weights can't be read ({reason}); get them again") from error
     if not tensors:
         raise ValueError(
             f"head '{folder}' has no weights of its kind in *.safetensors, *.bin or *.pt; get them too"

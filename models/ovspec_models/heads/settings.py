@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.shown import shown
+from ovspec_models.shown import cut, shown
 
 #: What a layer is made by; `HeadCheckpoint.shape` reads it.
 OF_LAYERS = (
@@ -117,6 +117,6 @@ class HeadSettings:
 
 def _refuse(folder: Path, name: str, value: object, reason: str) -> None:
     raise ValueError(
-        f"head '{folder}': {name} of config.json is {shown(value)}, {reason}, and the head might draft "
+        f"head '{folder}': {cut(name)} of config.json is {shown(value)}, {reason}, and the head might draft "
         "wrongly; take another head"
     )

@@ -122,12 +122,13 @@ def check_machine(manifest: dict[str, Any]) -> None:
     """Raise ValueError, in one line, if the bundle was made for another Python or processor."""
     for name, here in this_machine().items():
         if manifest[name] != here:
+            made_for = ascii(manifest[name])[1:-1][:80]
             remedy = (
-                f"PYTHON=python{manifest['python']} ./install.sh"
+                f"PYTHON=python{made_for} ./install.sh"
                 if name == "python"
                 else "make the bundle on such a machine"
             )
-            raise ValueError(f"the bundle is for {name} {manifest[name]}, this is {here}; {remedy}")
+            raise ValueError(f"the bundle is for {name} {made_for}, this is {here}; {remedy}")
 
 
 def main() -> int:

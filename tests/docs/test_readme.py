@@ -37,6 +37,8 @@ NOT_RUN = {
     "ovspec bench verify --device": "needs a GPU",
     "ray start": "needs several machines; tests/serve/test_cluster.py starts a cluster",
     "RAY_ADDRESS=": "the same",
+    "ray get-auth-token": "needs several machines, and the extra ray",
+    "export RAY_AUTH_MODE": "sets a variable for the commands below it",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.

@@ -56,9 +56,7 @@ def usual_contexts(source: ModelSource, new_tokens: int, *contexts: int) -> tupl
 
 def context_option(kind: Any, usual: str, help_text: str) -> Callable[[Command], Command]:
     """`--context`, whose default `usual` follows the model's positions."""
-    return typed_option(
-        "--context", kind, f"{help_text}  [default: {usual}, or what the model has positions for]"
-    )
+    return typed_option("--context", kind, f"{help_text}  [{usual}, or what the model has]")
 
 
 def check_outputs(json_path: str | None, plot: Path | None = None) -> None:

@@ -55,8 +55,8 @@ def usual_contexts(source: ModelSource, new_tokens: int, *contexts: int) -> tupl
 
 
 def context_option(kind: Any, usual: str, help_text: str) -> Callable[[Command], Command]:
-    """`--context`, whose default `usual` follows the model's positions."""
-    return typed_option("--context", kind, f"{help_text}  [{usual}, or what the model has]")
+    """`--context`, whose default is `usual`, or fewer where the model has fewer positions."""
+    return typed_option("--context", kind, f"{help_text}  [{usual}, or fewer]")
 
 
 def check_outputs(json_path: str | None, plot: Path | None = None) -> None:

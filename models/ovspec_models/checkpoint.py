@@ -11,6 +11,7 @@ from typing import Any
 from ovspec_models.json_file import read_json
 from ovspec_models.model_info import is_checkpoint, refuse_gguf
 from ovspec_models.reasons import first_line, packages_to_install, reason
+from ovspec_models.shown import cut
 from ovspec_models.tokenizer_check import compare_vocabularies
 
 _MOST_INDEX_BYTES = 1 << 28  # 60 layers of 384 experts with weights of 4 bits make 20 MB
@@ -156,7 +157,7 @@ def _unreadable(argument: str, location: str, is_local: bool, error: Exception) 
         )
     if is_local:
         return (
-            f"{argument} '{location}' cannot be read by transformers: {cause}; "
+            f"{argument} '{location}' cannot be read by transformers: {cut(str(cause), 300)}; "
             f"{packages_to_install(error) or 'check config.json and the tokenizer'}"
         )
     return (

@@ -14,7 +14,7 @@ from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
 from ovspec_models import ModelInfo
 from ovspec_models.json_file import read_json
-from ovspec_models.shown import shown
+from ovspec_models.shown import cut, shown
 from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import last_line
 
@@ -172,7 +172,7 @@ def read_generation_config(models_path: Path) -> GenerationConfig:
         config = GenerationConfig(str(path))
         check_supported(config)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: {last_line(error)}; {remedy}") from error
+        raise ValueError(f"{path}: {cut(last_line(error), 300)}; {remedy}") from error
     return config
 
 

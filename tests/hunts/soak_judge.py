@@ -9,6 +9,7 @@ from hunts.soak_faults import IN_PASS, ROW_FAULTS
 from hunts.soak_models import Alone, pipeline, runners
 from hunts.soak_requests import Asked, Load
 from hunts.soak_run import Outcome, Run
+from openvino_genai import GenerationFinishReason
 
 from ovspec.generation.inputs import encode
 
@@ -77,12 +78,20 @@ def _difference(run: Run, asked: Asked, outcome: Outcome, alone: Alone) -> str:
         return ""
     right = alone.answer(run.load.model, asked.ask, asked.verify)
     run.counts["left early" if outcome.aborted else "compared"] += 1
-    length = len(outcome.tokens) if outcome.aborted else len(right.tokens)
+    length, reason = len(right.tokens), right.reason
+    if outcome.aborted:
+        length = len(outcome.tokens)
+    elif run.load.cache_tokens is not None:
+        # An answer ends where prompt and answer fill the cache.
+        prompt = encode(pipeline(run.load.model).get_tokenizer(), asked.ask.prompt)
+        most = run.load.cache_tokens // 32 * 32 - len(prompt)
+        if most < length:
+            length, reason = most, GenerationFinishReason.LENGTH
     if outcome.tokens != right.tokens[:length]:
         return f"tokens {outcome.tokens} instead of {right.tokens}"
     known = length * (1 + 2 * (asked.ask.logprobs or 0)) if asked.ask.logprobs is not None else 0
     if outcome.logprobs != right.logprobs[:known]:
         return f"log probabilities {list(outcome.logprobs)} instead of {list(right.logprobs)}"
-    if not outcome.aborted and outcome.reason != right.reason:
-        return f"ended by {outcome.reason.name} instead of {right.reason.name}"
+    if not outcome.aborted and outcome.reason != reason:
+        return f"ended by {outcome.reason.name} instead of {reason.name}"
     return ""

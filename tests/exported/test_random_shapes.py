@@ -48,6 +48,8 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
 def test_greedy_tokens(family: str, changes: dict[str, Any], prompt: NDArray[np.int64]) -> None:
     tiny = replace(TINY[family], sizes={**TINY[family].sizes, **changes})
     model = random_model(tiny)
+    # torch's grouped product of experts refuses rows that are no multiple of 16 bytes.
+    model.set_experts_implementation("eager")
     with tempfile.TemporaryDirectory() as made:
         checkpoint = save_checkpoint(model, Path(made) / "checkpoint")
         folder = export_model(checkpoint, Path(made) / "ir", weight_format="fp32")

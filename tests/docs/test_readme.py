@@ -51,7 +51,7 @@ NAMES = {
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
         "ovspec chat",
-        "ovspec demo",
+        "ovspec demo --embedded",
         "ovspec eval fidelity",
     ),
     *(

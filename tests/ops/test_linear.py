@@ -366,7 +366,7 @@ def test_f16_and_f32_of_one_number_have_the_same_bits_in_bf16() -> None:
         ({"format": "f64"}, "attribute format is 'f64', expected one of u8, u4, f32, f16, bf16"),
         ({"format": "f16", "row_bits": 16}, "attribute row_bits is 16, expected 32"),
         ({"format": "bf16", "row_bits": 8}, "attribute row_bits is 8, expected 32 or 16"),
-        ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),
+        ({"groups": 3}, "attribute groups is 3 for rows of 128 values in u8"),
         ({"groups": 0}, "attribute groups is 0"),
         ({"row_bits": 4}, "attribute row_bits is 4, expected 32, 16 or 8"),
         ({"sizes": []}, "attribute sizes holds 0 sizes, expected 1 to 16"),

@@ -118,7 +118,7 @@ class Speculation:
             plans: what each of them is to do.
             chunks: of prompts, read in the same pass.
         """
-        if len(decoding) == 1 and not chunks and self._is_plain(plans[0]):
+        if len(decoding) == 1 and not chunks and self._is_plain(plans[0]) and not self._forced(decoding[0]):
             step = self._decode_plainly(decoding[0])
             if step.passes:
                 return step
@@ -187,6 +187,8 @@ class Speculation:
         sequence, target = state.sequence, self.verifier.target
         step, read = Step([0], [0], [0], passes=0), 0.0
         while not (step.passes and microseconds() >= self.until) and not sequence.finished:
+            if step.passes and self._forced(state):
+                break
             if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
                 break
             started, (logits, duration) = microseconds(), found
@@ -202,19 +204,34 @@ class Speculation:
     def _draft(
         self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], step: Step
     ) -> list[Proposal]:
+        forced = [self._forced(state) for state in decoding]
         counts = [
-            max(0, min(plan.num_assistant_tokens, self.room(state)))
-            for state, plan in zip(decoding, plans, strict=True)
+            0 if grammar else max(0, min(plan.num_assistant_tokens, self.room(state)))
+            for state, plan, grammar in zip(decoding, plans, forced, strict=True)
         ]
         if self.drafter is None or not any(counts):
-            return [Proposal() for _ in decoding]
+            return [Proposal(tokens) for tokens in forced]
         started = microseconds()
         proposals = self.drafter.propose([state.sequence for state in decoding], counts)
+        for state, proposal, tokens in zip(decoding, proposals, forced, strict=True):
+            with state.faults():
+                proposal.cut(state.sequence)
+            proposal.tokens += tokens
         if any(proposal.confidences for proposal in proposals):
             drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
+
+    def _forced(self, state: RequestState) -> list[int]:
+        """A draft of what the request's grammar leaves no choice about, which costs nothing."""
+        constraint = state.sequence.processor.constraint
+        if constraint is None:
+            return []
+        room = min(self._most(state), MAX_NUM_ASSISTANT_TOKENS)
+        with state.faults():
+            return constraint.forced()[: max(0, room)]
+        return []
 
     def check_trees(self, levels: int) -> None:
         """Refuse draft trees of so many levels, if there are any.
@@ -233,7 +250,14 @@ class Speculation:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
     def room(self, state: RequestState) -> int:
-        """Largest useful draft; the pass itself yields one more token."""
+        """Largest useful draft of the drafter; the pass itself yields one more token."""
+        settings, limits = state.sequence.settings, [self._most(state)]
+        if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(settings.num_assistant_tokens)
+        return min(limits)
+
+    def _most(self, state: RequestState) -> int:
+        """Draft tokens that a pass has room for, whoever drafts them."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
@@ -244,8 +268,6 @@ class Speculation:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
-        if sequence.settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
-            limits.append(sequence.settings.num_assistant_tokens)
         return min(limits)
 
     def _take(

@@ -169,6 +169,7 @@ class LLMPipeline(Outline):
             self._ovspec_config,
             given.cache_bytes,
             given.prefix_cache_bytes(self._plan),
+            self.grammars,
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
@@ -351,8 +352,7 @@ class LLMPipeline(Outline):
         if size is None:
             size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len)
         self._target.limit_cache(size, min(kept, size))
-        tokens = int(self._target.blocks.max_tokens)
-        if not tokens:
+        if not (tokens := int(self._target.blocks.max_tokens)):
             block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"
             raise ValueError(f"--cache-size {size}: {block}; give more")
         self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)

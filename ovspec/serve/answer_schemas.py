@@ -82,9 +82,17 @@ class CompletionLogprobs(_Answer):
     """Log probabilities of a completion, one entry a token."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
+
+
+class PromptLogprob(_Answer):
+    """A token that might stand at a place of the prompt, with vLLM's names."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
 
 
 class _Choice(_Answer):
@@ -98,6 +106,7 @@ class CompletionChoice(_Choice):
 
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class _Completion(_Answer):
@@ -156,6 +165,7 @@ class ChatCompletion(_Completion):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class ServedModelEntry(_Answer):

@@ -26,7 +26,6 @@ from ovspec.serve.bodies import (
     CompletionBody,
     DetokenizeBody,
     GenerationBody,
-    StrictBody,
     TokenizeBody,
 )
 from ovspec.serve.calls import Call, num_answers
@@ -37,6 +36,7 @@ from ovspec.serve.openapi import openapi_document
 from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
 from ovspec.serve.request_log import CALL, RequestLog
 from ovspec.serve.served_model import ServedModel, mode_name
+from ovspec.serve.strict_body import StrictBody
 
 _HEALTH_SECONDS = 5.0
 Handler = Callable[[Request], Awaitable[Response]]

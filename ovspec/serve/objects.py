@@ -11,7 +11,8 @@ from typing import Any
 
 from ovspec.engine.request import RequestMetrics
 from ovspec.generation.token_text import Piece
-from ovspec.serve.choice import Choice, Delta, NamedLogprobs
+from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.prompt_logprobs import NamedLogprobs
 
 Json = dict[str, Any]
 
@@ -130,13 +131,15 @@ class CompletionObjects(Objects):
         }
 
 
-def _entry(piece: Piece, logprob: float) -> Json:
+def _entry(piece: Piece, logprob: float | None) -> Json:
     return {"token": piece.text, "logprob": logprob, "bytes": list(piece.data)}
 
 
-def _by_name(one: NamedLogprobs) -> Json:
+def _by_name(one: NamedLogprobs) -> Json | None:
     """The most probable tokens by their names; of tokens with one name, the others go by their id."""
     found: Json = {}
+    if one.logprob is None:
+        return None  # nothing precedes the first token of a prompt
     for token, piece, value in one.top:
         found[f"token_id:{token}" if piece.text in found else piece.text] = value
     return found

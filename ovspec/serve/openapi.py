@@ -18,8 +18,9 @@ from ovspec.serve.answer_schemas import (
     ModelList,
     Tokens,
 )
-from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, StrictBody, TokenizeBody
+from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from ovspec.serve.protection import OPEN_PATHS
+from ovspec.serve.strict_body import StrictBody
 
 _STREAM = "text/event-stream"
 _ERRORS = {

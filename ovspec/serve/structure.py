@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -58,15 +59,10 @@ def grammar_of(body: GenerationBody) -> Grammar | None:
             found.append(_of_response_format(body.response_format))
         if body.structured_outputs is not None:
             found.append(_of_structured_outputs(body.structured_outputs, "structured_outputs."))
-        guided = StructuredOutputs(
-            json=body.guided_json,
-            regex=body.guided_regex,
-            choice=body.guided_choice,
-            grammar=body.guided_grammar,
-            whitespace_pattern=body.guided_whitespace_pattern,
-        )
-        if guided.model_fields_set and guided != StructuredOutputs():
-            found.append(_of_structured_outputs(guided, "guided_"))
+        names = ("json", "regex", "choice", "grammar", "whitespace_pattern")
+        guided = {name: value for name in names if (value := getattr(body, f"guided_{name}")) is not None}
+        if guided:
+            found.append(_of_structured_outputs(StructuredOutputs(**guided), "guided_"))
     except InvalidValueError as error:
         field = str(error).partition(":")[0].partition(".")[0]
         raise ApiError(400, str(error), field, "invalid_value") from error
@@ -92,7 +88,7 @@ def _of_response_format(given: ResponseFormat) -> Grammar | None:
 
 
 def _of_structured_outputs(given: StructuredOutputs, prefix: str) -> Grammar | None:
-    makers = {
+    makers: dict[str, tuple[Any, Callable[[Any, str], Grammar]]] = {
         "json": (given.json_, Grammar.of_json_schema),
         "regex": (given.regex, Grammar.of_regex),
         "choice": (given.choice, Grammar.of_choice),

@@ -97,7 +97,7 @@ class PromptLogprob(_Answer):
 
 class _Choice(_Answer):
     index: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     token_origins: list[TokenOrigin] | None = None
 
 
@@ -145,12 +145,29 @@ class ChatLogprobs(_Answer):
     refusal: None
 
 
+class CallOfFunction(_Answer):
+    """A function that the model asks to call."""
+
+    name: str
+    arguments: str
+
+
+class CallOfTool(_Answer):
+    """A tool that the model asks to call."""
+
+    id: str
+    type: Literal["function"]
+    function: CallOfFunction
+
+
 class AnswerMessage(_Answer):
     """The message of an answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[CallOfTool] | None = None
 
 
 class ChatChoice(_Choice):
@@ -208,3 +225,9 @@ class Health(_Answer):
     """The answer of `/health`."""
 
     status: Literal["ok"]
+
+
+class Version(_Answer):
+    """The answer of `/version`."""
+
+    version: str

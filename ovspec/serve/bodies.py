@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ovspec.sampling.sampling import MAX_SEED
+from ovspec.serve.answer_forms import ResponseFormat, StructuredOutputs
 from ovspec.serve.messages import MAX_MESSAGES, Message
 from ovspec.serve.strict_body import (
     Flag,
@@ -20,7 +21,7 @@ from ovspec.serve.strict_body import (
     TokenIds,
     Whole,
 )
-from ovspec.serve.structure import ResponseFormat, StructuredOutputs
+from ovspec.serve.tool_fields import MAX_TOOLS, NamedTool, Tool
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -152,15 +153,18 @@ class ChatBody(GenerationBody):
     special_tokens_in_content: Flag = False
     logprobs: Flag | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: OffList = None
-    tool_choice: Annotated[None, OffExcept("none")] = None
-    parallel_tool_calls: Off = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: Flag | None = None
     functions: OffList = None
     function_call: Annotated[None, OffExcept("none")] = None
     audio: Off = None
     modalities: Annotated[None, OffExcept(["text"])] = None
     prediction: Off = None
-    reasoning_effort: Off = None
+    reasoning_effort: Text | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: Flag = True
+    continue_final_message: Flag = False
     verbosity: Off = None
     web_search_options: Off = None
 

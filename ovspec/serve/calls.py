@@ -9,6 +9,7 @@ from ovspec.engine.request import Request
 from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.prompt_logprobs import PromptText
@@ -53,15 +54,17 @@ class Call:
         objects: Objects
         if isinstance(body, ChatBody):
             field = "messages"
-            prompts = [model.tokens_of_chat(body.messages, body.special_tokens_in_content)]
+            chat = ChatRequest.of(body, model)
+            prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = ChatObjects(model.name, logprobs)
+            objects = ChatObjects(model.name, logprobs, chat.parser)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
+            grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(model.name, logprobs)
-        settings = model.settings(body, max_tokens, grammar_of(body))
+        settings = model.settings(body, max_tokens, grammar)
         if body.n > 1 and not settings.sampling.do_sample:
             raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
         name, verify = model.verify_mode(body.verify)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import GenerationBody
 from ovspec.serve.messages import Message
+from ovspec.serve.tool_fields import Tool
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
@@ -76,27 +77,48 @@ class ServedModel:
         return tokenized(self.tokenizer, text, special_tokens)
 
     def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
-        """Token ids of a chat through the model's template.
+        """Token ids of a chat through the model's template; errors as of `chat_text`."""
+        return self.requests.chat_prompts.tokenized(self.chat_text(messages, special_tokens))
+
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        special_tokens: bool = False,
+        tools: Sequence[Tool] = (),
+        context: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continues: bool = False,
+    ) -> str:
+        """A chat through the model's template, for `chat_prompts.tokenized`.
 
         Args:
             special_tokens: whether the names of special tokens in messages become these tokens.
+            tools: that the model is told of.
+            context: other variables of the template.
+            add_generation_prompt, continues: as of `ChatPrompts.templated`.
 
         Raises:
             ApiError: 400, the model has no template, or it does not take these messages.
         """
-        prompts = self.requests.chat_prompts
-        history = ChatHistory([{"role": message.role, "content": message.text} for message in messages])
+        history = ChatHistory([message.templated for message in messages])
+        if tools:
+            history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
+        if context:
+            history.set_extra_context(dict(context))
         try:
-            text = prompts.templated(history, special_tokens)
+            return self.requests.chat_prompts.templated(
+                history, special_tokens, add_generation_prompt, continues
+            )
         except (ValueError, RuntimeError) as error:
-            if raised_by_us(error):
+            if continues and "substring" in str(error):
+                message = "continue_final_message: the chat template does not show the last message as it is"
+            elif raised_by_us(error):
                 message = "this model has no chat template; use /v1/completions"
             else:
                 message = (
                     f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
                 )
             raise ApiError(400, message, "messages") from error
-        return prompts.tokenized(text)
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
         """Refuse a prompt that can never be answered, or an answer that is too long for it.

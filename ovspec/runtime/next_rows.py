@@ -83,7 +83,7 @@ class NextRows:
         if self._slots is not None:
             self._slots[:] = slots(sequence.table, past, past + rows, size)
         duration = inputs.infer()
-        sequence.verified_from, sequence.length = past, past + rows
+        sequence.length = past + rows
         if self._logits is None:
             self._logits = inputs.request.get_tensor("logits").data.reshape(rows, -1)
         return self._logits, duration

@@ -323,7 +323,7 @@ class UnrolledSteps:
         started = microseconds()
         drafted = graph.run(tokens, past, table, temperature, features)
         self.duration = microseconds() - started
-        sequence.verified_from, sequence.length = past, past + len(tokens) + graph.steps - 1
+        sequence.length = past + len(tokens) + graph.steps - 1
         return drafted
 
     def wait(self) -> None:

@@ -26,11 +26,11 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
     "budget": (int,),
     "coverage": (int, float),
 }
-# Settings that older versions wrote, each with the one value that changes nothing in this version.
-_REMOVED: dict[str, str | int | None] = {
-    "query": "last",
-    "summary": "mean",
-    "refresh_interval": 1,
+# Settings that older versions wrote, each with the one value that means what this version does.
+_REMOVED: dict[str, str | None] = {
+    "query": None,
+    "summary": None,
+    "refresh_interval": None,
     "expert_rule": "mass",
     "expert_share_bound": None,
     "ffn_rule": "top_k",

@@ -121,7 +121,7 @@ _verify_option = option_group(
         metavar="MODE",
     ),
 )
-_anchors_option = option_group(
+anchors_option = option_group(
     _SELECTION_TITLE,
     click.option("--anchor-layers", help="Sparse, rule paper: layers that select blocks, e.g. 0,1,2,6,10."),
 )
@@ -138,7 +138,7 @@ def memory_limit_from(options: dict[str, Any]) -> float | None:
 
 def verify_options(command: Command) -> Command:
     """`--verify` and the settings of sparse verification."""
-    return _verify_option(selection_options(_anchors_option(weight_options(command))))
+    return _verify_option(selection_options(anchors_option(weight_options(command))))
 
 
 def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:

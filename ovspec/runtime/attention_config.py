@@ -21,6 +21,7 @@ class AttentionConfig:
         anchor_layers: by the paper's rule the layers that select, or `None` for its default.
         selection: rule by which they select.
         coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone decides.
+        watches: whether the graph returns the queries that select, as `selecting_queries`; "native" only.
         prefill: how prompts are read; `None`: densely.
         covers: whether a coverage below 1 can be set later; stock attention needs another graph for it, in
             which a GPU waits more often.
@@ -31,6 +32,7 @@ class AttentionConfig:
     anchor_layers: tuple[int, ...] | None = None
     selection: Selection = field(default_factory=Selection)
     coverage: float = 1.0
+    watches: bool = False
     prefill: SparsePrefill | None = None
     covers: bool = False
 

@@ -62,7 +62,7 @@ def transform(
     if attention.backend == "native":
         reports.append(route_rows(model))
         if attention.selects:
-            reports.append(select_blocks(model, anchors, selection))
+            reports.append(select_blocks(model, anchors, selection, attention.watches))
     elif attention.selects:
         reports.append(select_blocks_stock(model, anchors, block_size, attention.covers))
     elif masks_trees:

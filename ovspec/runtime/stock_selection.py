@@ -169,9 +169,8 @@ class StockSelection(NativeSelection):
         for s, one in enumerate(self._plan):
             rows, blocks = one.rows, len(one.table)
             tables[s, :blocks] = one.table
-            tokens[s, :blocks] = np.minimum(
-                self._block_size, rows.context - self._block_size * np.arange(blocks)
-            )
+            before = rows.past - self._block_size * np.arange(blocks)
+            tokens[s, :blocks] = np.clip(before, 0, self._block_size)
             first_known = one.written if one.known else one.written + 1
             sources[s, first_known:blocks] = np.arange(written, written + blocks - first_known)
             written += blocks - first_known

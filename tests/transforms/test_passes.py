@@ -146,7 +146,7 @@ def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
 def test_anchors_select_and_the_others_reuse(shape: ModelShape) -> None:
     model = paged(shape)
     route_rows(model)
-    assert select_blocks(model, anchor_layers=[0, 1]).count == shape.num_hidden_layers
+    assert select_blocks(model, [0, 1], Selection("paper")).count == shape.num_hidden_layers
     assert types(model)["BlockSelect"] == types(model)["KeySummary"] == 2
     assert {"verify_budgets", "key_summary.0", "key_summary.1"} <= input_names(model)
     assert "key_summary.2" not in input_names(model)
@@ -170,7 +170,7 @@ def test_bad_anchors_are_refused(anchors: list[int]) -> None:
     model = paged(SHAPES["qwen3"])
     route_rows(model)
     with pytest.raises(ValueError, match="anchor_layers"):
-        select_blocks(model, anchor_layers=anchors)
+        select_blocks(model, anchors, Selection("paper"))
 
 
 def test_selecting_before_routing_is_refused() -> None:

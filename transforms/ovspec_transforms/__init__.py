@@ -13,6 +13,9 @@ from ovspec_transforms.attention.paged_reader import PagedAttentionReader as Pag
 from ovspec_transforms.attention.rope_angles import rope_angles as rope_angles
 from ovspec_transforms.attention.route_rows import VERIFY_TABLES as VERIFY_TABLES
 from ovspec_transforms.attention.route_rows import route_rows as route_rows
+from ovspec_transforms.attention.select_blocks import SELECTED_BLOCKS as SELECTED_BLOCKS
+from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS as SELECTED_COUNTS
+from ovspec_transforms.attention.select_blocks import SELECTING_QUERIES as SELECTING_QUERIES
 from ovspec_transforms.attention.select_blocks import select_blocks as select_blocks
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
 from ovspec_transforms.attention.select_blocks_stock import stock_anchors as stock_anchors

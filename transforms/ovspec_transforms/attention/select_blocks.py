@@ -36,6 +36,7 @@ VERIFY_BUDGETS = "verify_budgets"
 VERIFY_COVERAGE = "verify_coverage"
 SELECTED_COUNTS = "selected_counts"
 SELECTED_BLOCKS = "selected_blocks"
+SELECTING_QUERIES = "selecting_queries"
 
 
 class _SelectBlocks:
@@ -108,7 +109,10 @@ class _SelectBlocks:
 
 
 def select_blocks(
-    model: ov.Model, anchor_layers: Sequence[int] | None = None, selection: Selection | None = None
+    model: ov.Model,
+    anchor_layers: Sequence[int] | None = None,
+    selection: Selection | None = None,
+    watches: bool = False,
 ) -> PassReport:
     """Make the verification attention of a routed model sparse.
 
@@ -123,6 +127,8 @@ def select_blocks(
     Args:
         model: a model after `route_rows`.
         anchor_layers: by the paper's rule the layers that select; `None` takes `default_anchor_layers`.
+        watches: whether to add the output `selecting_queries` f32 `[layers that select, rows, heads *
+            k_size]`, the queries times the scale of attention.
 
     Raises:
         ValueError: anchors that do not ascend through the layers without a window, or that the rule does not
@@ -137,6 +143,9 @@ def select_blocks(
     read = [lists.chosen[anchor_of(index, anchors)] for index in indices]
     _add_stacked(model, read, 1, SELECTED_COUNTS)
     _add_stacked(model, [lists.chosen[anchor] for anchor in anchors], 0, SELECTED_BLOCKS)
+    if watches:
+        queries = [_scaled_query(lists.chosen[anchor]) for anchor in anchors]
+        _add_stacked(model, queries, 0, SELECTING_QUERIES)
     return report
 
 
@@ -156,6 +165,11 @@ def selecting_layers(model: ov.Model) -> list[PagedLayer]:
             "use verify='dense'"
         )
     return layers
+
+
+def _scaled_query(chosen: ov.Node) -> ov.Node:
+    query = chosen.input(0).get_source_output()
+    return ops.multiply(query, ops.constant(chosen.get_attributes()["scale"], ov.Type.f32))
 
 
 def _add_stacked(model: ov.Model, nodes: Sequence[ov.Node], output: int, name: str) -> None:

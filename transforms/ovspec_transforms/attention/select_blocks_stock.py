@@ -194,7 +194,7 @@ def select_blocks_stock(
 
     With `covers` the graph computes these: from `select_limits` i32 `[sequences]`, blocks to keep beside
     those that always stay; `select_whole` i32 `[sequences]`, blocks of the whole table; `select_tokens` f32
-    `[sequences, blocks]`, tokens of a block after the pass, padded with 0; `verify_coverage` f32
+    `[sequences, blocks]`, tokens of a block before the pass, padded with 0; `verify_coverage` f32
     `[sequences]`.
 
     Outputs: `new_summary` f32 `[written, values]` and `new_keys` f32 `[held, 1, values]`, of all anchors side

@@ -57,7 +57,7 @@ NAMES = {
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
         "ovspec chat",
-        "ovspec demo",
+        "ovspec demo --embedded",
         "ovspec eval fidelity",
     ),
     *(

@@ -22,7 +22,6 @@ from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.grammars import Grammars
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.warm_up import warm_up
@@ -34,9 +33,6 @@ from ovspec_models import OvspecConfig
 _LOG = logging.getLogger(__name__)
 _UNLIMITED = 2**31 - 1
 MAX_NUM_SEQS = 256
-#: Microseconds after which no further pass of a step begins: the step's first token, and a request that
-#: arrives during it, wait so long and for one pass more at most.
-AT_ONCE = 4000.0
 
 
 class LLMEngine:
@@ -178,11 +174,7 @@ class LLMEngine:
             state.aborted = True
 
     def step(self) -> list[RequestOutput]:
-        """Schedule, run one pass, post-process; what came of it for each request that has something new.
-
-        A request that is alone has several passes where these are short: what lies between two steps takes
-        100 us.
-        """
+        """Schedule, run one pass, post-process; what came of it for each request that has something new."""
         outputs = self._outputs
         outputs += self.end_aborted()
         for state in [state for state in self._states.values() if state.ended]:
@@ -192,11 +184,8 @@ class LLMEngine:
                 self._begin(state)
             if state.error:
                 outputs.append(self._last_output(state))
-        self._speculation.until = microseconds() + AT_ONCE
         try:
             decoding, reading = self._advance()
-            while not reading and self._goes_on(decoding) and microseconds() < self._speculation.until:
-                decoding, reading = self._advance()
         except CacheFullError as error:
             self._outputs, state = [], self._states[error.request_id]
             # What passes before have brought is handed out; the next step fails again.
@@ -330,12 +319,6 @@ class LLMEngine:
                 with state.faults():
                     self._publish(state)
         return decoding, reading
-
-    def _goes_on(self, decoding: list[RequestState]) -> bool:
-        """Whether the only request there is can decode on; nobody else waits for the end of the step."""
-        if len(decoding) != 1 or len(self._states) != 1:
-            return False
-        return not (decoding[0].ended or decoding[0].aborted)
 
     def _last_output(self, state: RequestState) -> RequestOutput:
         """End a request; taken before, so that Ctrl-C loses no output of a request that has ended."""

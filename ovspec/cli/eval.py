@@ -17,7 +17,7 @@ from ovspec.cli.output import show_report, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
-from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.eval.divergence import log_softmax
-from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS

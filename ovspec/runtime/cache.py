@@ -131,7 +131,7 @@ class KVCache:
         new_blocks: NewBlocks = HostBlocks,
         key_axis: int = 1,
     ) -> None:
-        self._requests, self._new_blocks, self._key_axis = [request], new_blocks, key_axis
+        self._request, self._new_blocks, self._key_axis = request, new_blocks, key_axis
         self.specs = tuple(tensors)
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
@@ -146,16 +146,6 @@ class KVCache:
     def capacity(self) -> int:
         """Blocks of each tensor."""
         return self._capacity
-
-    def attach(self, request: ov.InferRequest) -> None:
-        """Let another request read and write the tensors too, of the same model compiled otherwise."""
-        self._requests.append(request)
-        for name, blocks in self._blocks.items():
-            request.set_tensor(name, blocks.tensor)
-
-    def detach(self, request: ov.InferRequest) -> None:
-        """Forget a request that `attach` got."""
-        self._requests.remove(request)
 
     def ensure(self, num_blocks: int, soon: int = 0) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
@@ -212,8 +202,7 @@ class KVCache:
 
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
-        for request in self._requests:
-            request.set_tensor(spec.name, blocks.tensor)
+        self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:

@@ -34,7 +34,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("sampling", "verify", "schedule"),
         ("errors",),
     ),
-    "ovspec_models": (("heads",), ("synthetic",), ("",)),
+    "ovspec_models": (("heads",), ("synthetic",), ("sources",), ("",)),
     "ovspec_transforms": (
         ("",),
         ("experts", "ffn", "heads", "layers"),

@@ -1,7 +1,7 @@
 """Models whose layers keep states beside keys and values, for optimum-intel with newer transformers.
 
-optimum-intel 2.1 wraps the cache classes that transformers had for Qwen3.5 until 5.2, for Qwen3-Next until 4.57
-and for LFM2 until 5.4. Where they are gone, a class takes their place that says which layer is what.
+optimum-intel 2.1 wraps the cache classes that transformers had for Qwen3.5 until 5.2 and for LFM2 until 5.4.
+Where they are gone, a class takes their place that says which layer is what.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ _HYBRIDS = {
     "qwen3_5_text": _Hybrid(
         "qwen3_5", "Qwen3_5DynamicCache", "Qwen3_5TextOpenVINOConfig", "Qwen3_5TextModel"
     ),
-    "qwen3_next": _Hybrid("qwen3_next", "Qwen3NextDynamicCache", "Qwen3NextOpenVINOConfig", "Qwen3NextModel"),
     "lfm2": _LFM2,
     # Its patch begins with that of LFM2, which looks for LFM2's class.
     "lfm2_moe": _Hybrid(_LFM2.module, _LFM2.cache, "LFM2MoeOpenVINOConfig"),

@@ -340,7 +340,10 @@ def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
 
 
 def _state_values(text: dict[str, Any]) -> int:
-    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's. Of LFM2: those."""
+    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's.
+
+    LFM2's layers have only the latter.
+    """
     types = text.get("layer_types")
     layers = types.count("linear_attention") if isinstance(types, list) else 0
     heads, key_heads = _count(text, "linear_num_value_heads"), _count(text, "linear_num_key_heads")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.sequence_states import SequenceStates
+from ovspec_transforms import CACHE_TABLE
 
 _FIRST_BLOCKS = 64
 
@@ -136,6 +137,8 @@ class KVCache:
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
+        self._table = _AddressTable(spec.name for spec in self.specs)
+        self._table.give(request)
 
     @property
     def block_bytes(self) -> int:
@@ -150,6 +153,7 @@ class KVCache:
     def attach(self, request: ov.InferRequest) -> None:
         """Let another request read and write the tensors too, of the same model compiled otherwise."""
         self._requests.append(request)
+        self._table.give(request)
         for name, blocks in self._blocks.items():
             request.set_tensor(name, blocks.tensor)
 
@@ -209,9 +213,11 @@ class KVCache:
                 self._use(spec, self._blocks[spec.name])
             raise
         self._capacity = capacity
+        self._table.numbers[0] = capacity
 
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
+        self._table.set(spec.name, blocks.tensor)
         for request in self._requests:
             request.set_tensor(spec.name, blocks.tensor)
 
@@ -269,6 +275,38 @@ class KVCache:
     def token_axis(self, name: str) -> int:
         """The axis of a block along which the tokens of keys or values lie, in a float type."""
         return self._key_axis if name.startswith("key_cache.") else 1
+
+
+class _AddressTable:
+    """Where caches are, for graphs with the input `cache_table`; see `join_layers`.
+
+    Args:
+        names: of the caches.
+
+    Attributes:
+        numbers: i64 `[1 + entries]`, the number of blocks first.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        places = {name: name.rpartition(".") for name in names}
+        self._entries = {
+            name: 2 * int(layer) + (side == "value_cache")
+            for name, (side, _, layer) in places.items()
+            if side in ("key_cache", "value_cache")
+        }
+        self.numbers = np.zeros(2 + max(self._entries.values(), default=-1), np.int64)
+        self._given = False
+
+    def give(self, request: ov.InferRequest) -> None:
+        """Let a request read it, where its graph does."""
+        if any(CACHE_TABLE in port.get_names() for port in request.model_inputs):
+            request.set_tensor(CACHE_TABLE, ov.Tensor(self.numbers.view(np.uint8), shared_memory=True))
+            self._given = True
+
+    def set(self, name: str, tensor: ov.Tensor) -> None:
+        """Take the address of a cache."""
+        if self._given and name in self._entries:
+            self.numbers[1 + self._entries[name]] = tensor.data.ctypes.data
 
 
 def cache_layout(spec: CacheTensor, block_size: int) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors, state_tensors
+from ovspec_transforms import CACHE_TABLE
 
 _KEPT_SHAPES = 64
 _NOTHING = np.zeros(0)
@@ -96,7 +97,7 @@ def input_names(compiled: ov.CompiledModel, provided: AbstractSet[str]) -> list[
         ValueError: an input that they do not have.
     """
     caches = {tensor.name for tensor in (*cache_tensors(compiled), *state_tensors(compiled))}
-    names = [name for port in compiled.inputs if (name := port.get_any_name()) not in caches]
+    names = [name for port in compiled.inputs if (name := port.get_any_name()) not in caches | {CACHE_TABLE}]
     if unknown := sorted(set(names) - provided):
         raise ValueError(f"the model has the input {unknown[0]!r}, which a text pipeline does not provide")
     return names

@@ -21,6 +21,7 @@ from ovspec.cli.pipeline_options import (
     serving_pipeline,
 )
 from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
+from ovspec_models.sources import model_name
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -98,7 +99,7 @@ def serve(**options: Any) -> None:
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         keys=options.pop("api_keys"),
-        name=name or options["model"].resolve().name,
+        name=name or model_name(options["model"]),
         limits=limits,
         **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template", "log_level")},
     )

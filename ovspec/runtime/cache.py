@@ -132,13 +132,12 @@ class KVCache:
         new_blocks: NewBlocks = HostBlocks,
         key_axis: int = 1,
     ) -> None:
-        self._requests, self._new_blocks, self._key_axis = [request], new_blocks, key_axis
+        self._request, self._new_blocks, self._key_axis = request, new_blocks, key_axis
         self.specs = tuple(tensors)
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
-        self._table = _AddressTable(spec.name for spec in self.specs)
-        self._table.give(request)
+        self._table = _AddressTable(request, [spec.name for spec in self.specs])
 
     @property
     def block_bytes(self) -> int:
@@ -149,17 +148,6 @@ class KVCache:
     def capacity(self) -> int:
         """Blocks of each tensor."""
         return self._capacity
-
-    def attach(self, request: ov.InferRequest) -> None:
-        """Let another request read and write the tensors too, of the same model compiled otherwise."""
-        self._requests.append(request)
-        self._table.give(request)
-        for name, blocks in self._blocks.items():
-            request.set_tensor(name, blocks.tensor)
-
-    def detach(self, request: ov.InferRequest) -> None:
-        """Forget a request that `attach` got."""
-        self._requests.remove(request)
 
     def ensure(self, num_blocks: int, soon: int = 0) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
@@ -218,8 +206,7 @@ class KVCache:
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
         self._table.set(spec.name, blocks.tensor)
-        for request in self._requests:
-            request.set_tensor(spec.name, blocks.tensor)
+        self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:
@@ -281,31 +268,27 @@ class _AddressTable:
     """Where caches are, for graphs with the input `cache_table`; see `join_layers`.
 
     Args:
+        request: that reads it, where its graph does.
         names: of the caches.
 
     Attributes:
-        numbers: i64 `[1 + entries]`, the number of blocks first.
+        numbers: i64 `[1 + entries]`, the number of blocks first; only of such a graph are they kept.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        places = {name: name.rpartition(".") for name in names}
-        self._entries = {
-            name: 2 * int(layer) + (side == "value_cache")
-            for name, (side, _, layer) in places.items()
-            if side in ("key_cache", "value_cache")
-        }
+    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+        self._entries = dict[str, int]()
+        is_read = any(CACHE_TABLE in port.get_names() for port in request.model_inputs)
+        for name in names if is_read else ():
+            side, _, layer = name.rpartition(".")
+            if side in ("key_cache", "value_cache"):
+                self._entries[name] = 2 * int(layer) + (side == "value_cache")
         self.numbers = np.zeros(2 + max(self._entries.values(), default=-1), np.int64)
-        self._given = False
-
-    def give(self, request: ov.InferRequest) -> None:
-        """Let a request read it, where its graph does."""
-        if any(CACHE_TABLE in port.get_names() for port in request.model_inputs):
+        if is_read:
             request.set_tensor(CACHE_TABLE, ov.Tensor(self.numbers.view(np.uint8), shared_memory=True))
-            self._given = True
 
     def set(self, name: str, tensor: ov.Tensor) -> None:
         """Take the address of a cache."""
-        if self._given and name in self._entries:
+        if name in self._entries:
             self.numbers[1 + self._entries[name]] = tensor.data.ctypes.data
 
 

@@ -10,6 +10,7 @@ import click
 from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.eval_lm import lm
 from ovspec.cli.eval_rag import rag
+from ovspec.cli.eval_selection import selection
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
@@ -38,6 +39,7 @@ def evaluate() -> None:
 
 evaluate.add_command(lm)
 evaluate.add_command(rag)
+evaluate.add_command(selection)
 
 
 COMMON = (

@@ -278,7 +278,8 @@ class LLMEngine:
         if state.request.cached is None:
             # Behind a sparse prompt the answer's blocks are not those of a prompt.
             known = sequence.tokens[: sequence.prompt_length + 1] if state.prefill else sequence.tokens
-            self.target.share(sequence.target, known)
+            if not state.wants_prompt_logprobs:
+                self.target.share(sequence.target, known)
             if self.drafter:
                 self.drafter.begin(sequence)
             if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption

@@ -49,7 +49,7 @@ class Chunk:
         return Rows(
             sequence.target,
             tokens,
-            sampled=int(self.ends),
+            sampled=self.tokens if self.state.wants_prompt_logprobs else int(self.ends),
             text_length=len(sequence.tokens),
             # What a preempted request had written is read again as it was written.
             is_prompt=begin < sequence.prompt_length,
@@ -115,13 +115,12 @@ class Speculation:
         """
         step = Step()
         proposals = self._draft(decoding, plans, step)
-        ends = [chunk.state for chunk in chunks if chunk.ends]
+        begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
         logits, limits = self._verify(decoding, plans, proposals, chunks)
         step.verify_duration = self.verifier.stats.duration
         for index, state in enumerate(decoding):
             if state.request.blocks_read:
                 state.output.blocks_read = self.verifier.target.blocks_read(index)
-        read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
         count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
         for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
@@ -133,9 +132,12 @@ class Speculation:
         for index, chunk in enumerate(chunks, len(decoding)):
             with chunk.state.faults():
                 self.verifier.show(index, chunk.state.sequence, ())
-        for state, rows in zip(ends, read, strict=True):
-            with state.faults():
-                state.emit([next_token(state.sequence, rows[0])], ["target"], rows, [0])
+        for chunk, rows, (begin, ends) in zip(chunks, logits[len(decoding) :], begins, strict=True):
+            with chunk.state.faults():
+                chunk.state.take_prompt(begin, rows)
+                if ends:
+                    token = next_token(chunk.state.sequence, rows[-1])
+                    chunk.state.emit([token], ["target"], rows[-1:], [0])
         step.sampling_duration = microseconds() - started
         due = [i for i, s in enumerate(decoding) if not s.ended and is_due(s, plans[i].commit_interval)]
         if due:

@@ -25,8 +25,6 @@ UNSUPPORTED: dict[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
     "no_repeat_ngram_size": 2**64 - 1,
-    "logprobs": 0,
-    "echo": False,
     "diversity_penalty": 0.0,
     "length_penalty": 1.0,
     "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
@@ -109,6 +107,8 @@ class GenerationSettings:
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
         grammar: that every sequence follows; `None`: none.
+        scores: whether `scores` are the sums of log probabilities; else 0.
+        echo: whether an answer begins with its prompt.
     """
 
     sampling: SamplingParams
@@ -128,6 +128,8 @@ class GenerationSettings:
     num_return_sequences: int
     apply_chat_template: bool
     grammar: Grammar | None = None
+    scores: bool = False
+    echo: bool = False
 
     @property
     def identity_breakers(self) -> tuple[str, ...]:
@@ -274,6 +276,8 @@ def resolve(
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
         grammar=_grammar(config, grammar),
+        scores=config.logprobs > 0,
+        echo=config.echo,
     )
 
 

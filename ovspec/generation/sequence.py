@@ -107,6 +107,8 @@ class Sequence:
     def append(self, tokens: SequenceOf[int]) -> list[int]:
         """Append accepted tokens up to a stop token, the end of a grammar or the limit; return those."""
         taken: list[int] = []
+        if not self.limit:  # somebody wants the prompt alone
+            self.finish_reason, tokens = GenerationFinishReason.LENGTH, ()
         for token in tokens:
             taken.append(token)
             if self.ends_with(taken):

@@ -261,11 +261,10 @@ class LLMPipeline(Outline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            answers = self._generate(token_rows(inputs), settings, call)
-            return EncodedResults([answer.tokens for answer in answers], *call.finish(settings))
+            self._generate(token_rows(inputs), settings, call)
+            return EncodedResults(call.tokens(settings), *call.finish(settings))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
-        template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
-        if template:
+        if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
                 texts = [self._chat_prompts.as_turn(text) for text in texts]
         with call.timed("tokenization_durations"):

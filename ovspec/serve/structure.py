@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field
+from collections.abc import Callable
+from typing import Any
 
 from ovspec.errors import InvalidValueError
 from ovspec.generation.grammar import Grammar
+from ovspec.serve.answer_forms import ResponseFormat, StructuredOutputs
 from ovspec.serve.api_error import ApiError
-from ovspec.serve.strict_body import Flag, StrictBody, Text
-
-if TYPE_CHECKING:
-    from ovspec.serve.bodies import GenerationBody
-
-
-class JsonSchemaFormat(StrictBody):
-    """A JSON schema with its name."""
-
-    name: Text = "answer"
-    description: Text | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
-    strict: Flag | None = None
-
-
-class ResponseFormat(StrictBody):
-    """OpenAI's form of an answer, and vLLM's structural tags."""
-
-    type: Literal["text", "json_object", "json_schema", "structural_tag"]
-    json_schema: JsonSchemaFormat | None = None
-    format: dict[str, Any] | None = None
-    structures: list[dict[str, Any]] | None = None
-    triggers: list[Text] | None = None
-
-
-class StructuredOutputs(StrictBody):
-    """vLLM's form of an answer: one of the first six, and what stands between the parts of JSON."""
-
-    json_: dict[str, Any] | Text | None = Field(None, alias="json")
-    regex: Text | None = None
-    choice: list[Text] | None = None
-    grammar: Text | None = None
-    json_object: Flag | None = None
-    structural_tag: dict[str, Any] | Text | None = None
-    whitespace_pattern: Text | None = None
+from ovspec.serve.bodies import GenerationBody
 
 
 def grammar_of(body: GenerationBody) -> Grammar | None:
@@ -58,15 +24,10 @@ def grammar_of(body: GenerationBody) -> Grammar | None:
             found.append(_of_response_format(body.response_format))
         if body.structured_outputs is not None:
             found.append(_of_structured_outputs(body.structured_outputs, "structured_outputs."))
-        guided = StructuredOutputs(
-            json=body.guided_json,
-            regex=body.guided_regex,
-            choice=body.guided_choice,
-            grammar=body.guided_grammar,
-            whitespace_pattern=body.guided_whitespace_pattern,
-        )
-        if guided.model_fields_set and guided != StructuredOutputs():
-            found.append(_of_structured_outputs(guided, "guided_"))
+        names = ("json", "regex", "choice", "grammar", "whitespace_pattern")
+        guided = {name: value for name in names if (value := getattr(body, f"guided_{name}")) is not None}
+        if guided:
+            found.append(_of_structured_outputs(StructuredOutputs(**guided), "guided_"))
     except InvalidValueError as error:
         field = str(error).partition(":")[0].partition(".")[0]
         raise ApiError(400, str(error), field, "invalid_value") from error
@@ -92,7 +53,7 @@ def _of_response_format(given: ResponseFormat) -> Grammar | None:
 
 
 def _of_structured_outputs(given: StructuredOutputs, prefix: str) -> Grammar | None:
-    makers = {
+    makers: dict[str, tuple[Any, Callable[[Any, str], Grammar]]] = {
         "json": (given.json_, Grammar.of_json_schema),
         "regex": (given.regex, Grammar.of_regex),
         "choice": (given.choice, Grammar.of_choice),

@@ -18,6 +18,7 @@ from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec_models import OvspecConfig
 from ovspec_models.sparse_verify import PER_LAYER_FIELDS, SparseVerify
+from ovspec_transforms import RULES
 
 _SELECTION_TITLE = "Sparse verification: attention"
 
@@ -122,9 +123,9 @@ _verify_option = option_group(
         metavar="MODE",
     ),
 )
-_anchors_option = option_group(
+anchors_option = option_group(
     _SELECTION_TITLE,
-    click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10."),
+    click.option("--anchor-layers", help="Sparse, rule paper: layers that select blocks, e.g. 0,1,2,6,10."),
 )
 
 
@@ -139,7 +140,7 @@ def memory_limit_from(options: dict[str, Any]) -> float | None:
 
 def verify_options(command: Command) -> Command:
     """`--verify` and the settings of sparse verification."""
-    return _verify_option(selection_options(_anchors_option(weight_options(command))))
+    return _verify_option(selection_options(anchors_option(weight_options(command))))
 
 
 def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
@@ -188,20 +189,13 @@ selection_options = option_group(
         "--coverage", float, "Sparse: share of the estimated attention to read instead of a budget."
     ),
     click.option(
-        "--selection-query",
-        "query",
-        type=click.Choice(["last", "union"]),
-        help="Sparse: select with the last accepted token, or with all draft rows.",
-    ),
-    click.option(
-        "--key-summary",
-        "summary",
-        type=click.Choice(["mean", "min_max"]),
-        help="Sparse: how the keys of a block are summarised.",
+        "--selection-rule",
+        "rule",
+        type=click.Choice(RULES),
+        help="Sparse: select by the attention of all rows in every layer (default), or as the paper does.",
     ),
     typed_option("--sink-blocks", int, "Sparse: blocks at the start that are always read."),
     typed_option("--local-blocks", int, "Sparse: blocks at the end that are always read."),
-    typed_option("--refresh-interval", int, "Sparse: verification steps that a block list serves."),
 )
 weight_options = option_group(
     "Sparse verification: experts and feed-forward channels",
@@ -217,7 +211,7 @@ weight_options = option_group(
     ),
 )
 # Fields of SparseVerify whose option has another name.
-_OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
+_OPTION_NAMES = {"L0": "l0", "rule": "selection-rule"}
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:

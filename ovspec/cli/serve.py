@@ -47,6 +47,9 @@ _limit_options = option_group(
 )
 
 
+_SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fields")
+
+
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @default_option("--host", "127.0.0.1", "0.0.0.0: every address.")
 @default_option("--port", 8000, "0: any free one.", type=click.IntRange(0, 65535))
@@ -72,6 +75,11 @@ _limit_options = option_group(
     type=click.Choice(["critical", "error", "warning", "info", "debug", "trace"]),
     metavar="LEVEL",
 )
+@click.option(
+    "--strict-fields",
+    is_flag=True,
+    help="Refuse bodies with unknown fields; else these are ignored, and named in X-Ignored-Fields.",
+)
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @_limit_options
 @ray_options
@@ -83,7 +91,8 @@ def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
 
     SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
-    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, /openapi.json.
+    /v1/completions, /v1/models (also under /v3), /tokenize, /detokenize, /health, /ping, /version, /metrics,
+    /openapi.json.
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
@@ -101,7 +110,7 @@ def serve(**options: Any) -> None:
         keys=options.pop("api_keys"),
         name=name or model_name(options["model"]),
         limits=limits,
-        **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template", "log_level")},
+        **{field: options.pop(field) for field in _SETTINGS},
     )
     bound = options.pop("cache_size")
     share = replicas_of_a_machine(cluster)

@@ -169,6 +169,7 @@ class LLMPipeline(Outline):
             self._ovspec_config,
             given.cache_bytes,
             given.prefix_cache_bytes(self._plan),
+            self.grammars,
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
@@ -260,11 +261,10 @@ class LLMPipeline(Outline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            answers = self._generate(token_rows(inputs), settings, call)
-            return EncodedResults([answer.tokens for answer in answers], *call.finish(settings))
+            self._generate(token_rows(inputs), settings, call)
+            return EncodedResults(call.tokens(settings), *call.finish(settings))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
-        template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
-        if template:
+        if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
                 texts = [self._chat_prompts.as_turn(text) for text in texts]
         with call.timed("tokenization_durations"):
@@ -351,8 +351,7 @@ class LLMPipeline(Outline):
         if size is None:
             size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len)
         self._target.limit_cache(size, min(kept, size))
-        tokens = int(self._target.blocks.max_tokens)
-        if not tokens:
+        if not (tokens := int(self._target.blocks.max_tokens)):
             block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"
             raise ValueError(f"--cache-size {size}: {block}; give more")
         self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)

@@ -24,7 +24,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("cli", "__main__"),
         ("serve",),
         ("bench", "calibrate", "train"),
-        ("eval", "bundle"),
+        ("eval", "bundle", "rag"),
         ("",),
         ("pipeline",),
         ("engine",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -204,7 +205,7 @@ def test_a_store_has_one_model_and_one_size(tmp_path: Path, documents: Path, emb
     assert "of another model" in one_line(ovspec(*ask, "--embedding-model", other))
     assert path.read_bytes() == before
     # The same model in another place.
-    moved = embedding_model(tmp_path / "moved")
+    moved = shutil.copytree(embedder_ir, tmp_path / "moved")
     assert index(path, [documents], IndexChoices(moved)).added == 1
 
 

@@ -74,7 +74,7 @@ def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPat
         return compile_paged(core, graph, *rest)
 
     monkeypatch.setattr(model_runner, "compile_paged", compiled)
-    attention = AttentionConfig("native", selects=True, anchor_layers=(0, 2)) if selects else None
+    attention = AttentionConfig("native", selects=True) if selects else None
     ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
     (counts,) = graphs
     assert counts[DECODER_LAYERS] and not counts["Linear"] + counts["VerifyAttention"] + counts["CacheWrite"]

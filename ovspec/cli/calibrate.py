@@ -37,6 +37,7 @@ from ovspec.runtime.expert_budgets import expert_config
 from ovspec.verify.verify_mode import calibrated
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.jsonl import read_texts
+from ovspec_models.sources import model_name
 from ovspec_models.sparse_verify import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify
 from ovspec_transforms import moe_layers
 
@@ -129,7 +130,7 @@ def folder_config(folder: Path) -> OvspecConfig:
     info = ModelInfo.read(folder)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--model {folder}: the folder can't be written; copy it to where you may write")
-    return OvspecConfig.load(folder) or OvspecConfig(model=info.section(folder.resolve().name))
+    return OvspecConfig.load(folder) or OvspecConfig(model=info.section(model_name(folder)))
 
 
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:

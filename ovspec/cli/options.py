@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import click
 
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import COUNT, PATH, bounded, default_option, typed_option
+from ovspec.cli.option_forms import COUNT, MODEL, PATH, bounded, default_option, given_model, typed_option
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec_models import OvspecConfig
@@ -22,7 +22,9 @@ from ovspec_transforms import RULES
 
 _SELECTION_TITLE = "Sparse verification: attention"
 
-model_option = click.option("-m", "--model", type=PATH, required=True, help="Folder with the model's IR.")
+model_option = click.option(
+    "-m", "--model", type=MODEL, required=True, help="Folder with the model's IR, GGUF file, or hub id."
+)
 
 
 def data_option(help_text: str) -> Callable[[Command], Command]:
@@ -276,7 +278,7 @@ def draft_folder(model: Path, draft_model: str, drafter: str | None = None) -> P
     Only some drafters have a use for the latter.
     """
     if draft_model not in ("auto", "none"):
-        return Path(draft_model)
+        return given_model(draft_model)
     if draft_model == "none" or drafter not in (None, Assistant.name, Auto.name):
         return None
     config = OvspecConfig.load(model) if model.is_dir() else None

@@ -18,11 +18,11 @@ struct RowsOf {
     int output = -1;       // output of the operation that holds them
 };
 
-// What a step reads: rows, or another input; of weights, from some byte on.
+// What a step reads: rows, or another input; of weights, from some byte on; of a table, an entry.
 struct Operand {
-    enum Kind { rows, input, weights } kind;
+    enum Kind { rows, input, weights, entry } kind;
     std::size_t index;     // of the rows, or of the input
-    std::size_t first = 0; // byte
+    std::size_t first = 0; // byte, or entry
 };
 
 // `outputs = name operands settings`, a line of the program.

@@ -96,11 +96,15 @@ STEPS: dict[str, Callable[[Sequence[Array], Settings, Widths], list[Array]]] = {
 }
 
 
-def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place."""
+def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
+    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place.
+
+    Args:
+        inputs: in the order of the program; in place of a table of addresses a list of caches.
+    """
     version, *lines = program.splitlines()
     assert version == VERSION
-    known: dict[str, Array] = {}
+    known: dict[str, Any] = {}
     for line in lines:
         left, _, right = line.partition(" = ")
         if line.startswith("input "):
@@ -119,6 +123,8 @@ def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
     raise AssertionError("the program has no line of outputs")
 
 
-def _operand(known: Mapping[str, Array], word: str) -> Array:
+def _operand(known: Mapping[str, Any], word: str) -> Array:
     name, _, first = word.partition("@")
-    return known[name][int(first) :] if first else known[name]
+    table, _, entry = word.partition("#")
+    found: Array = known[table][int(entry)] if entry else known[name]
+    return found[int(first) :] if first else found

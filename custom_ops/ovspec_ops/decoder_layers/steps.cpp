@@ -1,6 +1,7 @@
 #include "decoder_layers/steps.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cache_write/op.hpp"
 #include "common/fail.hpp"
@@ -29,6 +30,39 @@ struct WeightsOf {
     }
 };
 
+// A cache: an input, or blocks at an address. A table holds numbers of 64 bits: first that of the blocks of
+// each cache, then addresses. It is of bytes, because the plugin makes i32 of i64.
+struct CacheOf {
+    bool in_table;
+    std::size_t input, entry, heads, size;
+    bool bytes; // in a table: u8 by token, else f32
+
+    CacheView in(const LayersPass& pass, const char* what) const {
+        const ov::Tensor& tensor = pass.inputs[input];
+        if (!in_table)
+            return view_cache(op, what, tensor, static_cast<std::int64_t>(heads),
+                              static_cast<std::int64_t>(size));
+        if (tensor.get_byte_size() / sizeof(std::uint64_t) < entry + 2)
+            fail(op, "input ", input, " holds ", tensor.get_byte_size(), " bytes, fewer than the ",
+                 (entry + 2) * sizeof(std::uint64_t), " that cache ", entry, " needs");
+        const auto number = [&](std::size_t i) {
+            std::uint64_t value;
+            std::memcpy(&value, static_cast<const std::uint8_t*>(tensor.data()) + i * sizeof(value),
+                        sizeof(value));
+            return value;
+        };
+        CacheView view;
+        view.data = reinterpret_cast<const std::uint8_t*>(number(1 + entry));
+        view.format = bytes ? CacheFormat::u8_token : CacheFormat::f32;
+        view.blocks = view.data ? number(0) : 0;
+        view.heads = heads;
+        view.size = size;
+        view.row_bytes = bytes ? size + 2 * sizeof(float) : size * sizeof(float);
+        view.block_bytes = block_size * view.row_bytes;
+        return view;
+    }
+};
+
 // The operands of a step, checked as they are taken.
 class Operands {
 public:
@@ -45,6 +79,22 @@ public:
         return {of(i, Operand::weights, "weights"), step_.operands[i].first, bytes};
     }
     std::size_t input(std::size_t i) const { return of(i, Operand::input, "an input"); }
+    // Operand `i`, the cache of heads of a size; of a table with the setting cache_type.
+    CacheOf cache(std::size_t i, const char* size) const {
+        const bool in_table = step_.operands[i].kind == Operand::entry;
+        const std::size_t index = in_table ? step_.operands[i].index : input(i);
+        check_kv_heads(op, step_.whole("kv_heads"));
+        check_head_size(op, size, step_.whole(size));
+        const std::string type = in_table ? step_.word("cache_type") : "u8";
+        if (type != "u8" && type != "f32")
+            fail(op, "cache_type is '", type, "' in the line '", step_.line, "', expected u8 or f32");
+        return {in_table,
+                index,
+                step_.operands[i].first,
+                static_cast<std::size_t>(step_.whole("kv_heads")),
+                static_cast<std::size_t>(step_.whole(size)),
+                type == "u8"};
+    }
     std::size_t width(std::size_t i) const { return program_.rows[rows(i)].width; }
     std::size_t out(std::size_t i) const { return step_.outputs[i]; }
     std::size_t out_width(std::size_t i) const { return program_.rows[out(i)].width; }
@@ -64,10 +114,6 @@ private:
     const ProgramText& program_;
     const StepText& step_;
 };
-
-ov::Tensor rows_tensor(const LayersPass& pass, std::size_t index, std::size_t width) {
-    return {ov::element::f32, ov::Shape{pass.rows, width}, pass.at[index]};
-}
 
 // each(row) for all rows of a pass.
 template <class Each> void each_row(const LayersPass& pass, std::size_t width, const Each& each) {
@@ -149,40 +195,43 @@ Action linear(const ProgramText& program, const StepText& step) {
 
 Action cache_write(const ProgramText& program, const StepText& step) {
     const Operands of(program, step, 5, 1);
-    const std::size_t key = of.rows(0), value = of.rows(1), keys = of.input(2), values = of.input(3),
-                      slots = of.input(4), key_width = of.width(0), value_width = of.width(1);
+    const std::size_t key = of.rows(0), value = of.rows(1), slots = of.input(4);
+    const CacheOf keys = of.cache(2, "k_size"), values = of.cache(3, "v_size");
+    of.same_width(of.width(0), keys.heads * keys.size);
+    of.same_width(of.width(1), values.heads * values.size);
     const auto node = std::make_shared<CacheWrite>();
-    node->attributes().kv_heads = step.whole("kv_heads");
-    node->attributes().k_size = step.whole("k_size");
-    node->attributes().v_size = step.whole("v_size");
     return [=](const LayersPass& pass) {
-        ov::TensorVector outputs{ov::Tensor(ov::element::f32, {pass.rows, 0})};
-        node->compute(outputs, {rows_tensor(pass, key, key_width), rows_tensor(pass, value, value_width),
-                                pass.inputs[keys], pass.inputs[values], pass.inputs[slots]});
+        node->write(pass.at[key], pass.at[value], pass.rows, keys.in(pass, "key_cache"),
+                    values.in(pass, "value_cache"), pass.inputs[slots]);
     };
 }
 
 Action attention(const ProgramText& program, const StepText& step) {
     const bool selects = step.operands.size() == 8;
     const Operands of(program, step, selects ? 8 : 5, 1);
-    const std::size_t query = of.rows(0), keys = of.input(1), values = of.input(2), y = of.out(0),
-                      query_width = of.width(0), width = of.out_width(0);
-    std::vector<std::size_t> others; // tables, then selected blocks, their counts, and sinks
-    for (std::size_t i = 4; i < step.operands.size(); i++)
-        others.push_back(of.input(i));
+    const std::size_t query = of.rows(0), y = of.out(0), width = of.width(0), tables = of.input(4),
+                      selected = selects ? of.input(5) : 0, counts = selects ? of.input(6) : 0,
+                      sinks = selects ? of.input(7) : 0;
+    const CacheOf keys = of.cache(1, "k_size"), values = of.cache(2, "v_size");
+    of.same_width(of.out_width(0), width / keys.size * values.size);
     const auto node = std::make_shared<VerifyAttention>();
-    node->attributes().kv_heads = step.whole("kv_heads");
-    node->attributes().k_size = step.whole("k_size");
-    node->attributes().v_size = step.whole("v_size");
     node->attributes().sliding_window = step.whole("sliding_window");
     node->attributes().scale = step.number("scale");
     return [=](const LayersPass& pass) {
-        ov::TensorVector outputs{rows_tensor(pass, y, width)};
-        ov::TensorVector inputs{rows_tensor(pass, query, query_width), pass.inputs[keys], pass.inputs[values],
-                                ov::Tensor(ov::element::f32, {pass.rows, 0})};
-        for (const std::size_t other : others)
-            inputs.push_back(pass.inputs[other]);
-        node->compute(outputs, inputs);
+        AttentionCall call{};
+        call.rows = pass.rows;
+        call.width = width;
+        call.query = pass.at[query];
+        call.keys = keys.in(pass, "key_cache");
+        call.values = values.in(pass, "value_cache");
+        call.tables = &pass.inputs[tables];
+        if (selects) {
+            call.selected_blocks = &pass.inputs[selected];
+            call.selected_counts = &pass.inputs[counts];
+            call.sinks = &pass.inputs[sinks];
+        }
+        call.output = pass.at[y];
+        node->attend(call);
     };
 }
 

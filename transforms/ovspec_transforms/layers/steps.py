@@ -30,6 +30,33 @@ class Port:
         return cls(source.get_node().get_name(), source.get_index())
 
 
+@dataclass(frozen=True, slots=True)
+class Cache(Port):
+    """A cache that the operation reads by its address, so that it is no input: each costs 2 us a pass.
+
+    Attributes:
+        entry: of the table of addresses, twice the layer's number, and one more for values.
+        element_type: "u8" (by token) or "f32".
+    """
+
+    entry: int
+    element_type: str
+
+    @classmethod
+    def of(cls, node: ov.Node, position: int) -> Port:
+        """The cache behind an input; a `Port` where it is none, or of another type."""
+        port = Port.of(node, position)
+        output = node.input(position).get_source_output()
+        names = [name.rpartition(".") for name in output.get_names()]
+        found = [(_CACHES[kind], int(layer)) for kind, _, layer in names if kind in _CACHES]
+        if not found or output.get_element_type() not in (ov.Type.u8, ov.Type.f32):
+            return port
+        ((side, layer),) = found
+        return cls(port.node, port.index, 2 * layer + side, output.get_element_type().get_type_name())
+
+
+_CACHES = {"key_cache": 0, "value_cache": 1}
+
 Operand = Rows | NDArray[np.generic] | Port
 
 
@@ -221,21 +248,29 @@ def _cache_write(node: ov.Node) -> Step | None:
     key, value, outputs = _input(node, 0), _input(node, 1), _outputs(node)
     if not (key and value and outputs):
         return None
-    ports = [Port.of(node, position) for position in (2, 3, 4)]
+    caches = [Cache.of(node, position) for position in (2, 3)]
     settings = {name: node.get_attributes()[name] for name in ("kv_heads", "k_size", "v_size")}
-    return Step("cache_write", [key, value, *ports], outputs, settings)
+    operands: list[Operand] = [key, value, *caches, Port.of(node, 4)]
+    return Step("cache_write", operands, outputs, settings | _cache_type(caches))
+
+
+def _cache_type(caches: list[Port]) -> dict[str, object]:
+    types = {cache.element_type for cache in caches if isinstance(cache, Cache)}
+    return {"cache_type": types.pop()} if types else {}
 
 
 def _attention(node: ov.Node) -> Step | None:
     query, written, outputs = _input(node, 0), _own(node.input(3).get_source_output()), _outputs(node)
     if not (query and written and outputs) or written.width:
         return None
-    keys, values, *others = (Port.of(node, i) for i in range(1, node.get_input_size()) if i != 3)
+    caches = [Cache.of(node, position) for position in (1, 2)]
+    others = [Port.of(node, position) for position in range(4, node.get_input_size())]
     settings = {
         name: node.get_attributes()[name]
         for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
     }
-    return Step("attention", [query, keys, values, written, *others], outputs, settings)
+    operands: list[Operand] = [query, *caches, written, *others]
+    return Step("attention", operands, outputs, settings | _cache_type(caches))
 
 
 _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {

@@ -13,7 +13,7 @@ from ovspec_transforms import Selection
 
 Rule = Literal["mass", "paper"]
 
-DEFAULT_L0 = 1024
+DEFAULT_L0 = 512
 DEFAULT_RHO = 0.1
 # The settings of each part that say how much it reads.
 AMOUNT_FIELDS = ("L0", "rho", "budget", "coverage")
@@ -57,7 +57,7 @@ class SparseVerify:
     once per pass too: those with the largest activated gate over the rows.
 
     Args:
-        L0: tokens up to which verification stays dense. Default 1024.
+        L0: tokens up to which verification stays dense. Default 512.
         rho: share of the tokens beyond `L0` that is read, 0 to 1. Default 0.1.
         budget: a fixed budget in tokens instead of `L0` and `rho`.
         coverage: read blocks until they hold this share of the attention as the scores estimate it, above

@@ -26,7 +26,9 @@ from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_f
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models.jsonl import json_lines, read_utf8
+from ovspec_models.sparse_verify import SparseVerify
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -78,7 +80,7 @@ def generate(
         print_json(report(results, pipeline, choice))
     else:
         click.echo()
-        click.echo(summary_line(results.perf_metrics), err=True)
+        click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
     if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
         click.echo(f"[{why}]", err=True)
 
@@ -171,8 +173,8 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return prompt
 
 
-def summary_line(metrics: PerfMetrics) -> str:
-    """One line of figures; it says if the output may differ from the model's own."""
+def summary_line(metrics: PerfMetrics, verify: VerifyMode = "dense") -> str:
+    """One line of figures; it says if the output may differ from the model's own, or that all was read."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -186,6 +188,8 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"acceptance COLLAPSED {metrics.get_acceptance_collapses()} times")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
+    elif isinstance(verify, SparseVerify) and metrics.raw_metrics.left_nothing_out:
+        parts.append("sparse verification would have saved nothing: all was read, exact")
     if metrics.get_prefill_density() < 1.0:
         parts.append(f"prefill density {metrics.get_prefill_density():.2f}")
     if metrics.get_experts_read():

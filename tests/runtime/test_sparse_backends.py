@@ -121,4 +121,4 @@ def test_summaries_count_and_a_list_that_saves_nothing_is_dense(
         attended, context = runner.last_pass.attended[0]
         density[budget] = attended / context
     runner.release(cached)
-    assert 4 / 13 < density[4] < 0.65 and density[12] == 1.0
+    assert 0.25 < density[4] < 0.65 and density[12] == 1.0

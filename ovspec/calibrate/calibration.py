@@ -15,6 +15,7 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.native_selection import selects
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
 from ovspec_models.sparse_verify import SparseVerify
@@ -29,7 +30,7 @@ Tick = Callable[[int], None]
 class Observer(Protocol):
     """Observes every verification pass of a meter."""
 
-    def observe(self, runner: ModelRunner) -> None:
+    def observe(self, result: PassResult) -> None:
         """Read outputs of the runner's last pass."""
 
 
@@ -132,12 +133,12 @@ class OverlapMeter:
         budget = self._sparse.budget_blocks(past + len(tokens), size)
         rows = Rows(cached, tokens, sampled=1, budget=budget)
         selected = past > 0 and selects(rows, self._coverage, size)
-        self._runner.forward([rows])
+        result = self._runner.forward([rows])
         for observer in self._observers:
-            observer.observe(self._runner)
+            observer.observe(result)
         if not selected:
             return None
-        lists = self._runner.output("selected_blocks")
+        lists = result.output("selected_blocks")
         kept = np.zeros((*lists.shape[:2], lists.shape[2] + 1), np.bool_)
         # Unused entries are -1, which marks the last column.
         np.put_along_axis(kept, lists.astype(np.int64), True, axis=2)

@@ -103,9 +103,10 @@ def test_lists_are_those_of_a_model_whose_every_layer_selects(demo_ir: Path) -> 
     for runner in (*runners, dense):
         cached = CachedSequence()
         runner.prefill(cached, tokens[:310], 128)
-        logits.append(np.array(runner.forward([Rows(cached, tokens[310:], sampled=10, budget=3)])))
+        result = runner.forward([Rows(cached, tokens[310:], sampled=10, budget=3)])
+        logits.append(result.logits.copy())
         if runner.attention.selects:
-            counts.append(np.array(runner.output("selected_counts")))
+            counts.append(np.array(result.output("selected_counts")))
     np.testing.assert_allclose(logits[0], logits[2], atol=1e-4, rtol=0)
     np.testing.assert_array_equal(counts[0][0], counts[1][0])
     assert (counts[0] == 3).all()

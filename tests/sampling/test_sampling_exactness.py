@@ -192,7 +192,7 @@ def exact_distribution(setting: str) -> dict[tuple[int, ...], float]:
     def next_token(context: tuple[int, ...]) -> NDArray[np.float64]:
         tokens = np.array([*PROMPT, *context], np.int64)
         cached.rollback(SHARED)
-        row = np.array(target.forward([Rows(cached, tokens[SHARED:])]))[0]
+        row = np.array(target.forward([Rows(cached, tokens[SHARED:])]).logits)[0]
         return dense(sampling_distribution(penalised(row, tokens, params), params), VOCAB)
 
     exact = {(): 1.0}
